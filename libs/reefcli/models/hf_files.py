@@ -1,0 +1,82 @@
+"""The files of a Hugging Face model directory that both makers write, without torch or transformers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BYTE_LEVEL_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaShape:
+    """Sizes of a Llama model; names follow transformers' `LlamaConfig`."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rope_theta: float
+    rms_norm_eps: float
+    tie_word_embeddings: bool
+    bos_token_id: int
+    eos_token_id: int
+    pad_token_id: int
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """UTF-8, two-space indent, final newline."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_config(directory: Path, shape: LlamaShape) -> None:
+    """`config.json` and `generation_config.json`. Written last by the makers: its presence says the directory is whole."""
+    names = (
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+        "max_position_embeddings rms_norm_eps tie_word_embeddings bos_token_id eos_token_id pad_token_id"
+    )
+    sizes = {name: getattr(shape, name) for name in names.split()}
+    write_json(
+        directory / "generation_config.json",
+        {"bos_token_id": shape.bos_token_id, "eos_token_id": shape.eos_token_id, "pad_token_id": shape.pad_token_id},
+    )
+    write_json(
+        directory / "config.json",
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "dtype": "float32",
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "attention_dropout": 0.0,
+            "initializer_range": 0.02,
+            "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+            "rope_theta": shape.rope_theta,
+            "use_cache": True,
+            **sizes,
+        },
+    )
+
+
+def write_tokenizer_config(directory: Path, *, model_max_length: int, template: str) -> None:
+    """`tokenizer_config.json` and `chat_template.jinja` beside an already written `tokenizer.json`."""
+    (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
+    write_json(
+        directory / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": "<|im_start|>",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|im_end|>",
+            "unk_token": "<|endoftext|>",
+            "add_prefix_space": False,
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": model_max_length,
+        },
+    )
