@@ -1,0 +1,254 @@
+"""The bus: one Kafka broker object a process, events out with acknowledgement, events in with retries and dead letters.
+
+    consume:  message --decode--> handler --effect is durable--> offset committed
+                         |Poison, ValidationError      -> <topic>.dead, offset committed
+                         |Transient                    -> again after a delay, a bounded number of times, then dead
+                         |Unavailable                  -> again after a capped delay until the outside system is back
+                         |anything else                -> as Transient
+
+A handler is a plain coroutine function; the guard below is the only place that knows what an error means.
+"""
+
+import asyncio
+import base64
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from aiokafka import ConsumerRecord
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from faststream import AckPolicy, BaseMiddleware, ContextRepo
+from faststream.kafka import KafkaBroker, KafkaRoute
+from faststream.kafka.opentelemetry import KafkaTelemetryMiddleware
+from faststream.message import StreamMessage
+from prometheus_client import Counter, Gauge
+from pydantic import ValidationError
+
+from reefcommon import topics
+from reefcommon.errors import Conflict, Poison, Unavailable
+from reefcommon.events import DeadLettered, Event, utc_now
+from reefcommon.ids import digest
+from reefcommon.settings import SystemSettings
+from reefcommon.topics import Topic, key_of
+
+log = structlog.get_logger()
+
+MAX_ATTEMPTS = 6
+FIRST_DELAY_S = 0.25
+MAX_DELAY_S = 5.0
+MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000  # a handler may wait for an outside system as long as that is away
+
+EVENTS = Counter("reef_events_total", "events taken from a topic, by what became of them", ["service", "topic", "outcome"])
+RETRIES = Counter("reef_event_retries_total", "handler calls that failed and were tried again", ["service", "topic"])
+WAITING = Gauge("reef_waiting_for_outside", "1 while a handler waits for an outside system to come back", ["service", "topic"])
+
+
+class EventPublisher(Protocol):
+    """Where events go. Returns once the broker has acknowledged (`acks=all`)."""
+
+    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
+        """Raises Unavailable where the broker does not acknowledge."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPublisher:
+    """EventPublisher on a started FastStream broker."""
+
+    broker: KafkaBroker
+
+    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
+        """Send one event and wait for the acknowledgement."""
+        try:
+            await self.broker.publish(
+                event.model_dump_json(exclude_none=True).encode(),
+                topic=topic.name,
+                key=key_of(event, topic, shard),
+                headers={"content-type": "application/json"},
+            )
+        except KafkaError as error:
+            raise Unavailable(f"the broker did not acknowledge an event for {topic.name}: {error!r}") from error
+
+
+@dataclass(slots=True)
+class Guard:
+    """Decides what an error in a handler means for its event. One a broker; FastStream calls it once a message."""
+
+    service: str
+    group: str
+    broker: KafkaBroker | None = None
+
+    def __call__(self, msg: Any, /, *, context: ContextRepo) -> "GuardedMessage":
+        return GuardedMessage(self, msg, context=context)
+
+    async def bury(self, record: ConsumerRecord, reason: str, attempts: int) -> None:
+        """Write one event to its dead-letter topic."""
+        assert self.broker is not None
+        dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
+        await self.broker.publish(dead.model_dump_json().encode(), topic=f"{record.topic}.dead", key=record.key)
+        EVENTS.labels(self.service, record.topic, "dead").inc()
+        log.error(
+            "event_dead_lettered",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=reason[:500],
+        )
+
+
+class GuardedMessage(BaseMiddleware[Any, Any]):
+    """The guard at work on one message, or on one batch of them."""
+
+    def __init__(self, guard: Guard, msg: Any, *, context: ContextRepo) -> None:
+        super().__init__(msg, context=context)
+        self.guard = guard
+
+    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+        """Call the handler until its effect is durable, or the event is in the dead-letter topic."""
+        service = self.guard.service
+        records: tuple[ConsumerRecord, ...] = msg.raw_message if isinstance(msg.raw_message, tuple) else (msg.raw_message,)
+        topic = records[0].topic
+        attempt = 0
+        try:
+            while True:
+                attempt += 1
+                try:
+                    result = await call_next(msg)
+                except Conflict as error:
+                    EVENTS.labels(service, topic, "conflict").inc(len(records))
+                    log.info("event_conflict", topic=topic, reason=str(error))
+                    return None
+                except (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+                    await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
+                    return None
+                except Unavailable as error:
+                    WAITING.labels(service, topic).set(1)
+                    log.warning("outside_system_unavailable", topic=topic, attempt=attempt, reason=str(error))
+                except Exception as error:
+                    log.exception("event_failed", topic=topic, attempt=attempt)
+                    if attempt >= MAX_ATTEMPTS:
+                        await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
+                        return None
+                else:
+                    EVENTS.labels(service, topic, "done").inc(len(records))
+                    return result
+                RETRIES.labels(service, topic).inc()
+                await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
+        finally:
+            WAITING.labels(service, topic).set(0)
+
+    async def _bury_all(self, records: tuple[ConsumerRecord, ...], reason: str, attempts: int) -> None:
+        for record in records:
+            await self.guard.bury(record, reason, attempts)
+
+
+def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
+    """The dead letter of one record, with its bytes as they were."""
+    scenario = "unknown"
+    try:
+        body = json.loads(record.value or b"{}")
+        scenario = str(body.get("scenario", scenario)) if isinstance(body, dict) else scenario
+    except ValueError:
+        pass
+    return DeadLettered(
+        event_id="dead-" + digest(group, record.topic, record.partition, record.offset),
+        at=utc_now(),
+        scenario=scenario,
+        group=group,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key.decode(errors="replace") if record.key else None,
+        value=base64.b64encode(record.value or b"").decode(),
+        reason=reason,
+        attempts=attempts,
+    )
+
+
+def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = None) -> KafkaBroker:
+    """The broker of a service, with tracing, retries and dead letters. `group` (for dead letters) defaults to the service's name."""
+    guard = Guard(service=service, group=group or service)
+    guard.broker = KafkaBroker(
+        [address.strip() for address in settings.kafka_bootstrap.split(",")],
+        client_id=f"reef-{service}",
+        acks="all",
+        enable_idempotence=settings.kafka_idempotence,
+        max_request_size=8 * 1024 * 1024,
+        allow_auto_create_topics=False,
+        middlewares=(KafkaTelemetryMiddleware(), guard),
+        logger=None,
+    )
+    return guard.broker
+
+
+def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, group: str, **options: Any) -> KafkaRoute:
+    """One row of a service's routing table: at least once, from the beginning of the log, offset after the effect."""
+    return KafkaRoute(
+        handler,
+        *(topic.name for topic in sources),
+        group_id=group,
+        auto_offset_reset="earliest",
+        ack_policy=options.pop("ack_policy", AckPolicy.NACK_ON_ERROR),
+        max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+        max_partition_fetch_bytes=options.pop("max_partition_fetch_bytes", 8 * 1024 * 1024),
+        no_reply=True,
+        **options,
+    )
+
+
+async def ensure_topics(bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL) -> list[str]:
+    """Create the topics of the registry, and their dead-letter topics, where they are missing. Returns the names created.
+
+    Raises:
+        Unavailable: the broker does not answer.
+    """
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        existing = set(await admin.list_topics())
+        new = [
+            NewTopic(name, num_partitions=partitions, replication_factor=-1, topic_configs={"retention.ms": str(retention)})
+            for topic in wanted
+            for name, partitions, retention in ((topic.name, topic.partitions, topic.retention_ms), (topic.dead, 1, -1))
+            if name not in existing
+        ]
+        if new:
+            await admin.create_topics(new)
+    except TopicAlreadyExistsError:
+        return []
+    except KafkaError as error:
+        raise Unavailable(f"cannot create topics on {bootstrap}: {error!r}") from error
+    finally:
+        await admin.close()
+    return [topic.name for topic in new]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far one consumer is behind the end of one partition."""
+
+    topic: str
+    partition: int
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Events not yet handled."""
+        return max(self.end - self.position, 0)
+
+
+async def lags(broker: KafkaBroker) -> list[PartitionLag]:
+    """The lag of every partition that this process is assigned, by committed offset."""
+    rows = []
+    for subscriber in broker.subscribers:
+        consumer = subscriber.consumer  # type: ignore[attr-defined]
+        if consumer is None:
+            continue
+        for assigned in consumer.assignment():
+            end = consumer.highwater(assigned)
+            if end is not None:
+                rows.append(PartitionLag(assigned.topic, assigned.partition, await consumer.committed(assigned) or 0, end))
+    return rows

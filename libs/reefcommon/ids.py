@@ -1,0 +1,96 @@
+"""Identities: who they name, how they are made, what can be read from them.
+
+record_id   the receipt. `rec-<32 hex, time-ordered>-<4 hex shard>`: sortable, and its end tells the partition of its conversation.
+report_id   `rep-<32 hex>-<4 hex shard>`: the shard is that of the first receipt it refers to.
+session_id  the client's tag, or `ses-<32 hex>` found by prefix.
+sample_id, job_id, content_id   digests: the same inputs always give the same id, so that a replay is harmless.
+release_id  one publication in a scenario's chain.
+load_id     `<incarnation>:<sequence>`: one load of one content by the serving fleet.
+"""
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass
+
+import orjson
+
+SCENARIO_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
+RECORD_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")
+_OWN_RECORD = re.compile(r"^(?:rec|rep)-[0-9a-f]{32}-([0-9a-f]{4})$")
+
+
+def time_ordered_hex(now_ms: int | None = None, random: bytes | None = None) -> str:
+    """32 hex digits in the layout of UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then 74 random bits."""
+    ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    tail = bytearray(os.urandom(10) if random is None else random)
+    tail[0] = (tail[0] & 0x0F) | 0x70
+    tail[2] = (tail[2] & 0x3F) | 0x80
+    return f"{ms:012x}{tail.hex()}"
+
+
+def digest(*parts: object, length: int = 32) -> str:
+    """`length` hex digits of SHA-256 over the canonical JSON of `parts`."""
+    return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
+
+
+def shard_of(scenario: str, *identity: str) -> str:
+    """The shard of a conversation: 4 hex digits of a hash of the scenario and of what stays the same in all its turns
+    (the session tag, or else the system prompt and the first user message)."""
+    return hashlib.blake2b("\x00".join((scenario, *identity)).encode(), digest_size=2).hexdigest()
+
+
+def new_record_id(shard: str) -> str:
+    """A fresh receipt in `shard`."""
+    return f"rec-{time_ordered_hex()}-{shard}"
+
+
+def new_report_id(shard: str) -> str:
+    """A fresh report id in `shard`."""
+    return f"rep-{time_ordered_hex()}-{shard}"
+
+
+def shard_in(receipt: str) -> str | None:
+    """The shard that a receipt made by Reef ends in; None for a receipt that a client chose."""
+    match = _OWN_RECORD.match(receipt)
+    return match.group(1) if match else None
+
+
+def is_receipt(value: object) -> bool:
+    """Whether `value` has the form of a receipt (one of ours, or one that a client may choose)."""
+    return isinstance(value, str) and RECORD_PATTERN.match(value) is not None
+
+
+def sample_id(report_id: str, record_ids: tuple[str, ...]) -> str:
+    """The id of the sample that a report makes of its records, in order."""
+    return "smp-" + digest("sample", report_id, record_ids)
+
+
+def job_id(recipe: str, base_release_id: str, sample_ids: tuple[str, ...]) -> str:
+    """The id of one training or proposal job: the same recipe, base and samples always give the same job."""
+    return "job-" + digest("job", recipe, base_release_id, sorted(sample_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadId:
+    """One load of one content by the serving fleet. Staleness is a difference of sequences within one incarnation."""
+
+    incarnation: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}:{self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> "LoadId":
+        """Raises ValueError where `text` is not `<incarnation>:<sequence>`."""
+        incarnation, _, sequence = text.rpartition(":")
+        if not incarnation or not sequence.isdigit():
+            msg = f"not a load id: {text!r}"
+            raise ValueError(msg)
+        return cls(incarnation, int(sequence))
+
+    def lag_behind(self, serving: "LoadId") -> int | None:
+        """How many loads the fleet is ahead of this one; None where the incarnations differ (then never comparable)."""
+        return serving.sequence - self.sequence if serving.incarnation == self.incarnation else None

@@ -1,0 +1,102 @@
+"""What every service shows of itself: `/healthz`, `/readyz`, `/metrics`, `/status`, on a port of its own; and how it runs and stops."""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import structlog
+import uvicorn
+from faststream.kafka import KafkaBroker
+from prometheus_client import generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from reefcommon.bus import lags
+from reefcommon.telemetry import METRICS_CONTENT_TYPE
+
+log = structlog.get_logger()
+
+Check = Callable[[], Awaitable[str | None]]
+"""Returns None when fine, else what is wrong and what to do."""
+
+
+@dataclass(slots=True)
+class Health:
+    """What a service knows of itself. `checks` decide readiness; `facts` are shown in `/status`."""
+
+    service: str
+    checks: dict[str, Check] = field(default_factory=dict)
+    facts: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    broker: KafkaBroker | None = None
+    started_at: float = field(default_factory=time.time)
+    last_error: str | None = None
+
+    async def failures(self) -> dict[str, str]:
+        """The checks that fail, each with its reason."""
+        found = {name: reason for name, check in self.checks.items() if (reason := await check()) is not None}
+        if found:
+            self.last_error = "; ".join(f"{name}: {reason}" for name, reason in found.items())
+        return found
+
+    async def status(self) -> dict[str, Any]:
+        """Everything that `/status` shows."""
+        behind = await lags(self.broker) if self.broker is not None else []
+        by_topic: dict[str, int] = {}
+        for row in behind:
+            by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
+        return {
+            "service": self.service,
+            "uptime_s": round(time.time() - self.started_at, 1),
+            "failures": await self.failures(),
+            "lag": by_topic,
+            "last_error": self.last_error,
+            **{name: fact() for name, fact in self.facts.items()},
+        }
+
+
+def ops_routes(health: Health) -> list[Route]:
+    """The four endpoints, to be put into any Starlette-like application."""
+
+    async def healthz(_request: Request) -> Response:
+        return _json({"status": "alive", "service": health.service})
+
+    async def readyz(_request: Request) -> Response:
+        failures = await health.failures()
+        return _json({"ready": not failures, "failures": failures}, status=503 if failures else 200)
+
+    async def metrics(_request: Request) -> Response:
+        return Response(generate_latest(), media_type=METRICS_CONTENT_TYPE)
+
+    async def status(_request: Request) -> Response:
+        return _json(await health.status())
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics), Route("/status", status)]
+
+
+def ops_app(health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> Starlette:
+    """The application of a service that has no HTTP surface of its own. `lifespan` starts and stops its broker and tasks."""
+    return Starlette(routes=ops_routes(health), lifespan=lifespan)
+
+
+def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
+    """Serve until SIGTERM or SIGINT, then let the lifespan drain within `drain_s` seconds."""
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=drain_s,
+        loop="uvloop",
+        lifespan="on",
+    )
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(body, default=str), status_code=status, media_type="application/json")

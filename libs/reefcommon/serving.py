@@ -1,0 +1,130 @@
+"""A serving node, as the rest of Reef sees it: vLLM's HTTP surface, which the embedded engine speaks too.
+
+The gateway has its own raw path for live traffic; this port is for control (adapters, weights) and for evaluation episodes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import aiohttp
+import orjson
+
+from reefcommon.errors import Poison, Transient, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One generated choice. `token_ids` and `logprobs` have equal length where the node gives them."""
+
+    text: str
+    model: str
+    finish_reason: str | None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    message: dict[str, Any] = field(default_factory=dict)
+
+
+class ServingNode(Protocol):
+    """Control and episodes on one node. Raises Unavailable where it does not answer, Poison where it refuses for good."""
+
+    url: str
+
+    async def models(self) -> dict[str, str | None]:
+        """Served names; for an adapter the path that it was loaded from, for a base model its root."""
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load a LoRA adapter. A repeat with the same name and path has no further effect."""
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload one. A name that is not loaded is fine; a refusal raises Transient with the node's own words."""
+
+    async def chat(
+        self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 120.0, **params: Any
+    ) -> list[Answer]:
+        """`n` answers of one model to one conversation."""
+
+    async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 120.0) -> list[float]:
+        """log p(tokens[i] | tokens[:i]) for i >= 1: length len(tokens) - 1."""
+
+
+class HttpServingNode:
+    """ServingNode over HTTP: the embedded engine, or vLLM 0.32 and newer with runtime LoRA updates allowed."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession, *, api_key: str = "") -> None:
+        self.url = url.rstrip("/")
+        self._session = session
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+    async def models(self) -> dict[str, str | None]:
+        """Served names and where each comes from."""
+        body = await self._call("GET", "/v1/models", timeout_s=10)
+        return {row["id"]: row.get("root") for row in body["data"]}
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load, unless the node holds that name from that path already."""
+        if (await self.models()).get(name) == path:
+            return
+        await self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, timeout_s=120)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Unload, if it is there."""
+        if name not in await self.models():
+            return
+        try:
+            await self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=60)
+        except Poison as error:
+            raise Transient(f"{self.url} refuses to unload {name}: {error}") from error
+
+    async def chat(
+        self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 120.0, **params: Any
+    ) -> list[Answer]:
+        """`n` answers of one model to one conversation."""
+        body = await self._call(
+            "POST",
+            "/v1/chat/completions",
+            {"model": model, "messages": messages, "n": n, "return_token_ids": True, "logprobs": True, **params},
+            timeout_s=timeout_s,
+        )
+        return [
+            Answer(
+                text=choice["message"].get("content") or "",
+                model=body.get("model", ""),
+                finish_reason=choice.get("finish_reason"),
+                token_ids=tuple(choice.get("token_ids") or ()),
+                logprobs=tuple(item["logprob"] for item in (choice.get("logprobs") or {}).get("content") or ()),
+                message=choice["message"],
+            )
+            for choice in body["choices"]
+        ]
+
+    async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 120.0) -> list[float]:
+        """log p of each token after the first, under `model`."""
+        body = await self._call(
+            "POST",
+            "/v1/completions",
+            {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+            timeout_s=timeout_s,
+        )
+        rows = body["choices"][0].get("prompt_logprobs")
+        if not isinstance(rows, list) or len(rows) != len(tokens):
+            raise Poison(f"{self.url} gave no prompt log-probabilities")
+        return [row[str(token)]["logprob"] for row, token in zip(rows[1:], tokens[1:], strict=True)]
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
+        data = orjson.dumps(body) if body is not None else None
+        headers = {**self._headers, "content-type": "application/json"}
+        try:
+            async with self._session.request(
+                method, self.url + path, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=timeout_s)
+            ) as response:
+                text = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unavailable(f"serving node {self.url} does not answer {path}: {error!r}") from error
+        if response.status >= 500 or response.status == 429:
+            raise Transient(f"serving node {self.url} answered {response.status} to {path}: {text[:300]!r}")
+        if response.status >= 400:
+            raise Poison(f"serving node {self.url} refused {path} with {response.status}: {text[:300]!r}")
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return {"text": text.decode(errors="replace")}

@@ -1,0 +1,76 @@
+"""Where the outside systems are: one settings class, read from `REEF_*` environment variables by every service."""
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from reefcommon.errors import BadConfig
+
+
+class SystemSettings(BaseSettings):
+    """The roles of a Reef deployment and where each is served. A service's own `Settings` extends this with its own prefix."""
+
+    model_config = SettingsConfigDict(env_prefix="REEF_", extra="forbid", frozen=True)
+
+    config: Path | None = Field(None, description="the serve.yaml that this deployment was started from")
+    state_dir: Path = Field(Path(".reef"), description="everything that the embedded stack keeps on disk")
+    bind_host: str = Field("127.0.0.1", description="address that the services' own HTTP endpoints listen on")
+
+    kafka_bootstrap: str = Field("127.0.0.1:9092", description="host:port[,host:port…]")
+    kafka_idempotence: bool = Field(False, description="idempotent producer: on for Apache Kafka, off for the embedded broker")
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey")
+    clickhouse_url: str = Field("", description="http://user:password@host:8123/database; empty: embedded chDB under state_dir")
+    artifacts_url: str = Field("", description="lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir")
+    engine_urls: str = Field("http://127.0.0.1:8901", description="serving nodes, comma-separated")
+    engine_api_key: str = Field("", description="bearer token that the serving nodes ask for, if any", repr=False)
+    otlp_endpoint: str = Field("", description="http://collector:4318; empty: no traces leave the process")
+
+    gateway_url: str = Field("http://127.0.0.1:8900", description="where other parts reach the gateway")
+    experience_url: str = Field("http://127.0.0.1:8911", description="reads of records, sessions and samples")
+    trainer_url: str = Field("http://127.0.0.1:8912", description="the trainer's operations endpoint")
+    harness_url: str = Field("http://127.0.0.1:8913", description="the harness service's operations endpoint")
+    evaluator_url: str = Field("http://127.0.0.1:8914", description="the evaluator's operations endpoint")
+    publisher_url: str = Field("http://127.0.0.1:8915", description="the publisher's operations endpoint")
+
+    model_path: Path | None = Field(
+        None, description="base model as a Hugging Face directory: served by the engine, trained by the trainer"
+    )
+    model_name: str = Field("reef", description="name under which the engines serve the base model")
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Base URLs of the serving nodes, without trailing slashes."""
+        return tuple(url.strip().rstrip("/") for url in self.engine_urls.split(",") if url.strip())
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Read the settings from the environment.
+
+        Raises:
+            BadConfig: a value is not allowed, or a variable with this service's own prefix is unknown.
+        """
+        own_prefix = str(cls.model_config.get("env_prefix", ""))
+        try:
+            settings = cls(**overrides)  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise BadConfig(explain(error, prefix=own_prefix)) from None
+        return settings
+
+
+def explain(error: ValidationError, *, prefix: str = "") -> str:
+    """One line per mistake: the key, the value, and what is allowed."""
+    lines = []
+    for item in error.errors(include_url=False):
+        key = prefix + ".".join(str(part) for part in item["loc"])
+        value = item.get("input")
+        shown = "" if item["type"] == "missing" else f" (got {value!r:.120})"
+        lines.append(f"{key}: {item['msg']}{shown}")
+    return "\n".join(lines)
+
+
+def unknown_variables(known: set[str], prefix: str) -> list[str]:
+    """Environment variables that start with `prefix` and that nobody reads: most often a typing mistake."""
+    return sorted(name for name in os.environ if name.startswith(prefix) and name not in known)

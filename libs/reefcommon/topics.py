@@ -1,0 +1,125 @@
+"""The topic registry: the one place that says which events lie where, keyed by what, kept how long, written and read by whom.
+
+Topic creation, docs/events.md and `reef topics` all come from it.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from reefcommon import events
+
+FOREVER = timedelta(days=36_500)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. `retention` bounds the log; a topic that others are rebuilt from is kept for ever."""
+
+    name: str
+    events: tuple[type[events.Event], ...]
+    key: Literal["shard", "scenario"]
+    partitions: int
+    retention: timedelta
+    producers: tuple[str, ...]
+    consumers: tuple[str, ...]
+    why: str
+
+    @property
+    def dead(self) -> str:
+        """Where events of this topic go that can never be handled."""
+        return f"{self.name}.dead"
+
+    @property
+    def retention_ms(self) -> int:
+        """Retention as Kafka wants it; -1: for ever."""
+        return -1 if self.retention >= FOREVER else int(self.retention.total_seconds() * 1000)
+
+
+INFERENCES = Topic(
+    "reef.inferences.v1",
+    (events.InferenceRecorded,),
+    "shard",
+    8,
+    FOREVER,
+    ("gateway",),
+    ("experience",),
+    "every exchange with the model; the receipt is its event id",
+)
+FEEDBACK = Topic(
+    "reef.feedback.v1",
+    (events.FeedbackReported,),
+    "shard",
+    8,
+    FOREVER,
+    ("gateway",),
+    ("experience",),
+    "rewards and words about receipts, in the partition of the first one",
+)
+SAMPLES = Topic(
+    "reef.samples.v1",
+    (events.SampleReady,),
+    "scenario",
+    4,
+    timedelta(days=30),
+    ("experience",),
+    ("trainer", "harness", "evaluator"),
+    "experience that a recipe may use, joined and merged",
+)
+TRAINING = Topic(
+    "reef.training.v1",
+    (events.StepCompleted, events.SampleRefused),
+    "scenario",
+    4,
+    timedelta(days=30),
+    ("trainer", "harness"),
+    ("experience",),
+    "what the recipes did with the samples: steps and refusals, each with its reason",
+)
+CANDIDATES = Topic(
+    "reef.candidates.v1",
+    (events.CandidateProposed,),
+    "scenario",
+    4,
+    FOREVER,
+    ("trainer", "harness", "gateway"),
+    ("evaluator",),
+    "what might serve next; anybody may propose",
+)
+EVALUATIONS = Topic(
+    "reef.evaluations.v1",
+    (events.CandidateEvaluated,),
+    "scenario",
+    4,
+    FOREVER,
+    ("evaluator",),
+    ("publisher",),
+    "verdicts with their evidence",
+)
+RELEASES = Topic(
+    "reef.releases.v1",
+    (events.ReleasePublished, events.ReleasePending, events.ReleaseRejected, events.ServingSynced),
+    "scenario",
+    4,
+    FOREVER,
+    ("publisher",),
+    ("gateway", "experience", "trainer", "harness", "evaluator"),
+    "the release chain: what serves, what waits, what came to nothing",
+)
+COMMANDS = Topic(
+    "reef.commands.v1",
+    (events.ScenarioCreateRequested, events.RollbackRequested, events.PromoteRequested),
+    "scenario",
+    4,
+    timedelta(days=30),
+    ("gateway",),
+    ("publisher",),
+    "what people ask of the release chain",
+)
+
+ALL: tuple[Topic, ...] = (INFERENCES, FEEDBACK, SAMPLES, TRAINING, CANDIDATES, EVALUATIONS, RELEASES, COMMANDS)
+
+
+def key_of(event: events.Event, topic: Topic, shard: str | None = None) -> bytes:
+    """The partition key of an event: its conversation's shard, or its scenario."""
+    return (shard if topic.key == "shard" and shard is not None else event.scenario).encode()
