@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import structlog
 from aiokafka import ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 from faststream import AckPolicy, BaseMiddleware, ContextRepo
 from faststream.kafka import KafkaBroker, KafkaRoute
 from faststream.kafka.opentelemetry import KafkaTelemetryMiddleware
@@ -198,31 +198,34 @@ def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, gro
     )
 
 
-async def ensure_topics(bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL) -> list[str]:
+async def ensure_topics(bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, *, replication_factor: int = 1) -> list[str]:
     """Create the topics of the registry, and their dead-letter topics, where they are missing. Returns the names created.
 
     Raises:
-        Unavailable: the broker does not answer.
+        Unavailable: the broker does not answer, or refuses to create one.
     """
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:
         await admin.start()
         existing = set(await admin.list_topics())
         new = [
-            NewTopic(name, num_partitions=partitions, replication_factor=-1, topic_configs={"retention.ms": str(retention)})
+            NewTopic(name, partitions, replication_factor, topic_configs={"retention.ms": str(retention)})
             for topic in wanted
             for name, partitions, retention in ((topic.name, topic.partitions, topic.retention_ms), (topic.dead, 1, -1))
             if name not in existing
         ]
-        if new:
-            await admin.create_topics(new)
-    except TopicAlreadyExistsError:
-        return []
+        response = await admin.create_topics(new) if new else None
     except KafkaError as error:
         raise Unavailable(f"cannot create topics on {bootstrap}: {error!r}") from error
     finally:
         await admin.close()
-    return [topic.name for topic in new]
+    # The client does not raise what the broker says of each topic: it is in the answer.
+    codes = {name: code for name, code, *_ in response.topic_errors} if response is not None else {}
+    refused = {name: code for name, code in codes.items() if code not in (0, TopicAlreadyExistsError.errno)}
+    if refused:
+        reasons = ", ".join(f"{name}: {for_code(code).__name__}" for name, code in refused.items())
+        raise Unavailable(f"{bootstrap} refuses to create topics: {reasons}")
+    return [name for name, code in codes.items() if code == 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The `reef` command and the embedded stack that it can start."""

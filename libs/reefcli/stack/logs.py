@@ -1,0 +1,22 @@
+"""Logs stay bounded: each program appends to its own file, and a file that has grown too large is copied aside and emptied.
+
+The programs write to the file themselves, so that a killed supervisor costs no line. They open it for appending, so that
+writing goes on at the new beginning after the file was emptied; the few lines written during the copy can be lost.
+"""
+
+import shutil
+from pathlib import Path
+
+MAX_BYTES = 16 * 1024 * 1024
+
+
+def rotate(directory: Path, max_bytes: int = MAX_BYTES) -> list[Path]:
+    """Empty every `*.log` above `max_bytes`, its text kept as `<name>.log.1`. Returns those that were emptied."""
+    rotated = []
+    for path in sorted(directory.glob("*.log")):
+        if path.stat().st_size > max_bytes:
+            shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+            with path.open("r+b") as file:
+                file.truncate(0)
+            rotated.append(path)
+    return rotated

@@ -1,0 +1,52 @@
+"""The programs of Reef itself: the serving node and the six services, each `python -m services.<name>`, each with `/readyz`."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from reefcli.stack.spec import HttpReady, ProcessSpec
+
+TOPICS = "topics"  # not a program: the step that creates the topics, which others wait for
+ENGINE = "engine"
+# In the order in which they start; each with what it waits for, where that is part of the same plan.
+SERVICES: Mapping[str, tuple[str, ...]] = {
+    "publisher": (TOPICS, "valkey", ENGINE),
+    "experience": (TOPICS,),
+    "evaluator": (TOPICS, "valkey", ENGINE),
+    "trainer": (TOPICS, "valkey", ENGINE),
+    "harness": (TOPICS, "valkey", ENGINE),
+    "gateway": ("publisher", "experience"),
+}
+
+
+def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, env: Mapping[str, str]) -> ProcessSpec:
+    """The embedded serving node: loading the model takes some seconds, so it is given minutes."""
+    own = {
+        "REEF_ENGINE_MODEL_PATH": str(model_path),
+        "REEF_ENGINE_SERVED_MODEL_NAME": served_as,
+        "REEF_ENGINE_HOST": "127.0.0.1",
+        "REEF_ENGINE_PORT": str(port),
+    }
+    return _python(ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0)
+
+
+def service(name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]) -> ProcessSpec:
+    """One of the six. Waits only for those that this plan starts (`present`); a real system elsewhere is simply there."""
+    waits = tuple(other for other in SERVICES[name] if other in present)
+    return _python(name, port, state_dir, env, waits, ready_within_s=120.0)
+
+
+def _python(name: str, port: int, state_dir: Path, env: Mapping[str, str], waits: tuple[str, ...], *, ready_within_s: float) -> ProcessSpec:
+    url = f"http://127.0.0.1:{port}"
+    return ProcessSpec(
+        name=name,
+        argv=(sys.executable, "-m", f"services.{name}"),
+        probe=HttpReady(f"{url}/readyz"),
+        log=state_dir / "logs" / f"{name}.log",
+        env=env,
+        depends_on=waits,
+        url=url,
+        ports=(port,),
+        ready_within_s=ready_within_s,
+        stop_within_s=20.0,
+    )

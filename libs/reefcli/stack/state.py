@@ -1,0 +1,164 @@
+"""What the embedded stack keeps in its state directory, other than the programs' own data.
+
+lock           held (flock) by the one `reef serve` that runs on this directory; its text says who that is
+secrets.json   credentials of the local S3, made at the first start; mode 0600
+stack.json     the run: pid, ports, urls, processes. Believed only while that very process lives
+logs/          one file per program
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets as random_secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from reefcli.errors import CannotStart
+
+
+class Secrets(BaseModel):
+    """Credentials of one state directory, and the id by which its processes are known."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    stack_id: str
+    s3_access_key: str
+    s3_secret_key: str
+
+
+class ProcessRecord(BaseModel):
+    """One process of a run: `created` is its start time in seconds, which tells it from a later process with the same pid."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pid: int
+    created: float
+
+
+class StackState(BaseModel):
+    """One run of the stack, as other commands find it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run_id: str
+    pid: int
+    created: float
+    started_at: float
+    ready: bool = False
+    config: str = ""
+    ports: dict[str, int] = {}
+    urls: dict[str, str] = {}
+    processes: dict[str, ProcessRecord] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor that wrote this still runs: a ready mark left by an earlier run is not believed."""
+        return same_process(self.pid, self.created)
+
+
+def same_process(pid: int, created: float) -> bool:
+    """Whether process `pid` lives and is the one that started at `created`."""
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step, readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def secrets_of(state_dir: Path) -> Secrets:
+    """The credentials of this directory, made now where there are none yet.
+
+    Raises:
+        CannotStart: the file is damaged.
+    """
+    path = state_dir / "secrets.json"
+    try:
+        return Secrets.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        made = Secrets(
+            stack_id=random_secrets.token_hex(8),
+            s3_access_key=random_secrets.token_hex(10).upper(),
+            s3_secret_key=random_secrets.token_hex(20),
+        )
+        write_private(path, orjson.dumps(made.model_dump()))
+        return made
+    except (ValidationError, OSError) as error:
+        raise CannotStart(f"{path} cannot be read ({type(error).__name__}): restore it, or start on another --state-dir") from None
+
+
+def read_state(state_dir: Path) -> StackState | None:
+    """The last run on this directory, alive or not; None where there was none."""
+    try:
+        return StackState.model_validate_json((state_dir / "stack.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def running(state_dir: Path) -> StackState | None:
+    """The run that is alive on this directory, or None."""
+    state = read_state(state_dir)
+    return state if state is not None and state.alive else None
+
+
+def write_state(state_dir: Path, state: StackState) -> None:
+    """Keep `state` where the other commands find it."""
+    write_private(state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2))
+
+
+def new_state(config: str, ports: dict[str, int], urls: dict[str, str]) -> StackState:
+    """The record of a run that begins now, in this process."""
+    me = psutil.Process()
+    return StackState(
+        run_id=random_secrets.token_hex(6),
+        pid=me.pid,
+        created=me.create_time(),
+        started_at=time.time(),
+        config=config,
+        ports=ports,
+        urls=urls,
+    )
+
+
+@contextlib.contextmanager
+def locked(state_dir: Path) -> Iterator[None]:
+    """Hold the directory for this process.
+
+    Raises:
+        CannotStart: another process holds it, or it cannot be written.
+    """
+    path = state_dir / "lock"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CannotStart(f"cannot use the state directory {state_dir}: {error.strerror}. Choose another with --state-dir.") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            raise CannotStart(
+                f"{state_dir} is in use by {holder}. Stop it (Ctrl-C there), or start a second stack with another --state-dir."
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

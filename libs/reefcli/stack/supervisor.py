@@ -1,0 +1,230 @@
+"""Starts programs in the order of their dependencies, watches them, restarts what dies, and ends everything in reverse order."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from reefcli.errors import CannotStart, StackFailed
+from reefcli.stack.probes import why_not_ready
+from reefcli.stack.process import Child, spawn
+from reefcli.stack.spec import ProcessSpec
+
+Step = Callable[[], Awaitable[None]]
+EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: trying again cannot help
+
+
+@dataclass(frozen=True, slots=True)
+class StackEvent:
+    """Something that a person may want to see. `fraction` (0..1) belongs to `progress`."""
+
+    name: str
+    kind: Literal["starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped"]
+    text: str = ""
+    fraction: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """A program that ends by itself is started again after a growing pause; too many ends within the window are final."""
+
+    first_delay_s: float = 0.5
+    max_delay_s: float = 10.0
+    deaths: int = 5
+    window_s: float = 60.0
+    probe_every_s: float = 0.1
+
+    def delay_s(self, deaths: int) -> float:
+        """The pause before the next start, after so many deaths within the window."""
+        return min(self.first_delay_s * 2.0 ** max(deaths - 1, 0), self.max_delay_s)
+
+
+@dataclass(slots=True)
+class _Program:
+    spec: ProcessSpec
+    child: Child | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    deaths: list[float] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+
+class Supervisor:
+    """The parent of every program of one stack."""
+
+    def __init__(
+        self,
+        stack_id: str,
+        *,
+        listener: Callable[[StackEvent], None] = lambda _event: None,
+        policy: RestartPolicy | None = None,
+        base_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._stack_id = stack_id
+        self._tell = listener
+        self._policy = policy or RestartPolicy()
+        self._base_env = _loopback_without_proxy(dict(os.environ if base_env is None else base_env))
+        self._programs: dict[str, _Program] = {}
+        self._done: dict[str, asyncio.Event] = {}
+        self._step_after: dict[str, str] = {}
+        self._failure: asyncio.Future[StackFailed] | None = None
+
+    @property
+    def children(self) -> dict[str, Child]:
+        """The programs that run now, by name, in the order in which they were asked for."""
+        return {name: p.child for name, p in self._programs.items() if p.child is not None and not p.child.ended}
+
+    async def start(self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None) -> None:
+        """Start `specs`, each as soon as what it depends on is ready; returns when all are.
+
+        `steps` are further things to be waited for, done once: name -> (program that must be ready first, or "", coroutine function).
+
+        Raises:
+            CannotStart: a program is missing, or not ready within its time.
+            StackFailed: a program died too often.
+        """
+        if self._failure is None:
+            self._failure = asyncio.get_running_loop().create_future()
+        for spec in specs:
+            self._programs[spec.name] = _Program(spec)
+        for name, (after, _) in (steps or {}).items():
+            self._done[name], self._step_after[name] = asyncio.Event(), after
+        async with contextlib.AsyncExitStack() as stack:
+            jobs = [asyncio.ensure_future(self._bring_up(self._programs[spec.name])) for spec in specs]
+            jobs += [asyncio.ensure_future(self._run_step(n, after, step)) for n, (after, step) in (steps or {}).items()]
+            stack.push_async_callback(_cancel, jobs)
+            waiting: set[asyncio.Future[None] | asyncio.Future[StackFailed]] = {*jobs}
+            while waiting:
+                done, _ = await asyncio.wait({*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+                for job in done:
+                    if job is self._failure:
+                        raise self._failure.result()
+                    job.result()
+                waiting -= done
+
+    async def failed(self) -> StackFailed:
+        """Waits until a program has died for good, and says so."""
+        assert self._failure is not None, "start() comes first"
+        return await asyncio.shield(self._failure)
+
+    async def stop(self) -> None:
+        """End every program, dependants first: SIGTERM to its process group, its time to end, SIGKILL."""
+        await _cancel([p.task for p in self._programs.values() if p.task is not None])
+        gone = {name: asyncio.Event() for name in self._programs}
+        await asyncio.gather(*(self._stop_one(program, gone) for program in self._programs.values()))
+
+    async def kill(self) -> None:
+        """End every program at once, without grace."""
+        await _cancel([p.task for p in self._programs.values() if p.task is not None])
+        await asyncio.gather(*(p.child.stop(0.0) for p in self._programs.values() if p.child is not None))
+
+    async def _stop_one(self, program: _Program, gone: dict[str, asyncio.Event]) -> None:
+        name = program.spec.name
+        later = [other for other, p in self._programs.items() if self._waits_for(p.spec, name)]
+        for other in later:
+            await gone[other].wait()
+        if program.child is not None:
+            self._tell(StackEvent(name, "stopping"))
+            await program.child.stop(program.spec.stop_within_s)
+            self._tell(StackEvent(name, "stopped"))
+        gone[name].set()
+
+    def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
+        """Whether `spec` needs `name`, itself or through a step that came after it: then it has to end first."""
+        return any(self._step_after.get(needed, needed) == name for needed in spec.depends_on)
+
+    async def _run_step(self, name: str, after: str, step: Step) -> None:
+        if after in self._programs:
+            await self._programs[after].ready.wait()
+        self._tell(StackEvent(name, "starting"))
+        await step()
+        self._done[name].set()
+        self._tell(StackEvent(name, "ready"))
+
+    async def _bring_up(self, program: _Program) -> None:
+        for other in program.spec.depends_on:
+            await (self._programs[other].ready if other in self._programs else self._done[other]).wait()
+        program.task = asyncio.ensure_future(self._keep(program))
+        program.task.add_done_callback(self._note_failure)
+        ready = asyncio.ensure_future(program.ready.wait())
+        await asyncio.wait({program.task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if program.task.done():
+            program.task.result()
+
+    async def _keep(self, program: _Program) -> None:
+        """Start, wait until ready, wait for the end, again: until stopped, or until it is hopeless."""
+        spec, first = program.spec, True
+        while True:
+            self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
+            program.child = child = await spawn(spec, self._base_env, self._stack_id)
+            reason = await self._until_ready(child)
+            if not reason:
+                self._tell(StackEvent(spec.name, "ready", spec.url))
+                program.ready.set()
+                await child.process.wait()
+            elif first and not child.ended:
+                await child.stop(2.0)
+                raise CannotStart(f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}")
+            code = child.process.returncode
+            await child.stop(0.0)  # what it had started itself must not live on beside the next one
+            first = first and not program.ready.is_set()
+            self._count_death(program, reason if code is None else f"exit code {code}", hopeless=code == EXIT_CONFIG)
+            await asyncio.sleep(self._policy.delay_s(len(program.deaths)))
+
+    def _count_death(self, program: _Program, how: str, *, hopeless: bool) -> None:
+        now, spec = time.monotonic(), program.spec
+        program.deaths = [at for at in program.deaths if now - at < self._policy.window_s] + [now]
+        self._tell(StackEvent(spec.name, "died", how))
+        if hopeless or len(program.deaths) >= self._policy.deaths:
+            often = "" if hopeless else f" {len(program.deaths)} times within {self._policy.window_s:.0f} s"
+            raise StackFailed(f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}")
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        """A program is given up: whoever waits in `failed()` learns why."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failure is not None and not self._failure.done():
+            self._failure.set_result(error if isinstance(error, StackFailed) else StackFailed(str(error) or repr(error)))
+
+    async def _until_ready(self, child: Child) -> str:
+        """Empty once `child` is ready; else why it is not (it died, or its time is over)."""
+        spec, loop = child.spec, asyncio.get_running_loop()
+        deadline, last = loop.time() + spec.ready_within_s, ""
+        while not child.ended:
+            reason = await why_not_ready(spec.probe)
+            if not reason and not child.ended:
+                return ""
+            if reason != last:
+                self._tell(StackEvent(spec.name, "waiting", reason))
+                last = reason
+            if loop.time() > deadline:
+                return reason
+            await asyncio.sleep(self._policy.probe_every_s)
+        return "it ended"
+
+
+async def _cancel(jobs: Sequence[asyncio.Future[None]]) -> None:
+    for job in jobs:
+        job.cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
+
+
+def log_tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a log, indented."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 16_384, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return "  (no log)"
+    return "\n".join(f"  {line[:400]}" for line in text.splitlines()[-lines:]) or "  (empty)"
+
+
+def _loopback_without_proxy(env: dict[str, str]) -> dict[str, str]:
+    """The programs talk to each other on loopback: a proxy that the user has set must not come between."""
+    for name in ("NO_PROXY", "no_proxy"):
+        env[name] = ",".join(filter(None, (env.get(name, ""), "127.0.0.1", "localhost")))
+    return env

@@ -1,0 +1,3 @@
+"""Fixtures that every part of the tests may use."""
+
+pytest_plugins = ["tests.fixtures_stack"]
