@@ -1,0 +1,193 @@
+"""`reef demo`: start the embedded stack, let simulated users work with it, and watch the model become better while it serves.
+
+    users --chat--> gateway --topics--> experience --samples--> trainer --candidate--> evaluator --verdict--> publisher --release--> gateway
+      ^                                                                                                                                |
+      '------------------------------------------- the next answer comes from better weights ------------------------------------------'
+
+The run is over when the served model has reached the preset's reward on held-out tasks and enough releases were published.
+"""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from reefcli.demo import report
+from reefcli.demo.presets import PRESETS, Preset
+from reefcli.demo.progress import Progress
+from reefcli.demo.users import Users
+from reefcli.demo.view import LiveView, PlainView, View, describe
+from reefcli.demo.watch import follow
+from reefcli.errors import CannotStart, StackFailed
+from reefcli.stack.embedded import Options, Stack, embedded_stack
+from reefcli.stack.state import locked
+from reefcli.stack.supervisor import StackEvent
+from reefcommon import config as serve_config
+from reefcommon.errors import BadConfig
+from reefcommon.events import ReleasePublished
+
+NEXT_STEPS = """What to try next (the improved model is in {state}):
+  reef serve -c {config} --state-dir {state}   serve it; then, in another terminal:
+  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
+       -d '{{"model": "reef", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
+  reef records                       what was recorded; each line begins with a receipt
+  reef releases                      the chain; `reef rollback default RELEASE_ID` brings an earlier one back"""
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run: the stack's events, the users, the watcher and the measurements meet here."""
+
+    preset: Preset
+    state_dir: Path
+    seed: int
+    view: View
+    progress: Progress
+    started: float = field(default_factory=time.monotonic)
+    new_release: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def on_stack(self, event: StackEvent) -> None:
+        """The supervisor says something."""
+        if event.kind == "restarting":
+            self.progress.restarts.append(event.name)
+        if event.kind in {"ready", "died", "restarting"} or (event.kind == "progress" and event.fraction in {0.0, 1.0}):
+            self.view.say(f"{event.name:<12} {event.kind} {event.text}")
+
+    async def run(self) -> bool:
+        """The whole demonstration. True where the goal was reached."""
+        config = serve_config.load(self.preset.config)
+        options = Options(config_path=self.preset.config)
+        async with embedded_stack(config, self.state_dir, options, listener=self.on_stack) as stack:
+            users = Users(self.preset, stack.urls["gateway"], self.progress, self.seed)
+            await self._measure(users)
+            jobs = [
+                asyncio.ensure_future(job) for job in (users.live(), self._watch(stack, users), self._until_reached(users), stack.failed())
+            ]
+            try:
+                done, _ = await asyncio.wait(jobs, timeout=self.preset.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+                for job in done:
+                    result = job.result()
+                    if isinstance(result, StackFailed):
+                        raise result
+            finally:
+                for job in jobs:
+                    job.cancel()
+                await asyncio.gather(*jobs, return_exceptions=True)
+            self.view.say("the users go home; the served model is measured once more")
+            await self._measure(users, samples=2 * self.preset.heldout_samples)
+            return self._reached()
+
+    def _reached(self) -> bool:
+        return self.progress.heldout[-1][2] >= self.preset.reward_goal and len(self.progress.learned) >= self.preset.releases_goal
+
+    async def _measure(self, users: Users, samples: int | None = None) -> None:
+        """One point of the curve: held-out reward of what the gateway serves now."""
+        sequence = self.progress.releases[-1].release.sequence if self.progress.releases else 0
+        value = await users.heldout_reward(samples=samples)
+        self.progress.heldout.append((self.elapsed_s, sequence, value))
+        self.view.say(f"held-out reward of the served model: {value:.3f}")
+
+    async def _until_reached(self, users: Users) -> None:
+        while not self._reached():
+            await self.new_release.wait()
+            self.new_release.clear()
+            await self._measure(users)
+
+    async def _watch(self, stack: Stack, users: Users) -> None:
+        async for event in follow(stack.kafka_bootstrap):
+            if not self.progress.take(event):
+                continue
+            users.something_consumed.set()
+            line = describe(event)
+            if line is not None:
+                self.view.say(line)
+            if isinstance(event, ReleasePublished) and event.release.operation == "training":
+                self.new_release.set()
+            self.view.refresh()
+
+
+def demo(
+    model: Annotated[str, typer.Option(help="smollm2: the real 135M model, about ten minutes. tiny: under two minutes.")] = "smollm2",
+    state_dir: Annotated[Path | None, typer.Option(help="Where the stack keeps its state. Default: .reef/demo-MODEL")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--continue", help="Begin with an empty state directory, or go on with the last one.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Of the users' questions and samples.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="The last line on standard output is a JSON object with the figures.")] = False,
+) -> None:
+    """See the whole loop: users ask, answers are rewarded, a LoRA learns, candidates are judged, winners serve while requests run.
+
+    Everything runs on this machine; nothing is downloaded. Examples:
+
+      reef demo
+
+      reef demo --model tiny --json
+    """
+    preset = PRESETS.get(model)
+    if preset is None:
+        raise typer.BadParameter(f"{model!r} is not one of {', '.join(PRESETS)}", param_hint="--model")
+    state = state_dir or Path(".reef") / f"demo-{model}"
+    console = Console(stderr=as_json)
+    progress = Progress()
+    view: View = LiveView(console, preset, progress) if console.is_terminal else PlainView(console)
+    run = Demo(preset, state, seed, view, progress)
+    reached, failure = False, ""
+    with contextlib.suppress(KeyboardInterrupt), view:
+        view.say(preset.about)
+        try:
+            if fresh:
+                _forget(state)
+            reached = asyncio.run(run.run())
+        except (CannotStart, StackFailed, BadConfig) as error:
+            failure = str(error)
+    if failure:
+        console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+    summary = progress.summary(model=model, elapsed_s=run.elapsed_s, reached=reached)
+    _finish(console, run, summary, as_json=as_json)
+    raise typer.Exit(0 if reached else 1)
+
+
+def _finish(console: Console, run: Demo, summary: dict[str, Any], *, as_json: bool) -> None:
+    if len(run.progress.heldout) < 2:
+        console.print("Stopped before anything was learned.")
+        return
+    png = report.draw_png(run.progress, run.state_dir / "reward.png", title=run.preset.about)
+    port = serve_config.load(run.preset.config).gateway.port
+    words = NEXT_STEPS.format(state=run.state_dir, config=_shown(run.preset.config), url=f"http://127.0.0.1:{port}")
+    report.show(console, run.progress, summary, png=png, next_steps=words)
+    if as_json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+
+
+def _shown(path: Path) -> Path:
+    """A path as short as it can be written from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _forget(state: Path) -> None:
+    """Remove the state of an earlier demonstration, and nothing that is not one.
+
+    Raises:
+        typer.BadParameter: the directory holds something else.
+    """
+    if not state.exists():
+        return
+    if any(state.iterdir()) and not (state / "secrets.json").is_file():
+        raise typer.BadParameter(f"{state} holds something that is not Reef's state; choose another directory", param_hint="--state-dir")
+    with locked(state):
+        pass  # somebody's running stack is never taken away
+    shutil.rmtree(state)
