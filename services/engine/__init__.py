@@ -1,0 +1,1 @@
+"""The embedded serving node: an OpenAI server in vLLM's dialect, on torch CPU."""

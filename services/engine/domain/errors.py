@@ -1,0 +1,29 @@
+"""What can be wrong with a request, and with the node."""
+
+
+class InvalidRequestError(ValueError):
+    """The request can never work as sent (HTTP 400). `param` names the field."""
+
+    def __init__(self, param: str | None, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class NotServedError(LookupError):
+    """No such model or adapter here (HTTP 404)."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class OverloadedError(RuntimeError):
+    """The waiting queue is full (HTTP 503 with Retry-After)."""
+
+
+class EngineStoppedError(RuntimeError):
+    """The generation loop has ended; nothing is served any more (HTTP 503)."""
+
+
+class WeightUpdateError(RuntimeError):
+    """A weight transfer failed or came out of order (HTTP 409). The live weights are untouched."""

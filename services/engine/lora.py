@@ -1,0 +1,148 @@
+"""LoRA adapters (PEFT's file format) applied per row of a batch, without touching the base weights.
+
+peft's own mixed-batch inference wraps every module, renames the parameters that weight transfer addresses by name and
+copies rows per adapter on every layer; here a forward hook adds `scale * x A^T B^T` to the rows that ask for it.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+_PREFIX = "base_model.model."
+_KEY = re.compile(r"^(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
+
+
+class AdapterError(ValueError):
+    """The adapter's files are missing, or are of a kind that cannot be served here; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One module's update; down: [rank, in], up: [out, rank] with the scale already in it."""
+
+    down: Tensor
+    up: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A loaded adapter. `deltas` is keyed by module name as in the base model."""
+
+    name: str
+    path: str
+    rank: int
+    deltas: Mapping[str, Delta]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterGroup:
+    """The rows [k] of a batch that use one adapter; None: all of them."""
+
+    adapter: Adapter
+    rows: Tensor | None
+
+
+class LoraLayers:
+    """Hooks on every linear layer of a model; idle until `use` names the adapters of the next forward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._groups: tuple[AdapterGroup, ...] = ()
+        self.shapes: dict[str, tuple[int, int]] = {}
+        """(out, in) of every module that an adapter may target."""
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                self.shapes[name] = (module.out_features, module.in_features)
+                module.register_forward_hook(self._hook(name))
+
+    def use(self, groups: tuple[AdapterGroup, ...]) -> None:
+        """The adapters of the forwards that follow."""
+        self._groups = groups
+
+    def _hook(self, name: str) -> Any:
+        def add_deltas(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            for group in self._groups:
+                delta = group.adapter.deltas.get(name)
+                if delta is None:
+                    continue
+                if group.rows is None:
+                    output += args[0] @ delta.down.T @ delta.up.T
+                else:
+                    output[group.rows] += args[0][group.rows] @ delta.down.T @ delta.up.T
+
+        return add_deltas
+
+
+def load_adapter(name: str, path: Path, shapes: Mapping[str, tuple[int, int]], max_rank: int) -> Adapter:
+    """Read a PEFT adapter directory. Raises `AdapterError`."""
+    config = _read_config(path)
+    weights_file = path / "adapter_model.safetensors"
+    if not weights_file.is_file():
+        raise AdapterError(f"No adapter found at {path}: adapter_model.safetensors is missing")
+    sides: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in load_file(weights_file).items():
+        match = _KEY.match(key.removeprefix(_PREFIX))
+        if match is None:
+            raise AdapterError(f"adapter tensor {key!r} is not a LoRA weight of a linear layer")
+        sides.setdefault(match["module"], {})[match["side"]] = tensor.to(torch.float32)
+    if not sides:
+        raise AdapterError(f"adapter {name!r} holds no weights")
+    deltas = {module: _delta(module, pair, config, shapes, max_rank) for module, pair in sides.items()}
+    return Adapter(name=name, path=str(path), rank=max(d.down.shape[0] for d in deltas.values()), deltas=deltas)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    file = path / "adapter_config.json"
+    if not file.is_file():
+        raise AdapterError(f"No adapter found at {path}: adapter_config.json is missing")
+    try:
+        config = orjson.loads(file.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise AdapterError(f"{file.name} of the adapter is not JSON: {error}") from error
+    if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
+        raise AdapterError("only adapters with peft_type LORA can be served")
+    refused = {"use_dora": config.get("use_dora"), "modules_to_save": config.get("modules_to_save")}
+    refused["bias"] = config.get("bias", "none") != "none"
+    refused["fan_in_fan_out"] = config.get("fan_in_fan_out")
+    if bad := [key for key, value in refused.items() if value]:
+        raise AdapterError(f"adapter option {bad[0]} is not supported by this server")
+    return config
+
+
+def _delta(
+    module: str,
+    pair: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, int]],
+    max_rank: int,
+) -> Delta:
+    if module not in shapes:
+        raise AdapterError(f"the adapter targets {module!r}, which is no linear layer of this model")
+    if pair.keys() != {"A", "B"}:
+        raise AdapterError(f"the adapter has only half of the LoRA pair of {module!r}")
+    down, up = pair["A"], pair["B"]
+    rank = down.shape[0]
+    rows, columns = shapes[module]
+    if down.shape != (rank, columns) or up.shape != (rows, rank):
+        sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"
+        raise AdapterError(f"the adapter's shapes for {module!r} ({sizes}) do not fit the layer ({rows} x {columns})")
+    if rank > max_rank:
+        raise AdapterError(f"LoRA rank {rank} is above max_lora_rank {max_rank}")
+    alpha = float(_for_module(config.get("alpha_pattern"), module, config.get("lora_alpha", rank)))
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    return Delta(down=down.contiguous(), up=(up * scale).contiguous())
+
+
+def _for_module(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:
+    """PEFT matches a pattern's keys against the end of the module name."""
+    for key, value in (pattern or {}).items():
+        if re.match(rf"(.*\.)?({key})$", module):
+            return value
+    return default

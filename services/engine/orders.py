@@ -1,0 +1,54 @@
+"""Orders to the generation loop: functions that its own thread runs between two steps."""
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from services.engine.domain.errors import EngineStoppedError
+
+T = TypeVar("T")
+
+
+class Orders:
+    """A queue of functions that is either taken by the loop or closed; nothing is ever left in it unanswered."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def put(self, order: Callable[[], None]) -> None:
+        """Raises `EngineStoppedError` once closed."""
+        with self._lock:
+            if self._closed:
+                raise EngineStoppedError("the generation loop has stopped")
+            self._queue.put(order)
+
+    def call(self, action: Callable[[], T]) -> "Future[T]":
+        """Like `put`; the future gets the result or the error of `action`."""
+        future: Future[T] = Future()
+        self.put(lambda: _settle(future, action))
+        return future
+
+    def take(self, *, wait: bool) -> None:
+        """Run every order at hand; with `wait`, sleep until there is one."""
+        if wait:
+            self._queue.get()()
+        while not self._queue.empty():
+            self._queue.get_nowait()()
+
+    def close(self) -> None:
+        """Refuse further orders and run the last ones."""
+        with self._lock:
+            self._closed = True
+        self.take(wait=False)
+
+
+def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
+    # The caller waits on the future and gets whatever went wrong, as with an executor.
+    try:
+        future.set_result(action())
+    except Exception as error:  # noqa: BLE001
+        future.set_exception(error)

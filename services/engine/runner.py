@@ -1,0 +1,100 @@
+"""Forward passes of the model: prompt chunks one sequence at a time, decode steps for the whole batch at once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from services.engine.kv import KVRows
+from services.engine.lora import Adapter, AdapterGroup, LoraLayers
+
+
+class ModelRunner:
+    """Owns the weights, the key/value rows and the adapters' hooks. Used by the loop's thread alone."""
+
+    def __init__(self, model: Any, *, rows: int, length: int) -> None:
+        config = model.config
+        sizes = {
+            "layers": config.num_hidden_layers,
+            "kv_heads": config.num_key_value_heads,
+            "length": length,
+            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        }
+        self.model: nn.Module = model
+        self.vocab_size = int(config.vocab_size)
+        self.lora = LoraLayers(model)
+        self.batch = KVRows(rows=rows, **sizes)
+        self.scratch = KVRows(rows=1, **sizes)
+        """Where a prompt is read before its choices join the batch."""
+        self._columns = torch.arange(length)
+        self._groups: tuple[AdapterGroup, ...] = ()
+        self._grouped_for: list[Adapter | None] = []
+
+    @torch.inference_mode()
+    def prefill(self, ids: Sequence[int], start: int, adapter: Adapter | None, *, all_logits: bool) -> Tensor:
+        """Read prompt tokens `start`.. into the scratch row. Logits [T or 1, V] (the last token's, or all)."""
+        end = start + len(ids)
+        positions = self._columns[start:end]
+        mask = self._columns[:end] <= positions.unsqueeze(1)
+        self.scratch.window_prefill(start, end)
+        self.lora.use((AdapterGroup(adapter, None),) if adapter else ())
+        return self._forward([list(ids)], positions.unsqueeze(0), mask[None, None], self.scratch, 0 if all_logits else 1)[0]
+
+    @torch.inference_mode()
+    def decode(self, ids: Sequence[int], positions: Sequence[int], adapters: Sequence[Adapter | None]) -> Tensor:
+        """One token for each of rows 0..B-1, at its position. Logits [B, V]."""
+        length = max(positions) + 1
+        at = torch.tensor(positions)
+        mask = self._columns[:length] <= at.unsqueeze(1)
+        self.batch.window_decode(self._columns[: len(ids)], at, length)
+        self.lora.use(self._group(adapters))
+        return self._forward([[i] for i in ids], at.unsqueeze(1), mask[:, None, None], self.batch, 1)[:, 0]
+
+    def join(self, row: int, length: int) -> None:
+        """Copy the scratch row's first `length` tokens into a row of the batch."""
+        self.batch.copy_row(self.scratch, 0, row, length)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Move a row of the batch."""
+        self.batch.copy_row(self.batch, source, target, length)
+
+    def forget_adapters(self) -> None:
+        """Let go of adapters that no row uses any more."""
+        self._grouped_for, self._groups = [], ()
+        self.lora.use(())
+
+    def _forward(self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int) -> Tensor:
+        # The cache goes by position: its keyword changed its name between transformers 5.19 and 5.24.
+        output = self.model(torch.tensor(ids), mask, positions, kv, use_cache=True, logits_to_keep=keep)
+        logits: Tensor = output.logits
+        return logits
+
+    def _group(self, adapters: Sequence[Adapter | None]) -> tuple[AdapterGroup, ...]:
+        wanted = list(adapters)
+        if wanted != self._grouped_for:
+            self._grouped_for, self._groups = wanted, _grouped(wanted)
+        return self._groups
+
+
+def _grouped(adapters: list[Adapter | None]) -> tuple[AdapterGroup, ...]:
+    members: dict[int, list[int]] = {}
+    by_id: dict[int, Adapter] = {}
+    for row, adapter in enumerate(adapters):
+        if adapter is not None:
+            members.setdefault(id(adapter), []).append(row)
+            by_id[id(adapter)] = adapter
+    return tuple(
+        AdapterGroup(by_id[key], None if len(rows) == len(adapters) else torch.tensor(rows))
+        for key, rows in members.items()
+    )
+
+
+def load_model(path: Path, threads: int) -> Any:
+    """A transformers causal language model in float32 on the CPU, ready for inference."""
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True)
+    return model.eval().requires_grad_(requires_grad=False)

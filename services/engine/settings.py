@@ -1,0 +1,39 @@
+"""Settings of the serving node, from the environment (`REEF_ENGINE_…`) or given as a mapping."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Unknown keys are refused when given directly; in the environment only known names are looked at."""
+
+    model_config = SettingsConfigDict(env_prefix="REEF_ENGINE_", extra="forbid", frozen=True, protected_namespaces=())
+
+    model_path: Path
+    """A Hugging Face model directory (see `reefcli.models.prepare`)."""
+    served_model_name: str = "reef"
+    host: str = "127.0.0.1"
+    """Loopback: the admin routes have no authentication of their own."""
+    port: int = Field(default=8901, ge=0, le=65535)
+    max_num_seqs: int = Field(default=32, ge=1)
+    """Choices that are generated at the same time."""
+    max_model_len: int = Field(default=2048, ge=8)
+    """Prompt plus completion, tokens."""
+    max_queued_requests: int = Field(default=256, ge=1)
+    """Requests that may wait for a row before new ones get 503."""
+    prefill_chunk_tokens: int = Field(default=256, ge=1)
+    """Prompt tokens read between two decode steps: the bound on how long a long prompt holds up the others."""
+    enable_lora: bool = True
+    max_loras: int = Field(default=8, ge=1)
+    max_lora_rank: int = Field(default=64, ge=1)
+    seed: int | None = None
+    """Makes requests that bring no seed reproducible in order of arrival."""
+    weight_version: str = "base"
+    """The name of the weights as loaded from `model_path`."""
+    weight_transfer_timeout_s: float = Field(default=60.0, gt=0)
+    """Longest wait for one step of a weight transfer (rendezvous, one tensor)."""
+    torch_threads: int = Field(default=1, ge=1)
+    """More than one makes each step faster on an idle machine and many times slower on a busy one."""
+    log_level: str = "INFO"

@@ -1,0 +1,51 @@
+"""The model's tokenizer: chat template, ids to text and back. Safe to use from several threads."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+
+from services.engine.domain.errors import InvalidRequestError
+
+
+class EngineTokenizer:
+    """A transformers tokenizer, with decoding straight from its Rust core (it is called once per token)."""
+
+    def __init__(self, path: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        self._core: Any = self._hf.backend_tokenizer
+        self.vocab_size = len(self._hf)
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Ids of a text; special tokens in the text become their ids."""
+        ids: list[int] = self._core.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids without special tokens."""
+        text: str = self._core.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def token_text(self, token_id: int) -> str:
+        """One token's text, special tokens included; part of a character shows as replacement characters."""
+        text: str = self._core.decode([token_id], skip_special_tokens=False)
+        return text
+
+    def token(self, token_id: int) -> str:
+        """The vocabulary's own name of a token; empty for an id without one."""
+        return self._core.id_to_token(token_id) or ""
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]
+    ) -> str:
+        """The prompt text of a conversation. Raises `InvalidRequestError` when the template refuses it."""
+        try:
+            text: str = self._hf.apply_chat_template(
+                list(messages), tools=list(tools) if tools else None, tokenize=False, **options
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise InvalidRequestError("messages", f"the chat template cannot render these messages: {error}") from error
+        return text
