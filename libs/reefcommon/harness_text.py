@@ -1,0 +1,140 @@
+"""What a text in a harness may not say: literal credentials, orders to ignore the rules, characters that a reader cannot see.
+
+A screen, not a proof: it refuses the known shapes, in several spellings, and looks at each text alone. It refuses when in doubt;
+a refused proposal costs one step, an accepted one serves every user.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+MAX_TEXT_CHARS = 16_000
+
+# Issuer prefixes as the issuers document them for secret scanners; then key blocks, URLs with a password, signed web tokens.
+_KNOWN_SECRETS = re.compile(
+    r"""\b(?:sk|rk|pk)[-_](?:live[-_]|test[-_]|proj[-_]|ant[-_])?[A-Za-z0-9_-]{16,}
+    | \bgh[opusr]_[A-Za-z0-9]{20,} | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,} | \bhf_[A-Za-z0-9]{20,}
+    | \bxox[abeoprs]-[A-Za-z0-9-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b | \bAIza[A-Za-z0-9_-]{30,} | \bya29\.[A-Za-z0-9_-]{20,}
+    | -----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY | \beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.
+    | \b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{1,100}:[^\s/@$<{]{1,200}@
+    | \bBearer\s{1,5}(?![$<{])[A-Za-z0-9._~+/=-]{16,}""",
+    re.VERBOSE,
+)
+_ASSIGNED = re.compile(
+    r"""(?:api[-_ ]?key|access[-_ ]?key|private[-_ ]?key|(?:auth|access|refresh|bearer)?[-_ ]?token|secret|passw(?:or)?d|pwd|credentials?)
+    ["'`]?\s{0,5}
+    (?: [:=]{1,2}\s{0,5}["'`]?(?=[^\s"'`]{8})
+      | \s(?:is|was)\s{1,5}["'`]?(?=[^\s"'`]{0,60}[0-9])(?=[^\s"'`]{6}) )
+    (?P<value>[^\s"'`]{1,200})""",
+    re.VERBOSE | re.IGNORECASE,
+)
+# A long run that mixes cases and has several digits is a key far more often than a word.
+_RANDOM_RUN = re.compile(r"(?<![A-Za-z0-9_-])(?=[^\s]{0,200}[a-z])(?=[^\s]{0,200}[A-Z])[A-Za-z0-9_+=-]{32,}")
+_REFERENCE = re.compile(
+    r"(?:\$\{?[A-Za-z_]\w*\}?|!printenv\b.*|<[^<>\n]*>|\{\{?[\w .]*\}?\}|process\.env\b.*|os\.(?:environ|getenv)\b.*)[.,;)]*", re.DOTALL
+)
+_SECRET_KEYS = (
+    "apikey",
+    "accesskey",
+    "privatekey",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "pwd",
+    "authorization",
+    "credential",
+    "credentials",
+)
+
+_TURN_AWAY = (
+    r"(?:ignor\w*|disregard\w*|forget\w*|overrid\w*|overrul\w*|bypass\w*|circumvent\w*|violat\w*|disobey\w*|neglect\w*|discard\w*"
+    r"|vergiss\w*|missacht\w*|oublie\w*|olvid\w*|pay no attention|break out of|not bound by|free from"
+    r"|(?:do not|don't|dont|never|stop|no longer|refuse to|quit) (?:obey|follow|comply|adher|respect|listen|heed)\w*)"
+)
+_AUTHORITY = (
+    r"(?:rules?|instructions?|guidelines?|guardrails?|polic(?:y|ies)|constraints?|restrictions?|directives?|safety|safeguards?"
+    r"|system (?:prompts?|messages?)|prompts?|regeln|anweisungen|vorgaben|r[eè]gles|consignes|reglas|instrucciones"
+    r"|(?:everything|anything|all|what) (?:\w+ ){0,3}?(?:above|before|told|said|previously|earlier|so far))"
+)
+_DISOBEDIENCE = re.compile(rf"\b{_TURN_AWAY}(?:[^\w.!?]+[\w']+){{0,6}}?[^\w.!?]+{_AUTHORITY}\b")
+_NEGATED = re.compile(r"(?:\bnever|\bdo not|\bdon't|\bmust not|\bmay not|\bshould not|\bcannot)\s+$")
+_TAKEOVER = re.compile(
+    r"\b(?:new|updated|real) system (?:prompt|message)\b|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?inst\]|\bjailbr(?:eak|oken)"
+    r"|\b(?:developer|dan|god) mode\b|\bact as (?:if|though) (?:you have|there are) no (?:rules|restrictions|limits)\b"
+)
+
+
+def objection(text: str) -> str | None:
+    """Why a harness may not carry this text, without quoting it; None where nothing is wrong."""
+    if len(text) > MAX_TEXT_CHARS:
+        return f"is longer than {MAX_TEXT_CHARS} characters"
+    if any(_is_unseen(char) for char in text):
+        return "holds control characters or characters that a reader cannot see"
+    plain = _plain(text)
+    if _has_credential(text) or _has_credential(plain):
+        return "holds what looks like a credential; name an environment variable instead"
+    if _orders_disobedience(plain):
+        return "orders the agent to ignore its rules or instructions"
+    return None
+
+
+def value_objection(value: Any, depth: int = 0) -> str | None:
+    """`objection` for every string in a JSON value, keys too; a key that names a secret may hold only a reference to one."""
+    if depth > 8:
+        return "is nested more than 8 levels deep"
+    if isinstance(value, str):
+        return objection(value)
+    if isinstance(value, Mapping):
+        return next((found for key, item in value.items() if (found := _member_objection(key, item, depth))), None)
+    if isinstance(value, list | tuple):
+        return next((found for item in value if (found := value_objection(item, depth + 1))), None)
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return None
+    if isinstance(value, float) and value - value == 0:
+        return None
+    return "holds a value that JSON cannot carry exactly"
+
+
+def _member_objection(key: Any, item: Any, depth: int) -> str | None:
+    if not isinstance(key, str):
+        return "has a key that is not a string"
+    names_secret = re.sub(r"[^a-z]", "", key.lower()).endswith(_SECRET_KEYS)
+    literal = isinstance(item, int | float) and not isinstance(item, bool)
+    if names_secret and (literal or (isinstance(item, str) and item and not _REFERENCE.fullmatch(item))):
+        return "holds what looks like a credential; name an environment variable instead"
+    return objection(key) or value_objection(item, depth + 1)
+
+
+def _has_credential(text: str) -> bool:
+    if _KNOWN_SECRETS.search(text) or any(sum(map(str.isdigit, run.group())) >= 4 for run in _RANDOM_RUN.finditer(text)):
+        return True
+    return any(not _REFERENCE.fullmatch(found.group("value")) for found in _ASSIGNED.finditer(text))
+
+
+def _orders_disobedience(plain: str) -> bool:
+    lowered = re.sub(r"\s+", " ", plain.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
+    if _TAKEOVER.search(lowered):
+        return True
+    return any(not _NEGATED.search(lowered[max(0, found.start() - 12) : found.start()]) for found in _DISOBEDIENCE.finditer(lowered))
+
+
+def _plain(text: str) -> str:
+    """Compatibility forms unified, accents composed, format characters (joiners, soft hyphens) taken out: what the eye reads."""
+    return "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+
+
+def _is_unseen(char: str) -> bool:
+    code = ord(char)
+    if code in (0x09, 0x0A):
+        return False
+    # C0, DEL, C1, lone surrogates; bidirectional overrides and isolates; tag characters, which can carry hidden ASCII.
+    return (
+        code < 0x20
+        or 0x7F <= code < 0xA0
+        or 0xD800 <= code < 0xE000
+        or 0x202A <= code <= 0x202E
+        or 0x2066 <= code <= 0x2069
+        or 0xE0000 <= code < 0xE0080
+    )
