@@ -143,7 +143,7 @@ class SampleReady(Event):
 
 
 class StepCompleted(Event):
-    """A recipe finished one job. `event_id` is the job's id."""
+    """A recipe finished one job. `event_id` is the job's id. `reason` says why there is no candidate, where there is none."""
 
     type: Literal["step.completed.v1"] = "step.completed.v1"
     recipe: str
@@ -153,6 +153,7 @@ class StepCompleted(Event):
     metrics: dict[str, float] = {}
     duration_s: float
     candidate_id: str | None = None
+    reason: str | None = None
 
 
 class SampleRefused(Event):
