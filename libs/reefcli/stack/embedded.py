@@ -2,21 +2,20 @@
 
 import asyncio
 import contextlib
-import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
+from reefcli.effective import override, to_yaml
 from reefcli.errors import CannotStart, StackFailed
+from reefcli.models import UnknownModelError, prepare
 from reefcli.stack import logs, plan, ports, seaweedfs, services, state, tansu, valkey
+from reefcli.stack.disk import check_disk
 from reefcli.stack.supervisor import RestartPolicy, StackEvent, Step, Supervisor
 from reefcli.stack.sweep import sweep
 from reefcommon.bus import ensure_topics
 from reefcommon.config import ServeConfig
-
-MIN_FREE_BYTES = 1024**3
-PrepareModel = Callable[[str, Path, Callable[[float, str], None]], Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ async def embedded_stack(
     options: Options | None = None,
     *,
     listener: Callable[[StackEvent], None] = lambda _event: None,
-    prepare_model: PrepareModel | None = None,
 ) -> AsyncIterator[Stack]:
     """Start what `config` wants on this machine, keep it running, and end it on leaving.
 
@@ -64,25 +62,28 @@ async def embedded_stack(
         StackFailed: a program died too often while the stack was starting.
     """
     options = options or Options()
-    state_dir = state_dir.resolve()
-    with state.locked(state_dir):
-        check_disk(state_dir)
-        secrets = state.secrets_of(state_dir)
-        last = state.read_state(state_dir)
-        (state_dir / "stack.json").unlink(missing_ok=True)
+    with state.locked(state_dir) as home:
+        check_disk(home)
+        secrets = state.secrets_of(home)
+        last = state.read_state(home)
         for name in await asyncio.to_thread(sweep, secrets.stack_id):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
-        site, wanted = _site(config, state_dir, options, secrets, last)
-        supervisor = Supervisor(secrets.stack_id, listener=listener, policy=options.policy, base_env=options.env)
-        launch = _Launch(config, site, wanted, options, supervisor, listener, prepare_model)
+        site, wanted = _site(config, home, options, secrets, last)
+
+        def hear(event: StackEvent) -> None:
+            if event.kind == "ready":
+                launch.note()  # a restarted program has a new pid
+            listener(event)
+
+        supervisor = Supervisor(secrets.stack_id, listener=hear, policy=options.policy, base_env=options.env)
+        launch = _Launch(config, site, wanted, options, supervisor, listener)
         try:
             async with contextlib.AsyncExitStack() as background:
-                background.push_async_callback(_end, asyncio.ensure_future(_rotate_logs(state_dir / "logs")))
+                background.push_async_callback(_end, asyncio.ensure_future(_rotate_logs(home / "logs")))
                 yield await launch.run()
-                launch.note(ready=False)
         finally:
             await _stop(supervisor)
-            (state_dir / "stack.json").unlink(missing_ok=True)
+            launch.note("ended")
 
 
 def _site(
@@ -121,7 +122,6 @@ class _Launch:
     options: Options
     supervisor: Supervisor
     listener: Callable[[StackEvent], None]
-    prepare_model: PrepareModel | None
     record: state.StackState | None = None
 
     async def run(self) -> Stack:
@@ -132,24 +132,34 @@ class _Launch:
         urls[services.ENGINE] = plan.environment(self.config, self.site).get("REEF_ENGINE_URLS", "")
         config_path = str(self.options.config_path or "")
         self.record = state.new_state(config_path, dict(self.site.ports), {k: v for k, v in urls.items() if v})
-        self.note(ready=False)
+        self.note("starting")
+        self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
         if urls["kafka"] and self.options.create_topics:
             steps[services.TOPICS] = (tansu.NAME, self._create_topics)
         if self._needs_model:
             steps["model"] = ("", self._prepare)
         await self.supervisor.start(plan.infrastructure(self.wanted, self.site), steps)
-        self.note(ready=False)
+        self.note("starting")
         await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
-        self.note(ready=True)
+        self.note("ready")
         return Stack(self.site.state_dir, urls["kafka"], urls["redis"], self.record.urls, self.supervisor)
 
-    def note(self, *, ready: bool) -> None:
+    def note(self, phase: Literal["starting", "ready", "ended"] | None = None) -> None:
         """Keep the run in stack.json as it is now."""
-        assert self.record is not None
+        if self.record is None:
+            return
+        phase = phase or self.record.phase
         processes = {name: child.record for name, child in self.supervisor.children.items()}
-        self.record = self.record.model_copy(update={"ready": ready, "processes": processes})
+        self.record = self.record.model_copy(update={"phase": phase, "processes": processes})
         state.write_state(self.site.state_dir, self.record)
+
+    def _write_config(self) -> None:
+        """The services read the configuration in force, with the gateway's port as found, whatever file it came from."""
+        path = self.site.state_dir / "serve.yaml"
+        port = {"port": self.site.ports.get("gateway")}
+        state.write_private(path, to_yaml(override(self.config, {"gateway": port})).encode())
+        self.site = replace(self.site, config_path=path)
 
     @property
     def _needs_model(self) -> bool:
@@ -159,42 +169,16 @@ class _Launch:
         await ensure_topics(plan.kafka_bootstrap(self.config, self.site.ports))
 
     async def _prepare(self) -> None:
-        prepare = self.prepare_model
-        if prepare is None:
-            from reefcli.models import prepare
         loop = asyncio.get_running_loop()
 
-        def progress(fraction: float, text: str) -> None:
-            loop.call_soon_threadsafe(self.listener, StackEvent("model", "progress", text, fraction))
+        def progress(what: str, share: float) -> None:
+            loop.call_soon_threadsafe(self.listener, StackEvent("model", "progress", what, share))
 
-        path = await asyncio.to_thread(prepare, self.config.model.name, cache_dir(), progress)
-        self.site = plan.Site(
-            self.site.state_dir,
-            self.site.ports,
-            self.site.binaries,
-            self.site.secrets,
-            self.site.config_path,
-            path,
-            self.site.memory_broker,
-        )
-
-
-def cache_dir() -> Path:
-    """Where prepared models are kept for all stacks of this user."""
-    return Path(os.environ.get("REEF_CACHE_DIR") or Path.home() / ".cache" / "reef") / "models"
-
-
-def check_disk(state_dir: Path, *, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> None:
-    """A broker on a full disk cannot keep its promises: refuse before anything starts.
-
-    Raises:
-        CannotStart: less than 1 GB is free.
-    """
-    left = free(state_dir)
-    if left < MIN_FREE_BYTES:
-        raise CannotStart(
-            f"only {left / 1024**2:.0f} MB are free where {state_dir} lies, 1 GB is needed. Free some space, or choose another --state-dir."
-        )
+        try:
+            path = await asyncio.to_thread(prepare, self.config.model.name, None, progress)
+        except (UnknownModelError, FileNotFoundError) as error:
+            raise CannotStart(f"model.name: {error}") from None
+        self.site = replace(self.site, model_path=path)
 
 
 async def _rotate_logs(directory: Path) -> None:

@@ -103,7 +103,8 @@ def holder_of(port: int) -> str:
     except (psutil.AccessDenied, OSError):
         return ""
     for connection in connections:
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+        local: tuple[str, int] | tuple[()] = connection.laddr
+        if connection.status == psutil.CONN_LISTEN and connection.pid and local and local[1] == port:
             with contextlib.suppress(psutil.Error):
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return ""

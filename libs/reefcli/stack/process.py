@@ -91,7 +91,7 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
                 env=env,
                 cwd=spec.cwd,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 - one prctl call, nothing that takes a lock
+                preexec_fn=_end_with_parent,  # one prctl call, nothing that takes a lock
             )
         except OSError as error:
             raise CannotStart(f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})") from None

@@ -19,9 +19,9 @@ def signed_headers(method: str, url: str, body: bytes, *, access_key: str, secre
     headers = {"host": parts.netloc, "x-amz-content-sha256": body_hash, "x-amz-date": stamp}
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    canonical = "\n".join((method, parts.path, "", lines, names, body_hash))
+    canonical = f"{method}\n{parts.path}\n\n{lines}\n{names}\n{body_hash}"
     scope = f"{day}/{REGION}/s3/aws4_request"
-    to_sign = "\n".join(("AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     key = f"AWS4{secret_key}".encode()
     for part in (day, REGION, "s3", "aws4_request"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()

@@ -13,6 +13,7 @@ import secrets as random_secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import orjson
 import psutil
@@ -49,7 +50,7 @@ class StackState(BaseModel):
     pid: int
     created: float
     started_at: float
-    ready: bool = False
+    phase: Literal["starting", "ready", "ended"] = "starting"
     config: str = ""
     ports: dict[str, int] = {}
     urls: dict[str, str] = {}
@@ -58,7 +59,7 @@ class StackState(BaseModel):
     @property
     def alive(self) -> bool:
         """Whether the supervisor that wrote this still runs: a ready mark left by an earlier run is not believed."""
-        return same_process(self.pid, self.created)
+        return self.phase != "ended" and same_process(self.pid, self.created)
 
 
 def same_process(pid: int, created: float) -> bool:
@@ -137,12 +138,13 @@ def new_state(config: str, ports: dict[str, int], urls: dict[str, str]) -> Stack
 
 
 @contextlib.contextmanager
-def locked(state_dir: Path) -> Iterator[None]:
-    """Hold the directory for this process.
+def locked(directory: Path) -> Iterator[Path]:
+    """Hold the directory for this process; gives its absolute path.
 
     Raises:
         CannotStart: another process holds it, or it cannot be written.
     """
+    state_dir = directory.absolute()
     path = state_dir / "lock"
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -159,6 +161,6 @@ def locked(state_dir: Path) -> Iterator[None]:
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)
-        yield
+        yield state_dir
     finally:
         os.close(descriptor)

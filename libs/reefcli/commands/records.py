@@ -1,0 +1,65 @@
+"""`reef records`: what was asked and answered, and what was said about it."""
+
+from typing import Annotated, Any
+
+import typer
+
+from reefcli.errors import CommandFailed
+from reefcli.gateway import Gateway, find
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
+from reefcli.output import ago, print_json, print_table
+
+
+def records(
+    scenario: Annotated[str, typer.Argument(help="A scenario; or the word `show`, followed by a receipt.")] = "default",
+    record_id: Annotated[str | None, typer.Argument(help="With `show`: the receipt.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """What was asked and answered, newest first; or one record in full.
+
+    Examples:
+
+      reef records
+
+      reef records support --session ses-42
+
+      reef records show rec-0192f0c1a5d27cc1b1d2a4f1f0c3e5a7-9f3c
+    """
+    gateway = find(url, state_dir)
+    if scenario == "show":
+        if record_id is None:
+            raise CommandFailed("which record? reef records show RECORD_ID")
+        _show(gateway, record_id, as_json=as_json)
+        return
+    if record_id is not None:
+        raise CommandFailed(f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}")
+    rows = gateway.get(f"/reef/scenarios/{scenario}/records", session=session, limit=limit)["records"]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("record", "when", "status", "session", "release", "tokens", "score")
+        print_table(columns, [_row(row) for row in rows], empty=f"no records in scenario {scenario!r} yet")
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    keys = ("record_id", "at", "status", "session_id", "release_id", "completion_tokens", "score")
+    cells = ["" if row.get(key) is None else str(row[key]) for key in keys]
+    cells[1] = ago(cells[1]) if cells[1] else ""
+    return tuple(cells)
+
+
+def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
+    record = gateway.get(f"/reef/records/{record_id}")
+    if as_json:
+        print_json(record)
+        return
+    print_table(("field", "value"), [(key, _cell(value)) for key, value in record.items()])
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)"

@@ -1,0 +1,123 @@
+"""`reef serve`: start what a serve.yaml asks for, on this machine, until Ctrl-C."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+
+from reefcli.effective import override
+from reefcli.options import AsJson
+from reefcli.output import console
+from reefcommon.config import ServeConfig, load
+from reefcommon.recipe import load_recipe
+
+if TYPE_CHECKING:
+    from reefcli.stack.embedded import Stack
+    from reefcli.stack.view import View
+
+_EXTERNAL = "External systems"
+
+
+def serve(
+    config: Annotated[Path, typer.Option("--config", "-c", help="What is served and what learns from it.")],
+    state_dir: Annotated[
+        Path | None, typer.Option(envvar="REEF_STATE_DIR", help="Where everything is kept. Default: `state_dir` of the file, or .reef.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the gateway. Default: 8900, or a free one where that is taken.")] = None,
+    model: Annotated[str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")] = None,
+    engine: Annotated[list[str] | None, typer.Option(help="URL of a running engine; may be repeated.", rich_help_panel=_EXTERNAL)] = None,
+    external_kafka: Annotated[str | None, typer.Option(help="host:port of an Apache Kafka.", rich_help_panel=_EXTERNAL)] = None,
+    external_redis: Annotated[str | None, typer.Option(help="redis://host:port/0", rich_help_panel=_EXTERNAL)] = None,
+    external_clickhouse: Annotated[
+        str | None, typer.Option(help="http://user:password@host:8123/database", rich_help_panel=_EXTERNAL)
+    ] = None,
+    external_artifacts: Annotated[
+        str | None, typer.Option(help="lakefs://key:secret@host:port/repository", rich_help_panel=_EXTERNAL)
+    ] = None,
+    external_otlp: Annotated[str | None, typer.Option(help="http://collector:4318", rich_help_panel=_EXTERNAL)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start everything that a serve.yaml asks for, on this machine, without containers and without root.
+
+    Ctrl-C stops it; the next start on the same state directory goes on where it was.
+
+    Examples:
+
+      reef serve -c recipes/sao/examples/sao/serve.yaml
+
+      reef serve -c serve.yaml --state-dir /data/reef --port 9000
+
+      reef serve -c serve.yaml --external-kafka broker:9092 --external-redis redis://cache:6379/0
+    """
+    from reefcli.stack.view import view_for
+
+    changes: dict[str, dict[str, Any]] = {
+        "model": {"name": model},
+        "gateway": {"port": port},
+        "serving": {"engines": tuple(engine or ()) or None},
+        "external": {
+            "kafka": external_kafka,
+            "redis": external_redis,
+            "clickhouse": external_clickhouse,
+            "artifacts": external_artifacts,
+            "otlp": external_otlp,
+        },
+    }
+    # Recipes of one's own lie beside where one works; the services, started with `python -m`, find them there too.
+    sys.path.insert(0, str(Path.cwd()))
+    wanted = override(load(config), changes)
+    check_recipes(wanted)
+    out = console()
+    with view_for(out, as_json=as_json) as view:
+        asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
+
+
+def check_recipes(config: ServeConfig) -> None:
+    """Find every recipe and check its knobs before anything starts.
+
+    Raises:
+        BadConfig: a recipe cannot be found, or a knob is not allowed.
+    """
+    for binding in config.reef:
+        load_recipe(binding.recipe, binding.knobs)
+
+
+async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool) -> None:
+    from reefcli.stack.embedded import Options, embedded_stack
+
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
+    python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
+    options = Options(config_path=config_path, env={**os.environ, "PYTHONPATH": python_path})
+    try:
+        async with embedded_stack(config, state_dir, options, listener=view) as stack:
+            view.__exit__(None, None, None)
+            if not as_json:
+                out.print(_welcome(config, stack, terminal=out.is_terminal))
+            raise await stack.failed()
+    except asyncio.CancelledError:
+        if not as_json:
+            out.print(f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True)
+
+
+def _welcome(config: ServeConfig, stack: "Stack", *, terminal: bool) -> Panel | str:
+    url = stack.urls.get("gateway", "")
+    learns = ", ".join(f"{binding.scenario} ← {binding.recipe}" for binding in config.reef)
+    text = (
+        f"Serving {config.model.name} as '{config.model.served_as}' at {url}/v1\n"
+        f"Learning: {learns}\n"
+        f"Console: {url}/   Status: reef status   Logs: {stack.state_dir / 'logs'}\n\n"
+        f"Try:  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
+        f'        -d \'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}\'\n\n'
+        "Ctrl-C stops it."
+    )
+    return Panel(text, title="Reef is up", expand=False) if terminal else text

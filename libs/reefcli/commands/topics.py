@@ -1,0 +1,136 @@
+"""`reef topics`: which events lie where; with `--live`, how many, and how far behind their consumers are."""
+
+import asyncio
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reefcli.errors import CommandFailed
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir
+from reefcli.output import print_json, print_table
+from reefcli.stack.spec import KafkaAnswers
+from reefcli.stack.state import running
+from reefcommon import topics as registry
+from reefcommon.topics import Topic
+
+if TYPE_CHECKING:
+    from aiokafka import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """One topic of a live broker: events ever written, and by consumer group the events not yet handled (None: never committed)."""
+
+    topic: str
+    partitions: int
+    end_offsets: dict[int, int]
+    lag: dict[str, int | None]
+
+
+def topics(
+    live: Annotated[bool, typer.Option("--live", help="Ask the broker: partitions, end offsets, consumer lag.")] = False,
+    bootstrap: Annotated[
+        str | None, typer.Option(envvar="REEF_KAFKA_BOOTSTRAP", help="host:port of the broker. Default: the running stack's.")
+    ] = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Which events lie in which topic, by what key, who writes and who reads them.
+
+    Examples:
+
+      reef topics
+
+      reef topics --live
+
+      reef topics --live --bootstrap broker:9092 --json
+    """
+    if live:
+        depths = asyncio.run(_ask(_address(bootstrap, state_dir)))
+        if as_json:
+            print_json([asdict(depth) for depth in depths])
+        else:
+            print_table(("topic", "partitions", "events", "lag by consumer group"), [_depth_row(depth) for depth in depths])
+        return
+    rows = [_described(topic) for topic in registry.ALL]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("topic", "events", "key", "partitions", "retention", "producers", "consumers", "why")
+        print_table(columns, [[_joined(row[column]) for column in columns] for row in rows])
+
+
+def _described(topic: Topic) -> dict[str, str | int | list[str]]:
+    days = topic.retention.days
+    return {
+        "topic": topic.name,
+        "events": [event.__name__ for event in topic.events],
+        "key": topic.key,
+        "partitions": topic.partitions,
+        "retention": "for ever" if topic.retention_ms < 0 else f"{days} days",
+        "producers": list(topic.producers),
+        "consumers": list(topic.consumers),
+        "why": topic.why,
+        "dead_letters": topic.dead,
+    }
+
+
+def _joined(value: str | int | list[str]) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _depth_row(depth: Depth) -> tuple[str, int, int, str]:
+    lag = ", ".join(f"{group} {'has read nothing' if behind is None else behind}" for group, behind in depth.lag.items())
+    return depth.topic, depth.partitions, sum(depth.end_offsets.values()), lag
+
+
+def _address(bootstrap: str | None, state_dir: StateDir) -> str:
+    state = running(state_dir)
+    found = bootstrap or (state.urls.get("kafka") if state else None)
+    if not found:
+        raise CommandFailed(
+            f"no stack runs on {state_dir}: start one (reef serve -c serve.yaml), or name a broker with --bootstrap host:port"
+        )
+    return found
+
+
+async def _ask(bootstrap: str) -> list[Depth]:
+    from aiokafka.errors import KafkaError
+
+    from reefcli.stack.probes import why_not_ready
+
+    if reason := await why_not_ready(KafkaAnswers(bootstrap)):
+        raise CommandFailed(f"no broker answers at {bootstrap}: {reason}")
+    try:
+        return [await _depth(bootstrap, name, groups) for name, groups in _names()]
+    except KafkaError as error:
+        raise CommandFailed(f"the broker at {bootstrap} does not answer: {error!r}") from None
+
+
+def _names() -> list[tuple[str, tuple[str, ...]]]:
+    alive = [(topic.name, topic.consumers) for topic in registry.ALL]
+    return [*alive, *((topic.dead, ()) for topic in registry.ALL)]
+
+
+async def _depth(bootstrap: str, topic: str, groups: tuple[str, ...]) -> Depth:
+    """Reads end offsets and commits without joining a group, so that no consumer is disturbed."""
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
+        partitions = sorted(consumer.partitions_for_topic(topic) or ())
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        ends = await consumer.end_offsets(places) if places else {}
+    lag = {group: await _lag(bootstrap, group, ends) for group in groups} if ends else {}
+    return Depth(topic, len(partitions), {place.partition: end for place, end in ends.items()}, lag)
+
+
+async def _lag(bootstrap: str, group: str, ends: "dict[TopicPartition, int]") -> int | None:
+    from aiokafka import AIOKafkaConsumer
+
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as consumer:
+        consumer.assign(list(ends))
+        committed = {place: await consumer.committed(place) for place in ends}
+    if all(position is None for position in committed.values()):
+        return None if any(ends.values()) else 0
+    return sum(max(end - (committed[place] or 0), 0) for place, end in ends.items())

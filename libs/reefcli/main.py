@@ -1,0 +1,91 @@
+"""The `reef` command: what there is, in the order in which a newcomer needs it."""
+
+import importlib
+import importlib.util
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from reefcommon.errors import ReefError
+
+_ABOUT = """Serve an agent's model behind an OpenAI endpoint, and let it learn from its own traffic.
+
+Start here:
+
+  reef serve -c serve.yaml      start everything on this machine
+
+  reef status                   what runs, and what it did last
+
+  reef releases                 what each scenario serves, and its history
+
+  reef doctor                   what is missing, when something does not work
+
+Commands that talk to a running Reef find it by --url, by $REEF_GATEWAY_URL, or by the state directory (.reef).
+A token is read from $REEF_TOKEN. `reef COMMAND --help` shows examples.
+"""
+
+# name -> module:function, imported only when it is asked for: `reef status` must not wait for what `reef serve` needs.
+_COMMANDS = {
+    "serve": "reefcli.commands.serve:serve",
+    "demo": "reefcli.demo.command:demo",
+    "status": "reefcli.commands.status:status",
+    "releases": "reefcli.commands.releases:releases",
+    "rollback": "reefcli.commands.rollback:rollback",
+    "promote": "reefcli.commands.promote:promote",
+    "records": "reefcli.commands.records:records",
+    "recipes": "reefcli.commands.recipes:recipes",
+    "topics": "reefcli.commands.topics:topics",
+    "doctor": "reefcli.commands.doctor:doctor",
+}
+_PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "rich"}
+
+
+class ReefGroup(TyperGroup):
+    """Loads commands when they are used, and turns an error made for a person into one line on stderr and exit code 1."""
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        """All commands, in the order of `_COMMANDS`."""
+        return [name for name, place in _COMMANDS.items() if _is_there(place)]
+
+    def get_command(self, _ctx: Any, name: str) -> Any:
+        """The command called `name`; None where there is none."""
+        place = _COMMANDS.get(name)
+        if place is None or not _is_there(place):
+            return None
+        module, _, function = place.partition(":")
+        one = typer.Typer(**_PLAIN)
+        one.command(name)(getattr(importlib.import_module(module), function))
+        return get_command(one)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except ReefError as error:
+            typer.echo(f"reef: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
+def _is_there(place: str) -> bool:
+    module = place.partition(":")[0]
+    parent = module.rpartition(".")[0]
+    return importlib.util.find_spec(parent) is not None and importlib.util.find_spec(module) is not None
+
+
+cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **_PLAIN)
+
+
+@cli.callback()
+def _reef() -> None:
+    """Replaced by the help text given above: a callback is what makes typer build a group."""
+
+
+def app() -> None:
+    """Entry point of the console script."""
+    cli()
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,18 @@
+"""Options that several commands share, and how a command finds the gateway."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+StateDir = Annotated[
+    Path,
+    typer.Option("--state-dir", envvar="REEF_STATE_DIR", help="Where the embedded stack keeps everything.", show_default=True),
+]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", help="The gateway. Default: $REEF_GATEWAY_URL, else the stack running on --state-dir."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+DEFAULT_STATE_DIR = Path(".reef")

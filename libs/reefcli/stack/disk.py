@@ -1,0 +1,22 @@
+"""Is there room for the log?"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from reefcli.errors import CannotStart
+
+MIN_FREE_BYTES = 1024**3
+
+
+def check_disk(state_dir: Path, *, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> None:
+    """A broker on a full disk cannot keep its promises: refuse before anything starts.
+
+    Raises:
+        CannotStart: less than 1 GB is free.
+    """
+    left = free(state_dir)
+    if left < MIN_FREE_BYTES:
+        raise CannotStart(
+            f"only {left / 1024**2:.0f} MB are free where {state_dir} lies, 1 GB is needed. Free some space, or choose another --state-dir."
+        )
