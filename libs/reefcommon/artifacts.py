@@ -6,7 +6,12 @@ bytes are the same content wherever and whenever they are stored.
 
 import hashlib
 import os
+import re
 import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -17,6 +22,8 @@ from reefcommon.events import Kind, Lineage
 from reefcommon.ids import digest
 
 MANIFEST_NAME = "reef-manifest.json"
+_CONTENT_ID = re.compile(r"[a-z]+-[0-9a-f]{8,64}")
+_PARTIAL_KEPT_S = 3600
 BASE_CONTENT_ID = "base"
 """The content of a scenario's first release: the base model as it is, no artifact."""
 
@@ -109,12 +116,61 @@ def read_manifest(tree: Path) -> Manifest:
 
 def materialize(store: ArtifactStore, content: str, scenario: str, root: Path) -> Path:
     """The verified files of `content` under `root`, fetched once. The path is new for every content, as an engine's caches need it."""
-    target = root / content
+    target = root / check_content_id(content)
     if target.is_dir():
         verify(target, read_manifest(target))
         return target
     store.get(content, scenario, target)
     return target
+
+
+def check_content_id(content: str) -> str:
+    """A content id becomes a path and a ref, and comes from whoever proposes: raises Poison for what is not one."""
+    if not _CONTENT_ID.fullmatch(content):
+        raise Poison(f"not a content id: {content!r:.200}")
+    return content
+
+
+def check_complete(tree: Path, manifest: Manifest) -> None:
+    """What a store checks before it takes a tree: the files are those of the manifest, and the content id is theirs.
+
+    Raises:
+        Poison: they are not.
+    """
+    verify(tree, manifest)
+    expected = content_id(manifest.kind, manifest.files)
+    if manifest.content_id != expected:
+        raise Poison(f"the manifest says {manifest.content_id}, the files are {expected}")
+
+
+@contextmanager
+def staged(destination: Path) -> Iterator[Path]:
+    """An empty directory beside `destination` that becomes it, verified, when the block ends; nothing is left where it fails.
+
+    The block writes the files and the manifest. What a killed process left behind is removed by a later call.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in destination.parent.glob(".partial-*"):
+        if leftover.stat().st_mtime < time.time() - _PARTIAL_KEPT_S:
+            shutil.rmtree(leftover, ignore_errors=True)
+    directory = Path(tempfile.mkdtemp(prefix=".partial-", dir=destination.parent))
+    try:
+        yield directory
+        verify(directory, read_manifest(directory))
+        directory.chmod(0o755)
+        replace_tree(directory, destination)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
+    """Write a file and wait until it is on the disk, since a rename may be durable before the bytes are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        for chunk in chunks:
+            stream.write(chunk)
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
 def replace_tree(staged: Path, destination: Path) -> None:

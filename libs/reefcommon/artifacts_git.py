@@ -1,0 +1,248 @@
+"""ArtifactStore in one bare git repository with Git LFS objects, written by dulwich: no git program, no root, no server.
+
+    refs/heads/<scenario>              the contents of a scenario, one commit each, in the order in which they came
+    refs/tags/<scenario>/<content id>  the commit of one content
+    lfs/objects/aa/bb/<sha256>         large files, where Git LFS looks for them
+
+A stock `git clone` with git-lfs installed checks out the same bytes. A put writes large files, then git objects, then the branch,
+then the tag; a reader starts at the tag, so a crash in between leaves nothing that anybody sees.
+"""
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dulwich.errors import NotGitRepository
+from dulwich.file import FileLocked
+from dulwich.lfs import LFSPointer, LFSStore
+from dulwich.object_store import DiskObjectStore, iter_tree_contents
+from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
+from dulwich.refs import Ref, check_ref_format
+from dulwich.repo import Repo
+
+from reefcommon.artifacts import MANIFEST_NAME, Manifest, check_complete, check_content_id, safe_path, staged, write_synced
+from reefcommon.errors import Poison, Unavailable
+
+LARGE_BYTES = 64 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_FOREIGN_LOCK_S = 10.0
+_RESERVED = {".git", ".gitattributes", ".gitmodules", ".lfsconfig"}
+_AUTHOR = b"Reef <reef@localhost>"
+
+
+class GitArtifactStore:
+    """One bare repository at `path`, made at the first put. Any number of processes may put and get at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
+        """Store the tree and return its content id. Raises Poison for a tree that is not its manifest's, Unavailable for a full disk."""
+        check_complete(tree, manifest)
+        for name in manifest.files:
+            if _RESERVED & {part.lower() for part in safe_path(name).parts}:
+                raise Poison(f"git gives {name!r} a meaning of its own: an artifact cannot hold it")
+        try:
+            with self._writing() as repo:
+                if _tag(scenario, manifest.content_id) not in repo.refs:
+                    self._commit(repo, tree, manifest, scenario)
+        except OSError as error:
+            raise Unavailable(f"the artifact repository {self._path} cannot be written: {error}") from error
+        return manifest.content_id
+
+    def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
+        """Write the tree of a content to `destination`, verified. Raises Poison where there is no such content or it is damaged."""
+        check_content_id(content_id)
+        try:
+            with Repo(str(self._path)) as repo, staged(destination) as directory:
+                commit = repo[repo.refs[_tag(scenario, content_id)]]
+                assert isinstance(commit, Commit)
+                for entry in iter_tree_contents(repo.object_store, commit.tree):
+                    assert entry.path is not None
+                    assert entry.sha is not None
+                    name = entry.path.decode()
+                    blob = repo.object_store[entry.sha]
+                    assert isinstance(blob, Blob)
+                    if name != ".gitattributes":
+                        write_synced(directory / safe_path(name), self._content(blob))
+                manifest = Manifest.model_validate_json((directory / MANIFEST_NAME).read_bytes())
+                if manifest.content_id != content_id:
+                    raise Poison(f"the repository holds {manifest.content_id} under the name {content_id}")
+        except (NotGitRepository, KeyError):
+            raise Poison(f"no content {content_id!r} of scenario {scenario!r} in {self._path}") from None
+        except OSError as error:
+            raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
+        return manifest
+
+    @contextmanager
+    def _writing(self) -> Iterator[Repo]:
+        """The repository, with all other writers of ours kept out. The lock ends with the process that holds it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._path.exists():
+                with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as fresh:
+                    Repo.init_bare(Path(fresh) / "repo", mkdir=True, default_branch=b"default").close()
+                    (Path(fresh) / "repo").rename(self._path)
+            with Repo(str(self._path)) as repo:
+                yield repo
+
+    def _commit(self, repo: Repo, tree: Path, manifest: Manifest, scenario: str) -> None:
+        branch, tag = _branch(scenario), _tag(scenario, manifest.content_id)
+        parent = _read_ref(repo, branch)
+        blobs, large = self._blobs(tree, manifest)
+        blobs[".gitattributes"] = Blob.from_string("".join(_attribute(name) for name in large).encode())
+        blobs[MANIFEST_NAME] = Blob.from_string(manifest.model_dump_json(indent=1).encode() + b"\n")
+        root = self._write_trees(repo, blobs)
+        commit = Commit()
+        commit.tree = root
+        commit.parents = [parent] if parent else []
+        commit.author = commit.committer = _AUTHOR
+        commit.author_time = commit.commit_time = int(time.time())
+        commit.author_timezone = commit.commit_timezone = 0
+        commit.encoding = b"UTF-8"
+        commit.message = _message(manifest, scenario)
+        _write_loose(repo, commit)
+        if _read_ref(repo, Ref(b"HEAD")) is None:
+            repo.refs.set_symbolic_ref(Ref(b"HEAD"), branch)
+        for ref, old in ((branch, parent), (tag, None)):
+            _move(repo, ref, old, commit.id)
+
+    def _blobs(self, tree: Path, manifest: Manifest) -> tuple[dict[str, Blob], list[str]]:
+        """A blob a file (its bytes, or an LFS pointer to them), and the names of those that are pointers."""
+        blobs: dict[str, Blob] = {}
+        large: list[str] = []
+        for name, sha256 in sorted(manifest.files.items()):
+            source = tree / name
+            size = source.stat().st_size
+            data = source.read_bytes() if size < LARGE_BYTES else None
+            # A small file that looks like a pointer would be taken for one at checkout, so it becomes a pointer's target.
+            if data is None or LFSPointer.from_bytes(data) is not None:
+                self._write_lfs(source, sha256)
+                data = LFSPointer(sha256, size).to_bytes()
+                large.append(name)
+            blobs[name] = Blob.from_string(data)
+        return blobs, large
+
+    def _write_lfs(self, source: Path, sha256: str) -> None:
+        target = self._path / "lfs" / "objects" / sha256[:2] / sha256[2:4] / sha256
+        if target.exists() and target.stat().st_size == source.stat().st_size:
+            return
+        partial = self._path / "lfs" / "tmp" / sha256
+        write_synced(partial, _chunks(source))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
+
+    def _write_trees(self, repo: Repo, blobs: dict[str, Blob]) -> ObjectID:
+        trees: dict[str, Tree] = {"": Tree()}
+        for name, blob in blobs.items():
+            folder, _, leaf = name.rpartition("/")
+            while folder not in trees:
+                trees[folder] = Tree()
+                folder = folder.rpartition("/")[0]
+            trees[name.rpartition("/")[0]].add(leaf.encode(), 0o100644, blob.id)
+            _write_loose(repo, blob)
+        for folder in sorted(trees, key=lambda f: (-f.count("/") - bool(f), f)):
+            _write_loose(repo, trees[folder])
+            if folder:
+                above, _, leaf = folder.rpartition("/")
+                trees[above].add(leaf.encode(), stat.S_IFDIR, trees[folder].id)
+        return trees[""].id
+
+    def _content(self, blob: Blob) -> Iterator[bytes]:
+        data = blob.as_raw_string()
+        pointer = LFSPointer.from_bytes(data) if len(data) < 1024 else None
+        if pointer is None:
+            yield data
+            return
+        digest = hashlib.sha256()
+        try:
+            opened = LFSStore(str(self._path / "lfs")).open_object(pointer.oid)
+        except KeyError:
+            raise Poison(f"the LFS object {pointer.oid} is missing from {self._path}") from None
+        with opened as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                yield chunk
+        if digest.hexdigest() != pointer.oid:
+            raise Poison(f"the LFS object {pointer.oid} is damaged")
+
+
+def _chunks(source: Path) -> Iterator[bytes]:
+    with source.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _write_loose(repo: Repo, obj: ShaFile) -> None:
+    """Write one object as git does: a temporary file, synced, renamed. (dulwich's own way leaves a lock where it is killed.)"""
+    store = repo.object_store
+    assert isinstance(store, DiskObjectStore)
+    name = obj.id.decode()
+    target = Path(os.fsdecode(store.path)) / name[:2] / name[2:]
+    if target.exists():
+        return
+    partial = target.parent.parent / f"tmp_obj_{os.getpid()}_{name}"
+    write_synced(partial, iter([obj.as_legacy_object()]))
+    target.parent.mkdir(exist_ok=True)
+    partial.replace(target)
+
+
+def _move(repo: Repo, ref: Ref, old: ObjectID | None, new: ObjectID) -> None:
+    """Compare-and-swap of one ref. Our own writers are kept out already; the comparison is for a git program of somebody's."""
+    lock = Path(os.fsdecode(repo.path)) / (ref.decode() + ".lock")
+    try:
+        moved = repo.refs.set_if_equals(ref, old, new) if old else repo.refs.add_if_new(ref, new)
+    except FileLocked:
+        if time.time() - lock.stat().st_mtime > _FOREIGN_LOCK_S:
+            lock.unlink(missing_ok=True)  # its owner was killed: it is held for milliseconds otherwise
+        raise Unavailable(f"{ref.decode()} is locked by {lock}") from None
+    if not moved:
+        raise Unavailable(f"{ref.decode()} was moved by another program meanwhile")
+
+
+def _read_ref(repo: Repo, ref: Ref) -> ObjectID | None:
+    try:
+        return repo.refs[ref]
+    except KeyError:
+        return None
+
+
+def _name(scenario: str) -> str:
+    """A scenario as one component of a ref; `%` is not in a scenario's name, so no two scenarios share one."""
+    return scenario if check_ref_format(Ref(f"refs/heads/{scenario}".encode())) else scenario.replace(".", "%2e")
+
+
+def _branch(scenario: str) -> Ref:
+    return Ref(f"refs/heads/{_name(scenario)}".encode())
+
+
+def _tag(scenario: str, content_id: str) -> Ref:
+    return Ref(f"refs/tags/{_name(scenario)}/{content_id}".encode())
+
+
+def _attribute(name: str) -> str:
+    """A line of .gitattributes for exactly this file: glob characters escaped, the whole quoted as gitattributes(5) asks for."""
+    pattern = "".join(f"\\{c}" if c in "*?[" else c for c in name).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"/{pattern}" filter=lfs diff=lfs merge=lfs -text\n'
+
+
+def _message(manifest: Manifest, scenario: str) -> bytes:
+    lineage = manifest.lineage
+    trailers = {
+        "Content": manifest.content_id,
+        "Scenario": scenario,
+        "Base": manifest.base,
+        "Recipe": lineage.recipe,
+        "Job": lineage.job_id,
+        "Step": lineage.step,
+        "Samples": len(lineage.sample_ids) or None,
+    }
+    lines = [f"{key}: {value}" for key, value in trailers.items() if value not in (None, "")]
+    return (f"{manifest.kind} of {scenario}: {manifest.content_id}\n\n" + "\n".join(lines) + "\n").encode()

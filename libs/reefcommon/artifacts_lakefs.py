@@ -1,0 +1,132 @@
+"""ArtifactStore on lakeFS, through the vendor's `lakefs` client.
+
+    branch <scenario>                contents/<content id>/<file>: every content of a scenario, merged in whole
+    tag <scenario>-<content id>      the commit that brought it
+
+A put uploads to a branch of its own and merges it (`Branch.transact`), so that two processes never share uncommitted changes.
+lakeFS commits without a compare-and-swap: which content serves is decided by the release heads alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import lakefs
+import urllib3.exceptions
+from lakefs.exceptions import LakeFSException, NotAuthorizedException, NotFoundException, TransactionException
+
+from reefcommon.artifacts import MANIFEST_NAME, Manifest, check_complete, check_content_id, safe_path, staged, write_synced
+from reefcommon.errors import BadConfig, Poison, Unavailable
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+
+
+class LakeFSArtifactStore:
+    """The repository that `lakefs://key:secret@host:port/repository` names; `lakefs+https://` for TLS. It must exist."""
+
+    def __init__(self, url: str) -> None:
+        """Raises BadConfig for a URL that is not of this form."""
+        parts = urlsplit(url)
+        name = parts.path.strip("/")
+        if parts.scheme not in ("lakefs", "lakefs+https") or not parts.hostname or not parts.username or not name or "/" in name:
+            raise BadConfig("REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)")
+        scheme = "https" if parts.scheme.endswith("https") else "http"
+        address = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        self._where = f"{address}/{name}"
+        self._client = lakefs.Client(  # type: ignore[no-untyped-call]
+            host=f"{scheme}://{address}", username=unquote(parts.username), password=unquote(parts.password or "")
+        )
+        self._repository = lakefs.Repository(name, client=self._client)
+
+    def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
+        """Store the tree and return its content id. Raises Poison for a tree that is not its manifest's."""
+        check_complete(tree, manifest)
+        with self._answering(f"put {manifest.content_id}"):
+            tag = _tag(scenario, manifest.content_id)
+            if self._holds(tag, manifest.content_id):
+                return manifest.content_id
+            branch = self._repository.branch(_branch(scenario))
+            branch.create(self._repository.properties.default_branch, exist_ok=True)
+            if not self._holds(branch.id, manifest.content_id):
+                self._upload(branch, tree, manifest, scenario)
+            self._repository.tag(tag).create(branch.head, exist_ok=True)
+        return manifest.content_id
+
+    def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
+        """Write the tree of a content to `destination`, verified. Raises Poison where there is no such content or it is damaged."""
+        reference = self._repository.tag(_tag(scenario, check_content_id(content_id)))
+        try:
+            with self._answering(f"get {content_id}"), staged(destination) as directory:
+                text = b"".join(self._read(reference, content_id, MANIFEST_NAME))
+                manifest = Manifest.model_validate_json(text)
+                if manifest.content_id != content_id:
+                    raise Poison(f"lakeFS holds {manifest.content_id} under the name {content_id}")
+                for name in manifest.files:
+                    write_synced(directory / safe_path(name), self._read(reference, content_id, name))
+                write_synced(directory / MANIFEST_NAME, iter([text]))
+        except NotFoundException:
+            raise Poison(f"no content {content_id!r} of scenario {scenario!r} in lakeFS at {self._where}") from None
+        return manifest
+
+    def _holds(self, reference: str, content_id: str) -> bool:
+        return bool(self._repository.ref(reference).object(f"contents/{content_id}/{MANIFEST_NAME}").exists())
+
+    def _upload(self, branch: lakefs.Branch, tree: Path, manifest: Manifest, scenario: str) -> None:
+        message = f"{manifest.kind} of {scenario}: {manifest.content_id}"
+        try:
+            with branch.transact(commit_message=message, commit_metadata=_metadata(manifest, scenario)) as change:
+                for name in manifest.files:
+                    target = change.object(f"contents/{manifest.content_id}/{name}")
+                    with (tree / name).open("rb") as source, target.writer("wb", pre_sign=False) as upload:
+                        while chunk := source.read(_CHUNK_BYTES):
+                            upload.write(chunk)
+                target = change.object(f"contents/{manifest.content_id}/{MANIFEST_NAME}")
+                with target.writer("wb", pre_sign=False) as upload:
+                    upload.write(manifest.model_dump_json().encode())
+        except TransactionException:
+            # A merge that changes nothing is refused: another process has brought the same content meanwhile.
+            if not self._holds(branch.id, manifest.content_id):
+                raise
+
+    def _read(self, reference: lakefs.Reference, content_id: str, name: str) -> Iterator[bytes]:
+        with reference.object(f"contents/{content_id}/{name}").reader("rb", pre_sign=False) as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                assert isinstance(chunk, bytes)
+                yield chunk
+
+    @contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except NotAuthorizedException as error:
+            raise Unavailable(f"lakeFS at {self._where} refuses the credentials of REEF_ARTIFACTS_URL ({what})") from error
+        except NotFoundException:
+            if not what.startswith("put"):
+                raise
+            raise Unavailable(f"lakeFS at {self._where}: no such repository; create it first") from None
+        except (LakeFSException, urllib3.exceptions.HTTPError) as error:
+            raise Unavailable(f"lakeFS at {self._where} does not answer ({what}): {error}") from error
+
+
+def _branch(scenario: str) -> str:
+    """lakeFS allows no dot in a branch's name, a scenario has no capital: so `D` stands for the dot, one to one."""
+    return scenario.replace(".", "D")
+
+
+def _tag(scenario: str, content_id: str) -> str:
+    return f"{_branch(scenario)}-{content_id}"
+
+
+def _metadata(manifest: Manifest, scenario: str) -> dict[str, str]:
+    lineage = manifest.lineage
+    found = {
+        "scenario": scenario,
+        "kind": manifest.kind,
+        "base": manifest.base,
+        "recipe": lineage.recipe,
+        "job": lineage.job_id or "",
+        "step": "" if lineage.step is None else str(lineage.step),
+        "samples": str(len(lineage.sample_ids)),
+    }
+    return {key: value for key, value in found.items() if value}
