@@ -1,0 +1,42 @@
+# Reef. `make` alone says what there is.
+BIN := .venv/bin
+CODE := libs services recipes
+CONFIG ?= recipes/sao/examples/sao/serve.yaml
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint types bench up down clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+setup: .venv/.current ## build .venv (does nothing when it is current)
+.venv/.current: pyproject.toml requirements.lock
+	./infra/setup.sh
+
+demo: setup ## watch a model learn from its own traffic, on this machine (ARGS="--model tiny")
+	$(BIN)/reef demo $(ARGS)
+
+serve: setup ## start everything (CONFIG=path/to/serve.yaml)
+	$(BIN)/reef serve -c $(CONFIG) $(ARGS)
+
+test: setup ## every test, on the real broker, stores and engine
+	$(BIN)/python -m pytest -q $(ARGS)
+
+lint: setup ## style, import contracts, dead code
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=libs:. $(BIN)/lint-imports && $(BIN)/vulture $(CODE) --min-confidence 80
+
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+bench: setup ## throughput and latency on this machine
+	$(BIN)/python -m bench $(ARGS)
+
+up: ## the production shape, in containers
+	docker compose up --build --detach --wait
+
+down: ## stop the containers; their volumes are kept
+	docker compose down
+
+clean: ## remove what can be built again; the state directory (.reef) is kept
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
