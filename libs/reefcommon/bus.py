@@ -39,6 +39,8 @@ log = structlog.get_logger()
 MAX_ATTEMPTS = 6
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
+SESSION_TIMEOUT_MS = 6_000  # the embedded broker takes half of it for a first join, and twice for one after an unclean end
+GRACEFUL_STOP_S = 10.0  # a handler that waits for an outside system is cancelled then; its event comes again
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000  # a handler may wait for an outside system as long as that is away
 
 EVENTS = Counter("reef_events_total", "events taken from a topic, by what became of them", ["service", "topic", "outcome"])
@@ -177,6 +179,7 @@ def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = 
         enable_idempotence=settings.kafka_idempotence,
         max_request_size=8 * 1024 * 1024,
         allow_auto_create_topics=False,
+        graceful_timeout=GRACEFUL_STOP_S,
         middlewares=(KafkaTelemetryMiddleware(), guard),
         logger=None,
     )
@@ -192,6 +195,8 @@ def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, gro
         auto_offset_reset="earliest",
         ack_policy=options.pop("ack_policy", AckPolicy.NACK_ON_ERROR),
         max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
+        session_timeout_ms=options.pop("session_timeout_ms", SESSION_TIMEOUT_MS),
+        heartbeat_interval_ms=options.pop("heartbeat_interval_ms", SESSION_TIMEOUT_MS // 5),
         max_partition_fetch_bytes=options.pop("max_partition_fetch_bytes", 8 * 1024 * 1024),
         no_reply=True,
         **options,

@@ -1,0 +1,83 @@
+"""serve.yaml: what is accepted, and that a refusal names the key, the value and what is allowed."""
+
+from pathlib import Path
+
+import pytest
+
+from reefcommon import config
+from reefcommon.errors import BadConfig
+from reefcommon.recipe import load_recipe
+
+MISSION = """
+reef:
+  recipe: recipes.sao.recipe:SAORecipe
+  batch_size: 1
+  max_staleness: 18
+"""
+
+
+def test_three_lines_are_enough():
+    parsed = config.parse(MISSION)
+    (binding,) = parsed.reef
+    assert binding.knobs == {"batch_size": 1, "max_staleness": 18}
+    assert binding.scenario == "default"
+    assert parsed.model.name == "smollm2"
+    assert parsed.all_scenarios == ("default",)
+
+
+def test_several_recipes_each_on_its_scenario():
+    parsed = config.parse("reef:\n  - {recipe: 'a.b:C', scenario: math}\n  - {recipe: 'a.b:C', scenario: code}\nmodel: tiny\n")
+    assert parsed.all_scenarios == ("default", "math", "code")
+    assert parsed.model.name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "must_say"),
+    [
+        ("", ["reef", "mapping"]),
+        ("reef: [", ["YAML"]),
+        ("- 1", ["mapping"]),
+        ("model: tiny", ["reef", "required"]),
+        ("reef: {recipe: nocolon}", ["reef.0.recipe", "nocolon"]),
+        ("reef: {recipe: 'a.b:C', scenario: 'Not Allowed'}", ["reef.0.scenario", "Not Allowed"]),
+        ("reef: {recipe: 'a.b:C'}\ngatway: {port: 1}", ["gatway", "gateway"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {port: 70000}", ["gateway.port", "65535", "70000"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {prot: 1}", ["gateway.prot"]),
+        ("reef: {recipe: 'a.b:C'}\nevaluation: {policy: coin}", ["evaluation.policy", "coin", "paired_confidence"]),
+        ("reef: [{recipe: 'a.b:C'}, {recipe: 'a.b:C'}]", ["bound twice", "default"]),
+    ],
+)
+def test_a_mistake_is_named(text, must_say):
+    with pytest.raises(BadConfig) as refused:
+        config.parse(text)
+    for words in must_say:
+        assert words in str(refused.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(BadConfig, match="no-such-file"):
+        config.load(Path("no-such-file.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "knobs", "must_say"),
+    [
+        ("no_such_module.recipe:X", {}, ["no module", "no_such_module"]),
+        ("reefcommon.recipe:NoSuchName", {}, ["NoSuchName"]),
+        ("reefcommon.config:ServeConfig", {}, ["not a recipe"]),
+        ("recipes.sao.recipe:SAORecipe", {"batch_size": 0}, ["reef.batch_size", "0"]),
+        ("recipes.sao.recipe:SAORecipe", {"batchsize": 4}, ["reef.batchsize", "batch_size", "max_staleness"]),
+    ],
+)
+def test_a_wrong_recipe_or_knob_is_named(recipe, knobs, must_say):
+    with pytest.raises(BadConfig) as refused:
+        load_recipe(recipe, knobs)
+    for words in must_say:
+        assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("path", sorted(Path("recipes").glob("**/serve.yaml")), ids=str)
+def test_every_example_is_accepted(path):
+    parsed = config.load(path)
+    for binding in parsed.reef:
+        load_recipe(binding.recipe, binding.knobs)
