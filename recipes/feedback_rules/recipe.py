@@ -1,0 +1,116 @@
+"""Feedback rules: what users keep saying about bad answers becomes a rule of the harness, in their own words.
+
+    report(score <= max_score, words) --normalise--> the same words min_agreement times --create--> rules entry
+
+Why so simple: no model writes anything, so whatever the harness says was said by users, and every rule can be traced to its reports.
+It is the first recipe to read: the whole path of a harness (window, proposal, admission, paired episodes, release) with nothing to tune.
+
+Signal        a score and a sentence in one report (`{"score": 0, "feedback": "Greet me with Hello first.", "references": [receipt]}`)
+Target        `rules` entries of the harness tree
+Window        once `batch_size` such reports wait, the text that was the first to be said `min_agreement` times is one proposal; the
+              others go on waiting, at most `max_waiting` of them. Two texts are the same after case, spacing and end marks are evened out.
+Staleness     none: what a user wants does not age with the weights. A rule that is among the last 25 rejected proposals is not tried again.
+Run           reef serve -c recipes/feedback_rules/examples/greeting/serve.yaml
+Expect        four reports that say the same give one candidate; with tasks that score what was asked for, it wins them and the next
+              release carries the rule. Without agreement there is no candidate and nothing changes.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from reefcommon.events import SampleReady
+from reefcommon.harness import HarnessRecipe, Mutation, Rejection, Tree
+from reefcommon.ids import digest
+from reefcommon.recipe import Decision, Dimensions, Knobs
+
+RULE_PREFIX = "feedback-"
+
+
+class FeedbackRulesKnobs(Knobs):
+    """What may stand in `serve.yaml` beside `recipe:`."""
+
+    batch_size: int = Field(4, ge=1, le=256, description="reports with words that must wait before the recipe looks at them")
+    min_agreement: int = Field(3, ge=1, le=256, description="reports that must say the same before it becomes a rule")
+    max_score: float = Field(0.0, description="a report counts only where its score is at most this")
+    max_rule_chars: int = Field(280, ge=8, le=4000, description="longer words are refused, not cut: half a sentence may mean another thing")
+    max_rules: int = Field(20, ge=1, le=100, description="rules of this recipe in the tree; the oldest makes room for a new one")
+    max_waiting: int = Field(512, ge=1, le=5000, description="reports that may wait for agreement; the oldest are refused past this")
+
+
+def words_of(sample: SampleReady) -> str:
+    """The words of a report on one line: the feedback itself, or its `text` where it is an object; empty where there are none."""
+    said = sample.feedback.get("text") if isinstance(sample.feedback, Mapping) else sample.feedback
+    return " ".join(said.split()) if isinstance(said, str) else ""
+
+
+def normalise(words: str) -> str:
+    """What two ways of writing the same sentence have in common."""
+    even = " ".join(unicodedata.normalize("NFKC", words).casefold().split())
+    return re.sub(r"^\W+|\W+$", "", even)
+
+
+def unusable(sample: SampleReady, knobs: FeedbackRulesKnobs) -> str | None:
+    """Why a sample can never become a rule; None where it can."""
+    if sample.score is None or sample.score > knobs.max_score:
+        return "not_scored_low"
+    if not normalise(words_of(sample)):
+        return "no_words"
+    return "words_too_long" if len(words_of(sample)) > knobs.max_rule_chars else None
+
+
+def first_agreement(usable: Sequence[SampleReady], min_agreement: int) -> tuple[SampleReady, ...]:
+    """All samples of the text that was the first to be said `min_agreement` times; empty where none was."""
+    same: dict[str, list[SampleReady]] = {}
+    winner = None
+    for sample in usable:
+        text = normalise(words_of(sample))
+        same.setdefault(text, []).append(sample)
+        if winner is None and len(same[text]) >= min_agreement:
+            winner = text
+    return tuple(same[winner]) if winner is not None else ()
+
+
+def rule_id(words: str) -> str:
+    """The id of the rule that these words make: the same for every way of writing them."""
+    return RULE_PREFIX + digest("rule", normalise(words), length=16)
+
+
+def rule_text(words: str) -> str:
+    """The rule: a quotation, and marked as one. The quotation marks are ours, so that the words cannot end it."""
+    quoted = re.sub(r"[\"“”„«»]", "'", words)
+    return f'Users asked for this, in their own words: "{quoted}"'
+
+
+class FeedbackRulesRecipe(HarnessRecipe):
+    """Quotes what users agree on as rules."""
+
+    name = "feedback_rules"
+    summary = "what users keep saying about bad answers becomes a rule, in their own words"
+    dimensions = Dimensions(signal="score and a sentence per report", acquisition="reactive", evolves=("harness",))
+    knobs_type = FeedbackRulesKnobs
+    knobs: FeedbackRulesKnobs
+
+    def decide(self, waiting: Sequence[SampleReady]) -> Decision:
+        """Refuse what has nothing to say, and open a window where enough reports agree."""
+        judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
+        refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
+        usable = [sample for sample, reason in judged if reason is None]
+        batch = first_agreement(usable, self.knobs.min_agreement) if len(usable) >= self.knobs.batch_size else ()
+        chosen = {sample.event_id for sample in batch}
+        rest = [sample for sample in usable if sample.event_id not in chosen]
+        expired = [(sample, "no_agreement", None) for sample in rest[: max(0, len(rest) - self.knobs.max_waiting)]]
+        return Decision(batch=batch, refused=(*refused, *expired))
+
+    def propose(self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]) -> Sequence[Mutation]:
+        """One rule, unless the tree has it or it was rejected before."""
+        new_id = rule_id(words_of(samples[0]))
+        tried = {mutation.id for rejection in rejected for mutation in rejection.mutations if mutation.op == "create"}
+        if new_id in tried or any(entry.id == new_id for entry in tree):
+            return ()
+        own = [entry.id for entry in tree if entry.id.startswith(RULE_PREFIX)]
+        room = [Mutation("remove", old, reason="the oldest rule makes room") for old in own[: max(0, len(own) + 1 - self.knobs.max_rules)]]
+        options = {"kind": "rules", "config": {"text": rule_text(words_of(samples[0]))}}
+        return (*room, Mutation("create", new_id, options, reason=f"{len(samples)} reports said the same"))

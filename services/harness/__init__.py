@@ -1,0 +1,1 @@
+"""The harness service: samples in, harness candidates out."""

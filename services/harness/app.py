@@ -1,0 +1,128 @@
+"""Composition root of the harness service: settings -> adapters -> handlers -> routing table -> operations endpoint."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+from faststream.kafka import KafkaRouter
+from starlette.applications import Starlette
+
+from reefcommon import config, topics
+from reefcommon.artifacts import ArtifactStore
+from reefcommon.artifacts_open import open_artifact_store
+from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefcommon.config import RecipeBinding
+from reefcommon.errors import BadConfig
+from reefcommon.events import utc_now
+from reefcommon.harness import HarnessRecipe
+from reefcommon.harness_admission import CHAT
+from reefcommon.ops import Health, ops_app, run
+from reefcommon.recipe import load_recipe
+from reefcommon.settings import SystemSettings
+from reefcommon.telemetry import set_up
+from services.harness.domain import Binding
+from services.harness.handlers import Handlers
+from services.harness.settings import Settings
+from services.harness.sqlite import SqliteLedger
+from services.harness.worker import Patience, Worker
+
+log = structlog.get_logger()
+SERVICE = "harness"
+
+
+def harness_bindings(bound: tuple[RecipeBinding, ...]) -> tuple[Binding, ...]:
+    """The bindings of a `serve.yaml` whose recipe evolves a harness; the others belong to the trainer. Raises BadConfig."""
+    loaded = ((binding, load_recipe(binding.recipe, binding.knobs)) for binding in bound)
+    return tuple(Binding(item.scenario, item.recipe, recipe) for item, recipe in loaded if isinstance(recipe, HarnessRecipe))
+
+
+def build(
+    bindings: tuple[Binding, ...],
+    ledger: SqliteLedger,
+    artifacts: ArtifactStore,
+    publisher: EventPublisher,
+    *,
+    trees: Path,
+    patience: Patience,
+) -> Worker:
+    """The service on its ports: the same function for production and tests."""
+    arrived = asyncio.Event()
+    handlers = Handlers(
+        bindings=bindings,
+        inbox=ledger,
+        jobs=ledger,
+        heads=ledger,
+        outbox=ledger,
+        artifacts=artifacts,
+        publisher=publisher,
+        adapter=CHAT,
+        trees=trees,
+        clock=utc_now,
+        wake=arrived.set,
+    )
+    return Worker(handlers, patience, arrived)
+
+
+def routes(handlers: Handlers) -> KafkaRouter:
+    """The routing table."""
+    return KafkaRouter(
+        handlers=(
+            route(handlers.on_publication, topics.RELEASES, group=f"{SERVICE}-releases"),
+            route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples"),
+        )
+    )
+
+
+def application(system: SystemSettings, settings: Settings) -> Starlette:
+    """The service with its real adapters. Raises BadConfig where the deployment's file cannot be used."""
+    served = config.load(system.config) if system.config else None
+    bindings = harness_bindings(served.reef if served else ())
+    home = system.state_dir / SERVICE
+    ledger = SqliteLedger(home / "ledger.sqlite")
+    broker = kafka_broker(system, SERVICE)
+    patience = Patience(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
+    worker = build(bindings, ledger, open_artifact_store(system), KafkaPublisher(broker), trees=home / "trees", patience=patience)
+    broker.include_router(routes(worker.handlers))
+    health = Health(SERVICE, broker=broker)
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        await broker.start()
+        task = asyncio.create_task(worker.run(), name="harness-worker")
+        health.checks["worker"] = lambda: _worker_check(worker, task)
+        health.facts["bindings"] = ledger.summary
+        health.facts["recipes"] = lambda: [binding.key for binding in bindings]
+        log.info("harness_started", bindings=[binding.key for binding in bindings])
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await broker.stop()
+            ledger.close()
+            log.info("harness_stopped")
+
+    return ops_app(health, lifespan)
+
+
+async def _worker_check(worker: Worker, task: "asyncio.Task[None]") -> str | None:
+    if task.done():
+        return "the worker has ended: restart the service; its log says why"
+    return "; ".join(f"{key}: {reason}" for key, reason in worker.failing.items()) or None
+
+
+def main() -> None:
+    """Start the service; a mistake in its settings is told in one line."""
+    try:
+        system, settings = SystemSettings.load(), Settings.load()
+        set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
+        app = application(system, settings)
+    except BadConfig as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    run(app, host=system.bind_host, port=settings.own_port(system), drain_s=settings.drain_s)
