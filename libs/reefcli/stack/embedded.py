@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from reefcli.effective import override, to_yaml
-from reefcli.errors import CannotStart, StackFailed
+from reefcli.errors import CannotStart
 from reefcli.models import UnknownModelError, prepare
 from reefcli.stack import logs, plan, ports, seaweedfs, services, state, tansu, valkey
 from reefcli.stack.disk import check_disk
@@ -16,6 +16,7 @@ from reefcli.stack.supervisor import RestartPolicy, StackEvent, Step, Supervisor
 from reefcli.stack.sweep import sweep
 from reefcommon.bus import ensure_topics
 from reefcommon.config import ServeConfig
+from reefcommon.errors import ReefError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Stack:
     urls: dict[str, str]
     supervisor: Supervisor
 
-    async def failed(self) -> StackFailed:
+    async def failed(self) -> ReefError:
         """Waits until a program has died for good."""
         return await self.supervisor.failed()
 

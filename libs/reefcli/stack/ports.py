@@ -93,7 +93,7 @@ def taken(name: str, port: int) -> str:
     """What to tell a person whose port is taken."""
     holder = holder_of(port)
     by = f" by {holder}" if holder else ""
-    return f"port {port}, asked for {name}, is taken{by}. Stop that program, or ask for another port (gateway: --port or `gateway.port`)."
+    return f"port {port}, wanted for {name}, is taken{by}. Stop that program, or ask for another port (gateway: --port or `gateway.port`)."
 
 
 def holder_of(port: int) -> str:

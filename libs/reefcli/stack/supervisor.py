@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from reefcli.errors import CannotStart, StackFailed
+from reefcli.stack import ports
 from reefcli.stack.probes import why_not_ready
 from reefcli.stack.process import Child, spawn
 from reefcli.stack.spec import ProcessSpec
+from reefcommon.errors import ReefError
 
 Step = Callable[[], Awaitable[None]]
 EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: trying again cannot help
@@ -37,6 +39,7 @@ class RestartPolicy:
     deaths: int = 5
     window_s: float = 60.0
     probe_every_s: float = 0.1
+    free_port_within_s: float = 5.0
 
     def delay_s(self, deaths: int) -> float:
         """The pause before the next start, after so many deaths within the window."""
@@ -70,7 +73,7 @@ class Supervisor:
         self._programs: dict[str, _Program] = {}
         self._done: dict[str, asyncio.Event] = {}
         self._step_after: dict[str, str] = {}
-        self._failure: asyncio.Future[StackFailed] | None = None
+        self._failure: asyncio.Future[ReefError] | None = None
 
     @property
     def children(self) -> dict[str, Child]:
@@ -96,7 +99,7 @@ class Supervisor:
             jobs = [asyncio.ensure_future(self._bring_up(self._programs[spec.name])) for spec in specs]
             jobs += [asyncio.ensure_future(self._run_step(n, after, step)) for n, (after, step) in (steps or {}).items()]
             stack.push_async_callback(_cancel, jobs)
-            waiting: set[asyncio.Future[None] | asyncio.Future[StackFailed]] = {*jobs}
+            waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
             while waiting:
                 done, _ = await asyncio.wait({*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
                 for job in done:
@@ -105,7 +108,7 @@ class Supervisor:
                     job.result()
                 waiting -= done
 
-    async def failed(self) -> StackFailed:
+    async def failed(self) -> ReefError:
         """Waits until a program has died for good, and says so."""
         assert self._failure is not None, "start() comes first"
         return await asyncio.shield(self._failure)
@@ -160,6 +163,7 @@ class Supervisor:
         spec, first = program.spec, True
         while True:
             self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
+            await self._await_free_ports(spec)
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
             reason = await self._until_ready(child)
             if not reason:
@@ -175,6 +179,14 @@ class Supervisor:
             self._count_death(program, reason if code is None else f"exit code {code}", hopeless=code == EXIT_CONFIG)
             await asyncio.sleep(self._policy.delay_s(len(program.deaths)))
 
+    async def _await_free_ports(self, spec: ProcessSpec) -> None:
+        """Another program on the port would answer the probe in place of ours: it would be believed although ours never listened."""
+        deadline = time.monotonic() + self._policy.free_port_within_s
+        while held := [port for port in spec.ports if not ports.is_free(port)]:
+            if time.monotonic() > deadline:
+                raise CannotStart(ports.taken(spec.name, held[0]))
+            await asyncio.sleep(0.1)
+
     def _count_death(self, program: _Program, how: str, *, hopeless: bool) -> None:
         now, spec = time.monotonic(), program.spec
         program.deaths = [at for at in program.deaths if now - at < self._policy.window_s] + [now]
@@ -187,7 +199,7 @@ class Supervisor:
         """A program is given up: whoever waits in `failed()` learns why."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self._failure is not None and not self._failure.done():
-            self._failure.set_result(error if isinstance(error, StackFailed) else StackFailed(str(error) or repr(error)))
+            self._failure.set_result(error if isinstance(error, ReefError) else StackFailed(repr(error)))
 
     async def _until_ready(self, child: Child) -> str:
         """Empty once `child` is ready; else why it is not (it died, or its time is over)."""

@@ -1,0 +1,184 @@
+"""The supervisor, with tiny programs: order, readiness, restarts, limits, and that nobody survives."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from reefcli.errors import CannotStart, StackFailed
+from reefcli.stack.ports import choose
+from reefcli.stack.spec import HttpReady, ProcessSpec, TcpOpen
+from reefcli.stack.supervisor import RestartPolicy, StackEvent, Supervisor
+
+FAKE = Path(__file__).with_name("fake_program.py")
+QUICK = RestartPolicy(first_delay_s=0.02, max_delay_s=0.05, deaths=3, window_s=60.0, probe_every_s=0.03, free_port_within_s=0.3)
+
+
+def free_port() -> int:
+    return choose(["gateway"], asked={}, last={}, prefer_defaults=False)["gateway"]
+
+
+def fake(
+    tmp_path: Path, name: str, *, needs: tuple[str, ...] = (), ready_within_s: float = 10.0, grace_s: float = 3.0, **words: object
+) -> ProcessSpec:
+    port = words.setdefault("port", free_port())
+    argv = (sys.executable, "-I", "-S", str(FAKE), *(f"{key.rstrip('_')}={value}" for key, value in words.items()))
+    return ProcessSpec(
+        name=name,
+        argv=argv,
+        probe=HttpReady(f"http://127.0.0.1:{port}/"),
+        log=tmp_path / "logs" / f"{name}.log",
+        depends_on=needs,
+        ports=(port,),
+        ready_within_s=ready_within_s,
+        stop_within_s=grace_s,
+    )
+
+
+@pytest.fixture
+async def supervise() -> AsyncIterator[Callable[..., Supervisor]]:
+    """Makes supervisors, and ends what they have left when a test fails."""
+    made: list[Supervisor] = []
+
+    def make(listener: Callable[[StackEvent], None] = lambda _event: None) -> Supervisor:
+        made.append(Supervisor("test", listener=listener, policy=QUICK))
+        return made[-1]
+
+    yield make
+    for supervisor in made:
+        await supervisor.kill()
+
+
+async def gone(pid: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_each_starts_when_what_it_needs_is_ready_and_they_end_in_reverse(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    """P7: ended in reverse order."""
+    ended, events = tmp_path / "ended", []
+    specs = [
+        fake(tmp_path, "store", after=0.3, stopped=ended, as_="store"),
+        fake(tmp_path, "broker", needs=("store",), stopped=ended, as_="broker"),
+        fake(tmp_path, "service", needs=("topics",), stopped=ended, as_="service"),
+    ]
+    supervisor = supervise(events.append)
+    created = []
+
+    async def create() -> None:
+        created.append([e.name for e in events if e.kind == "ready"])
+
+    await supervisor.start(specs, {"topics": ("broker", create)})
+    assert [e.name for e in events if e.kind == "ready"] == ["store", "broker", "topics", "service"]
+    assert created == [["store", "broker"]]
+    await supervisor.stop()
+    assert ended.read_text().split() == ["service", "broker", "store"]
+
+
+async def test_whole_process_groups_end_and_the_stubborn_are_killed_after_their_grace(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    """P7: children with grandchildren, one of which ignores SIGTERM."""
+    note = tmp_path / "grandchild"
+    supervisor = supervise()
+    await supervisor.start([fake(tmp_path, "trainer", child=note, grace_s=0.5)])
+    grandchild, child = int(note.read_text()), supervisor.children["trainer"].record.pid
+    assert psutil.pid_exists(grandchild)
+    began = time.monotonic()
+    await supervisor.stop()
+    assert 0.4 < time.monotonic() - began < 3.0
+    assert await gone(grandchild)
+    assert await gone(child)
+
+
+async def test_a_program_that_dies_is_started_again_without_what_it_left(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    note, events = tmp_path / "grandchild", []
+    supervisor = supervise(events.append)
+    await supervisor.start([fake(tmp_path, "trainer", child=note, grace_s=0.3)])
+    grandchild, first = int(note.read_text()), supervisor.children["trainer"].record
+    os.kill(first.pid, 9)
+    async with asyncio.timeout(10):
+        while sum(e.kind == "ready" for e in events) < 2:
+            await asyncio.sleep(0.02)
+    assert await gone(grandchild)
+    assert supervisor.children["trainer"].record.pid != first.pid
+    assert [e.kind for e in events if e.kind in ("ready", "died", "restarting")] == ["ready", "died", "restarting", "ready"]
+    await supervisor.stop()
+
+
+async def test_a_crash_loop_stops_the_stack_and_shows_the_last_log_lines(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    events: list[StackEvent] = []
+    supervisor = supervise(events.append)
+    with pytest.raises(StackFailed, match=r"engine ended 3 times within 60 s \(exit code 4\)[\s\S]*fake program ends"):
+        await supervisor.start([fake(tmp_path, "engine", die=4, live=0, after=0)])
+    assert sum(e.kind == "died" for e in events) == 3
+    await supervisor.stop()
+    assert supervisor.children == {}
+
+
+async def test_a_program_that_dies_for_good_later_is_reported_to_whoever_waits(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    supervisor = supervise()
+    await supervisor.start([fake(tmp_path, "engine", die=1, live=0.3)])
+    async with asyncio.timeout(20):
+        failure = await supervisor.failed()
+    assert "engine ended 3 times" in str(failure)
+    await supervisor.stop()
+
+
+async def test_a_wrong_configuration_is_not_tried_again(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    events: list[StackEvent] = []
+    supervisor = supervise(events.append)
+    with pytest.raises(StackFailed, match=r"engine ended \(exit code 78\)"):
+        await supervisor.start([fake(tmp_path, "engine", die=78, live=0)])
+    assert sum(e.kind == "died" for e in events) == 1
+    await supervisor.stop()
+
+
+async def test_never_ready_is_an_error_with_a_deadline(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    spec = fake(tmp_path, "engine", after=60, ready_within_s=0.4)
+    supervisor = supervise()
+    with pytest.raises(CannotStart, match=r"engine was not ready within 0 s: not listening yet\n.*fake program starts"):
+        await supervisor.start([spec])
+    await supervisor.stop()
+
+
+async def test_another_program_that_answers_on_the_port_does_not_make_ours_ready(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    """P7: a ready answer that comes from an earlier run is not believed; the message says who holds the port."""
+    supervisor, other = supervise(), supervise()
+    spec = fake(tmp_path, "gateway")
+    await other.start([spec])
+    with pytest.raises(CannotStart, match=rf"port {spec.ports[0]}, wanted for gateway, is taken by .*\(pid \d+\)"):
+        await supervisor.start([spec])
+    await supervisor.stop()
+    await other.stop()
+
+
+async def test_a_missing_program_is_named(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    spec = ProcessSpec("weed", (str(tmp_path / "nothing"),), TcpOpen("127.0.0.1", 1), tmp_path / "weed.log")
+    supervisor = supervise()
+    with pytest.raises(CannotStart, match=r"weed: cannot run .*nothing.*No such file"):
+        await supervisor.start([spec])
+    await supervisor.stop()
+
+
+def test_the_pause_before_a_restart_grows_up_to_a_limit() -> None:
+    policy = RestartPolicy(first_delay_s=0.5, max_delay_s=10.0)
+    assert [policy.delay_s(n) for n in (1, 2, 3, 9)] == [0.5, 1.0, 2.0, 10.0]
