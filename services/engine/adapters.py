@@ -14,9 +14,7 @@ log = structlog.get_logger(__name__)
 class AdapterRegistry:
     """Name -> loaded adapter, at most `limit`. An unloaded adapter's memory goes with its last request."""
 
-    def __init__(
-        self, *, base_name: str, shapes: Mapping[str, tuple[int, int]], limit: int, max_rank: int
-    ) -> None:
+    def __init__(self, *, base_name: str, shapes: Mapping[str, tuple[int, int]], limit: int, max_rank: int) -> None:
         self._base_name = base_name
         self._shapes = shapes
         self._limit = limit

@@ -24,9 +24,7 @@ class Running:
 class RunningBatch:
     """Row i of the key/value store belongs to the i-th entry, always."""
 
-    def __init__(
-        self, runner: ModelRunner, *, eos_ids: frozenset[int], max_length: int, decode: Callable[[list[int]], str]
-    ) -> None:
+    def __init__(self, runner: ModelRunner, *, eos_ids: frozenset[int], max_length: int, decode: Callable[[list[int]], str]) -> None:
         self._runner = runner
         self._eos_ids = eos_ids
         self._max_length = max_length
@@ -82,7 +80,7 @@ class RunningBatch:
             self.rows[target] = self.rows[source]
         del self.rows[len(self.rows) - len(leaving) :]
         if not self.rows:
-            self._runner.forget_adapters()
+            self._runner.idle()
 
     def _state(self, work: Work, index: int) -> SequenceState:
         return SequenceState(

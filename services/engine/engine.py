@@ -3,9 +3,8 @@
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from services.engine.adapters import AdapterRegistry
 from services.engine.domain.errors import EngineStoppedError, InvalidRequestError, OverloadedError
@@ -18,86 +17,92 @@ from services.engine.work import Post, Work
 
 
 class Generation:
-    """One request's events. Leaving the `async with` block before the end cancels it and frees its rows."""
+    """The events of one HTTP request, over all its prompts. `close` cancels what is unfinished and frees its rows."""
 
-    def __init__(self, loop: GenerationLoop, work_id: str, choices: int) -> None:
-        self.request_id = work_id
+    def __init__(self, loop: GenerationLoop) -> None:
         self._loop = loop
-        self._open = choices
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._open: dict[int, tuple[str, int]] = {}
+        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
-    def put(self, event: Event) -> None:
-        """Called on the event loop for every event of the request."""
-        self._events.put_nowait(event)
+    def add(self, prompt_index: int, work: Work) -> None:
+        """Count a queued prompt in."""
+        self._open[prompt_index] = (work.request_id, work.params.n)
 
-    async def __aenter__(self) -> Self:
-        """Nothing to do: the request is already queued."""
-        return self
+    def put(self, prompt_index: int, event: Event) -> None:
+        """Called on the event loop for every event."""
+        self._events.put_nowait((prompt_index, event))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Cancel what is unfinished."""
-        if self._open > 0:
-            self._open = 0
-            if self._loop.alive:
-                self._loop.cancel(self.request_id)
+    def close(self) -> None:
+        """Cancel what has not ended; harmless at any time."""
+        if self._loop.alive:
+            for request_id, _ in self._open.values():
+                self._loop.cancel(request_id)
+        self._open.clear()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Events until every choice has its finish reason. Raises what the loop reports as the request's failure."""
-        while self._open > 0:
-            event = await self._events.get()
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """(prompt index, event) until every choice has ended. Raises what the loop reports as a request's failure."""
+        while self._open:
+            index, event = await self._events.get()
             if isinstance(event, Failed):
-                self._open = 0
+                self._open.pop(index, None)
                 raise event.error
             if isinstance(event, Delta) and event.finish_reason is not None:
-                self._open -= 1
-            yield event
+                self._end_choice(index)
+            yield index, event
+
+    def _end_choice(self, index: int) -> None:
+        request_id, left = self._open[index]
+        if left == 1:
+            del self._open[index]
+        else:
+            self._open[index] = (request_id, left - 1)
 
 
 class Engine:
     """Everything the routes need. Lives on one asyncio loop."""
 
-    def __init__(
-        self, *, settings: Settings, loop: GenerationLoop, tokenizer: EngineTokenizer, adapters: AdapterRegistry
-    ) -> None:
+    def __init__(self, *, settings: Settings, loop: GenerationLoop, tokenizer: EngineTokenizer, adapters: AdapterRegistry) -> None:
         self.settings = settings
         self.loop = loop
         self.tokenizer = tokenizer
         self.adapters = adapters
         self._seeds = random.Random(settings.seed)
 
-    def check_ids(self, ids: list[int], field: str) -> None:
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
         """Raises `InvalidRequestError` for an id outside the vocabulary."""
         size = self.tokenizer.vocab_size
-        if bad := next((i for i in ids if not 0 <= i < size), None):
+        bad = next((i for i in ids if not 0 <= i < size), None)
+        if bad is not None:
             raise InvalidRequestError(field, f"token id {bad} is outside the vocabulary (0 to {size - 1})")
 
-    def generate(self, prompt_ids: list[int], params: SamplingParams, model: str | None) -> Generation:
-        """Queue a request.
+    def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], model: str | None) -> Generation:
+        """Queue prompts, all or none, each with its own parameters.
 
         Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`, `EngineStoppedError`.
         """
         adapter = self.adapters.resolve(model)
-        if params.n > self.settings.max_num_seqs:
+        self._check_room(len(prompts), params)
+        generation = Generation(self.loop)
+        for index, (ids, one) in enumerate(zip(prompts, params, strict=True)):
+            work = Work(
+                request_id=uuid.uuid4().hex,
+                prompt_ids=tuple(ids),
+                params=one,
+                adapter=adapter,
+                seed=self._seeds.getrandbits(63) if one.seed is None else one.seed,
+                sink=partial(generation.put, index),
+            )
+            generation.add(index, work)
+            self.loop.submit(work)
+        return generation
+
+    def _check_room(self, count: int, params: Sequence[SamplingParams]) -> None:
+        if any(one.n > self.settings.max_num_seqs for one in params):
             raise InvalidRequestError("n", f"n must not be above max_num_seqs ({self.settings.max_num_seqs})")
         if not self.loop.alive:
             raise EngineStoppedError("the generation loop has stopped")
-        if self.loop.waiting >= self.settings.max_queued_requests:
+        if self.loop.waiting + count > self.settings.max_queued_requests:
             raise OverloadedError(f"{self.loop.waiting} requests are waiting already; try again later")
-        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
-        generation = Generation(self.loop, uuid.uuid4().hex, params.n)
-        self.loop.submit(
-            Work(
-                request_id=generation.request_id,
-                prompt_ids=tuple(prompt_ids),
-                params=params,
-                adapter=adapter,
-                seed=seed,
-                sink=generation.put,
-            )
-        )
-        return generation
 
 
 def deliver_on(loop: asyncio.AbstractEventLoop, posts: list[Post]) -> None:

@@ -5,29 +5,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_FIRST_ROWS = 4
+_FIRST_LENGTH = 256
+_KEEP_BYTES = 1 << 29
+
 
 class KVRows:
     """Per layer two tensors [rows, kv_heads, length, head_dim], with a window that the running forward writes to.
 
-    It is what transformers' attention layers call `update` on. Memory is zeroed lazily by the system: a page becomes
-    resident when a token first reaches it. Zero, and never uninitialised, because a masked NaN is still a NaN.
+    It is what transformers' attention layers call `update` on. Rows and length double when needed, up to the limits
+    (allocating the limits at once would cost gigabytes on systems with huge pages, where lazily zeroed memory becomes
+    resident as soon as it is read). Zeroed, never uninitialised: a masked NaN is still a NaN.
     """
 
     def __init__(self, *, layers: int, rows: int, kv_heads: int, length: int, head_dim: int) -> None:
-        shape = (rows, kv_heads, length, head_dim)
-        self.keys = [torch.zeros(shape) for _ in range(layers)]
-        self.values = [torch.zeros(shape) for _ in range(layers)]
+        self._limits = (rows, length)
+        self._inner = (kv_heads, head_dim)
+        self._layers = layers
+        self._allocate(min(_FIRST_ROWS, rows), min(_FIRST_LENGTH, length))
         self._rows: Tensor | slice = slice(0, 0)
         self._at: Tensor | slice = slice(0, 0)
         self._batch = 0
         self._length = 0
 
+    @property
+    def capacity(self) -> tuple[int, int]:
+        """(rows, length) allocated now."""
+        return self.keys[0].shape[0], self.keys[0].shape[2]
+
     def window_decode(self, rows: Tensor, positions: Tensor, length: int) -> None:
         """The next forward has one token per row; row b's goes to `positions[b]`. rows, positions: int64 [B]."""
+        self._reserve(rows.shape[0], length)
         self._rows, self._at, self._batch, self._length = rows, positions, rows.shape[0], length
 
     def window_prefill(self, start: int, end: int) -> None:
         """The next forward has tokens `start`..`end` of the sequence in row 0."""
+        self._reserve(1, end)
         self._rows, self._at, self._batch, self._length = slice(0, 1), slice(start, end), 1, end
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -43,6 +56,35 @@ class KVRows:
 
     def copy_row(self, source: "KVRows", from_row: int, to_row: int, length: int) -> None:
         """Copy the first `length` tokens of a row, also between two stores."""
+        self._reserve(to_row + 1, length)
         for mine, theirs in ((self.keys, source.keys), (self.values, source.values)):
             for target, origin in zip(mine, theirs, strict=True):
                 target[to_row, :, :length] = origin[from_row, :, :length]
+
+    def shrink(self) -> None:
+        """Forget everything and, if a lot of it was grown, give memory back."""
+        if 2 * self._layers * self.keys[0].nbytes > _KEEP_BYTES:
+            self._allocate(min(_FIRST_ROWS, self._limits[0]), min(_FIRST_LENGTH, self._limits[1]))
+
+    def _allocate(self, rows: int, length: int) -> None:
+        shape = (rows, self._inner[0], length, self._inner[1])
+        self.keys = [torch.zeros(shape) for _ in range(self._layers)]
+        self.values = [torch.zeros(shape) for _ in range(self._layers)]
+
+    def _reserve(self, rows: int, length: int) -> None:
+        has_rows, has_length = self.capacity
+        if rows <= has_rows and length <= has_length:
+            return
+        new_rows = _doubled(has_rows, rows, self._limits[0])
+        new_length = _doubled(has_length, length, self._limits[1])
+        for store in (self.keys, self.values):
+            for layer, old in enumerate(store):
+                grown = torch.zeros((new_rows, self._inner[0], new_length, self._inner[1]))
+                grown[:has_rows, :, :has_length] = old
+                store[layer] = grown
+
+
+def _doubled(has: int, needed: int, limit: int) -> int:
+    while has < needed:
+        has *= 2
+    return min(has, limit)

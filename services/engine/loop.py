@@ -271,4 +271,3 @@ class GenerationLoop:
         self._reading = None
         self._outbox += [(work.sink, Failed(error)) for work in works]
         self._flush()
-

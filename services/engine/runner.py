@@ -60,10 +60,11 @@ class ModelRunner:
         """Move a row of the batch."""
         self.batch.copy_row(self.batch, source, target, length)
 
-    def forget_adapters(self) -> None:
-        """Let go of adapters that no row uses any more."""
+    def idle(self) -> None:
+        """No row is in use: let go of adapters and of grown memory."""
         self._grouped_for, self._groups = [], ()
         self.lora.use(())
+        self.batch.shrink()
 
     def _forward(self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int) -> Tensor:
         # The cache goes by position: its keyword changed its name between transformers 5.19 and 5.24.
@@ -85,10 +86,7 @@ def _grouped(adapters: list[Adapter | None]) -> tuple[AdapterGroup, ...]:
         if adapter is not None:
             members.setdefault(id(adapter), []).append(row)
             by_id[id(adapter)] = adapter
-    return tuple(
-        AdapterGroup(by_id[key], None if len(rows) == len(adapters) else torch.tensor(rows))
-        for key, rows in members.items()
-    )
+    return tuple(AdapterGroup(by_id[key], None if len(rows) == len(adapters) else torch.tensor(rows)) for key, rows in members.items())
 
 
 def load_model(path: Path, threads: int) -> Any:
@@ -97,4 +95,5 @@ def load_model(path: Path, threads: int) -> Any:
 
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True)
-    return model.eval().requires_grad_(requires_grad=False)
+    model.requires_grad_(requires_grad=False)
+    return model.train(mode=False)

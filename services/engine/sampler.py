@@ -43,10 +43,7 @@ def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> 
     """The log-probability (temperature 1) of each next id given logits [T, V]."""
     logp = torch.log_softmax(logits, dim=-1)
     chosen = logp.gather(1, torch.tensor(next_ids).unsqueeze(1)).squeeze(1).tolist()
-    return [
-        _described(logp[i], token, logprob, alternatives)
-        for i, (token, logprob) in enumerate(zip(next_ids, chosen, strict=True))
-    ]
+    return [_described(logp[i], token, logprob, alternatives) for i, (token, logprob) in enumerate(zip(next_ids, chosen, strict=True))]
 
 
 def _adjust(logits: Tensor, rows: Sequence[Row]) -> None:

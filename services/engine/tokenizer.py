@@ -9,6 +9,16 @@ from jinja2 import TemplateError
 from services.engine.domain.errors import InvalidRequestError
 
 
+def _byte_letters() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one letter: printable Latin-1 as itself, the rest from U+0100 on."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_letters()
+
+
 class EngineTokenizer:
     """A transformers tokenizer, with decoding straight from its Rust core (it is called once per token)."""
 
@@ -17,6 +27,7 @@ class EngineTokenizer:
 
         self._hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         self._core: Any = self._hf.backend_tokenizer
+        self._byte_level = type(self._core.decoder).__name__ == "ByteLevel"
         self.vocab_size = len(self._hf)
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
@@ -34,18 +45,17 @@ class EngineTokenizer:
         text: str = self._core.decode([token_id], skip_special_tokens=False)
         return text
 
-    def token(self, token_id: int) -> str:
-        """The vocabulary's own name of a token; empty for an id without one."""
-        return self._core.id_to_token(token_id) or ""
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for, also where they are only part of a character."""
+        name = self._core.id_to_token(token_id) or ""
+        if self._byte_level and all(letter in _BYTE_OF for letter in name):
+            return bytes(_BYTE_OF[letter] for letter in name)
+        return self.token_text(token_id).encode()
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]
-    ) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]) -> str:
         """The prompt text of a conversation. Raises `InvalidRequestError` when the template refuses it."""
         try:
-            text: str = self._hf.apply_chat_template(
-                list(messages), tools=list(tools) if tools else None, tokenize=False, **options
-            )
+            text: str = self._hf.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False, **options)
         except (TemplateError, TypeError, ValueError) as error:
             raise InvalidRequestError("messages", f"the chat template cannot render these messages: {error}") from error
         return text

@@ -26,4 +26,8 @@ class EngineStoppedError(RuntimeError):
 
 
 class WeightUpdateError(RuntimeError):
-    """A weight transfer failed or came out of order (HTTP 409). The live weights are untouched."""
+    """A step of a weight update came out of order or does not fit the model (HTTP 409)."""
+
+
+class WeightTransferError(RuntimeError):
+    """A transfer broke off or timed out (HTTP 500). The live weights are untouched; begin again with the rendezvous."""

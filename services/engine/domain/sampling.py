@@ -44,13 +44,9 @@ class SamplingParams:
         if not self.top_p > 0:
             raise InvalidRequestError("top_p", f"top_p must be in (0, 1], got {self.top_p}")
         if not self.repetition_penalty > 0:
-            raise InvalidRequestError(
-                "repetition_penalty", f"repetition_penalty must be above 0, got {self.repetition_penalty}"
-            )
+            raise InvalidRequestError("repetition_penalty", f"repetition_penalty must be above 0, got {self.repetition_penalty}")
         if self.min_tokens > self.max_tokens:
-            raise InvalidRequestError(
-                "min_tokens", f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})"
-            )
+            raise InvalidRequestError("min_tokens", f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop", "stop must not contain an empty string")
         if len(self.stop) > MAX_STOPS:

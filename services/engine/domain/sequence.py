@@ -64,7 +64,7 @@ class SequenceState:
         # A token that ends the answer by itself (EOS, stop_token_ids) is no part of its text.
         piece = "" if finish is not None and finish.reason == "stop" else self._detokenizer.push(token_id)
         if finish is not None:
-            piece = self._detokenizer.flush() if not piece else piece
+            piece = piece or self._detokenizer.flush()
         text, hit = self._scanner.push(piece, armed=armed)
         if hit is not None:
             return text, Finish("stop", hit)

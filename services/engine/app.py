@@ -1,0 +1,79 @@
+"""Composition root: settings -> model, loop, engine -> routes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import structlog
+from fastapi import FastAPI
+
+from services.engine.adapters import AdapterRegistry
+from services.engine.batch import RunningBatch
+from services.engine.engine import Engine, deliver_on
+from services.engine.loop import GenerationLoop
+from services.engine.routes import chat, errors, models, operations
+from services.engine.runner import ModelRunner, load_model
+from services.engine.settings import Settings
+from services.engine.tokenizer import EngineTokenizer
+
+log = structlog.get_logger(__name__)
+Crashed = Callable[[BaseException], None]
+
+ROUTERS = (chat.router, models.router, operations.router)
+
+
+def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
+    """The server. The model is loaded at start-up, before the first connection is taken."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine = await asyncio.to_thread(build_engine, settings, asyncio.get_running_loop(), on_crash)
+        app.state.engine = engine
+        engine.loop.start()
+        log.info("serving", model=settings.served_model_name, path=str(settings.model_path))
+        yield
+        await asyncio.to_thread(engine.loop.stop)
+
+    app = FastAPI(title="Reef serving node", lifespan=lifespan)
+    for router in ROUTERS:
+        app.include_router(router)
+    errors.install(app)
+    return app
+
+
+def build_engine(settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed | None = None) -> Engine:
+    """Load the model and put the parts together; events of the loop arrive on `events`."""
+    model = load_model(settings.model_path, settings.torch_threads)
+    tokenizer = EngineTokenizer(settings.model_path)
+    runner = ModelRunner(model, rows=settings.max_num_seqs, length=settings.max_model_len)
+    batch = RunningBatch(
+        runner, eos_ids=eos_ids(model.generation_config.eos_token_id), max_length=settings.max_model_len, decode=tokenizer.decode
+    )
+    loop = GenerationLoop(
+        runner,
+        batch,
+        max_rows=settings.max_num_seqs,
+        prefill_chunk=settings.prefill_chunk_tokens,
+        version=settings.weight_version,
+        deliver=partial(deliver_on, events),
+        on_crash=on_crash or _log_crash,
+    )
+    adapters = AdapterRegistry(
+        base_name=settings.served_model_name,
+        shapes=runner.lora.shapes,
+        limit=settings.max_loras,
+        max_rank=settings.max_lora_rank,
+    )
+    return Engine(settings=settings, loop=loop, tokenizer=tokenizer, adapters=adapters)
+
+
+def eos_ids(configured: int | list[int] | None) -> frozenset[int]:
+    """A model's end-of-sequence ids, of which there may be several or none."""
+    if configured is None:
+        return frozenset()
+    return frozenset([configured] if isinstance(configured, int) else configured)
+
+
+def _log_crash(error: BaseException) -> None:
+    log.error("generation_loop_crashed", exc_info=error)

@@ -1,0 +1,97 @@
+"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>` in generated text -> tool calls, also while it streams."""
+
+import json
+from dataclasses import dataclass, field
+
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call in the order of appearance; `arguments` is JSON text, as OpenAI sends it."""
+
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class ToolCallParser:
+    """Splits text into content and calls. A block that is no valid call is left in the content, tags and all.
+
+    White space between content and a call, and around calls, belongs to neither. The results do not depend on how the
+    text was cut into pieces.
+    """
+
+    _text: str = field(default="", init=False)
+    _inside: bool = field(default=False, init=False)
+    _after_call: bool = field(default=False, init=False)
+    count: int = field(default=0, init=False)
+    """Calls found so far."""
+
+    def push(self, piece: str) -> tuple[str, list[ToolCall]]:
+        """Content and calls that are certain now."""
+        self._text += piece
+        content = ""
+        calls: list[ToolCall] = []
+        while True:
+            if self._inside:
+                end = self._text.find(CLOSE)
+                if end < 0:
+                    return content, calls
+                found = self._take_block(end)
+                if isinstance(found, ToolCall):
+                    calls.append(found)
+                else:
+                    content += found
+                continue
+            start = self._text.find(OPEN)
+            if start < 0:
+                return content + self._content(self._take_plain()), calls
+            content += self._content(self._text[:start].rstrip())
+            self._text = self._text[start:]
+            self._inside = True
+
+    def flush(self) -> tuple[str, list[ToolCall]]:
+        """The rest, at the end of the text; an unclosed block counts if it is a whole call."""
+        rest, self._text = self._text, ""
+        if self._inside:
+            self._inside = False
+            call = self._call(rest.removeprefix(OPEN))
+            return ("", [call]) if call else (rest, [])
+        return self._content(rest), []
+
+    def _content(self, text: str) -> str:
+        """Without the white space that follows a call."""
+        if self._after_call:
+            text = text.lstrip()
+            self._after_call = not text
+        return text
+
+    def _take_block(self, end: int) -> ToolCall | str:
+        block, self._text = self._text[: end + len(CLOSE)], self._text[end + len(CLOSE) :]
+        self._inside = False
+        return self._call(block[len(OPEN) : end]) or block
+
+    def _take_plain(self) -> str:
+        """All but an end that may turn out to be the beginning of a tag, or white space before one."""
+        keep = next((n for n in range(min(len(OPEN) - 1, len(self._text)), 0, -1) if self._text.endswith(OPEN[:n])), 0)
+        head = self._text[: len(self._text) - keep]
+        ready = head.rstrip()
+        self._text = self._text[len(ready) :]
+        return ready
+
+    def _call(self, body: str) -> ToolCall | None:
+        try:
+            value = json.loads(body)
+        except ValueError:
+            return None
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            return None
+        arguments = value.get("arguments", {})
+        if not isinstance(arguments, dict):
+            return None
+        self.count += 1
+        self._after_call = True
+        return ToolCall(self.count - 1, value["name"], json.dumps(arguments, ensure_ascii=False))

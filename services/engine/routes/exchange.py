@@ -1,0 +1,123 @@
+"""The life of one HTTP request around a generation: wait for it or stream it, and stop it when the client leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+
+from services.engine.domain.outputs import Choice, Delta, PromptScores, TokenLogprob
+from services.engine.engine import Engine, Generation
+from services.engine.routes.errors import describe
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientLeftError(ConnectionError):
+    """The client closed the connection before its answer was ready."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """All of one prompt's results."""
+
+    choices: list[Choice]
+    scores: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def completion_tokens(self) -> int:
+        """Over all choices."""
+        return sum(len(choice.tokens) for choice in self.choices)
+
+
+@dataclass(slots=True)
+class Usage:
+    """OpenAI's `usage`, added up while streaming."""
+
+    prompt_tokens: int
+    completion_tokens: int = field(default=0)
+
+    def as_json(self) -> dict[str, int]:
+        """With the total."""
+        total = self.prompt_tokens + self.completion_tokens
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": total,
+        }
+
+
+def engine_of(request: Request) -> Engine:
+    """FastAPI dependency."""
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+async def collect(request: Request, generation: Generation, prompts: int, n: int) -> list[Answer]:
+    """Wait for every choice of every prompt. Raises `ClientLeftError`; the generation is closed in any case."""
+    reading = asyncio.ensure_future(_gather(generation, prompts, n))
+    leaving = asyncio.ensure_future(_until_client_leaves(request))
+    try:
+        await asyncio.wait({reading, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            return reading.result()
+        raise ClientLeftError("the client left before its answer was ready")
+    finally:
+        leaving.cancel()
+        reading.cancel()
+        generation.close()
+
+
+async def _gather(generation: Generation, prompts: int, n: int) -> list[Answer]:
+    answers = [Answer([Choice(i) for i in range(n)]) for _ in range(prompts)]
+    async for index, event in generation.events():
+        if isinstance(event, Delta):
+            answers[index].choices[event.index].add(event)
+        elif isinstance(event, PromptScores):
+            answers[index].scores = event.scores
+    return answers
+
+
+async def _until_client_leaves(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def sse(chunk: MutableMapping[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + orjson.dumps(chunk, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
+
+
+class EventStream(StreamingResponse):
+    """Streams chunks of a generation and closes it however the response ends.
+
+    An error after the first byte becomes an error event; the stream then ends without `[DONE]`, so that nobody takes
+    it for a complete answer.
+    """
+
+    def __init__(self, generation: Generation, chunks: AsyncIterator[bytes]) -> None:
+        super().__init__(_guarded(chunks), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._generation = generation
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._generation.close()
+
+
+async def _guarded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except RuntimeError as error:
+        yield sse(describe(error)[1])

@@ -1,0 +1,72 @@
+"""Log-probabilities in the three shapes that clients expect."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.engine.domain.outputs import TokenLogprob
+from services.engine.tokenizer import EngineTokenizer
+
+
+class LogprobFormat:
+    """`as_ids` writes tokens as `token_id:<id>` (vLLM's `return_tokens_as_token_ids`), for text that is not unique."""
+
+    def __init__(self, tokenizer: EngineTokenizer, *, as_ids: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._as_ids = as_ids
+
+    def chat(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """`{"content": [{token, logprob, bytes, top_logprobs}]}`."""
+        return {
+            "content": [
+                self._entry(token.token_id, token.logprob)
+                | {"top_logprobs": [self._entry(token_id, value) for token_id, value in token.top]}
+                for token in tokens
+            ]
+        }
+
+    def generate(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The chat shape with each token's id and rank."""
+        shape = self.chat(tokens)
+        for entry, token in zip(shape["content"], tokens, strict=True):
+            entry |= {"token_id": token.token_id, "rank": token.rank}
+        return shape
+
+    def completion(self, tokens: Sequence[TokenLogprob | int], offset: int = 0) -> dict[str, Any]:
+        """Parallel lists; a bare id (the first prompt token) has null for its log-probability. `offset` in characters."""
+        shape: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        for token in tokens:
+            token_id = token if isinstance(token, int) else token.token_id
+            text = self._tokenizer.token_text(token_id)
+            shape["text_offset"].append(offset)
+            shape["tokens"].append(self._name(token_id))
+            shape["token_logprobs"].append(None if isinstance(token, int) else token.logprob)
+            shape["top_logprobs"].append(None if isinstance(token, int) else self._top(token))
+            offset += len(text)
+        return shape
+
+    def prompt(self, scores: Sequence[TokenLogprob]) -> list[dict[int, Any] | None]:
+        """vLLM's `prompt_logprobs`: null for the first token, then a map from id to its description."""
+        return [None, *(self._prompt_entry(token) for token in scores)]
+
+    def _prompt_entry(self, token: TokenLogprob) -> dict[int, Any]:
+        ranked = {token_id: (value, rank) for rank, (token_id, value) in enumerate(token.top, start=1)}
+        ranked[token.token_id] = (token.logprob, token.rank)
+        return {
+            token_id: {"logprob": value, "rank": rank, "decoded_token": self._tokenizer.token_text(token_id)}
+            for token_id, (value, rank) in ranked.items()
+        }
+
+    def _top(self, token: TokenLogprob) -> dict[str, float]:
+        best = {self._name(token_id): value for token_id, value in token.top}
+        # OpenAI puts the sampled token in as well, if it is not among the best.
+        return best | {self._name(token.token_id): token.logprob}
+
+    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": self._name(token_id),
+            "logprob": logprob,
+            "bytes": list(self._tokenizer.token_bytes(token_id)),
+        }
+
+    def _name(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self._as_ids else self._tokenizer.token_text(token_id)
