@@ -1,0 +1,25 @@
+"""`python -m services.experience`."""
+
+import sys
+
+from reefcommon import ops, telemetry
+from reefcommon.errors import BadConfig
+from reefcommon.settings import SystemSettings
+from services.experience.app import SERVICE, build, own_port
+from services.experience.settings import Settings
+
+
+def main() -> int:
+    """Run until SIGTERM."""
+    try:
+        system, settings = SystemSettings.load(), Settings.load()
+    except BadConfig as error:
+        sys.stderr.write(f"experience cannot start: {error}\n")
+        return 2
+    telemetry.set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
+    ops.run(build(system, settings), host=system.bind_host, port=own_port(system, settings), drain_s=settings.drain_s)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Composition: settings -> adapters -> handlers -> routes -> application."""
+
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+from faststream.kafka import KafkaBroker, KafkaRoute, KafkaRouter
+
+from reefcommon import topics
+from reefcommon.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, route
+from reefcommon.events import utc_now
+from reefcommon.ops import Health, ops_routes
+from reefcommon.settings import SystemSettings
+from services.experience.clickhouse import ClickHouseReads, ClickHouseStore, Database
+from services.experience.domain.parking import Parking
+from services.experience.domain.sessions import SessionBook
+from services.experience.filesystem import FilesystemBodies
+from services.experience.handlers import Handlers
+from services.experience.http import read_routes, unavailable
+from services.experience.kafka import KafkaDeadLetters, decode_experience, decode_outcomes
+from services.experience.lifecycle import Lifecycle, Progress
+from services.experience.ports import BodyStore, DeadLetters, ExperienceStore
+from services.experience.settings import Settings
+
+SERVICE = "experience"
+
+
+def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
+    """The routing table."""
+    batch = {"batch": True, "max_records": settings.batch_records, "batch_timeout_ms": settings.batch_wait_ms}
+    return [
+        route(handlers.on_experience, topics.INFERENCES, topics.FEEDBACK, group=SERVICE, decoder=decode_experience, **batch),
+        route(handlers.on_outcomes, topics.TRAINING, topics.RELEASES, group=f"{SERVICE}-outcomes", decoder=decode_outcomes, **batch),
+    ]
+
+
+def build_handlers(
+    settings: Settings, *, store: ExperienceStore, publisher: EventPublisher, dead: DeadLetters, bodies: BodyStore
+) -> Handlers:
+    """The handlers on any ports."""
+    return Handlers(
+        store=store,
+        publisher=publisher,
+        dead=dead,
+        bodies=bodies,
+        book=SessionBook(max_open=settings.max_open_sessions, ttl_s=settings.session_ttl_s),
+        parking=Parking(limit=settings.max_parked),
+        now=utc_now,
+        report_wait=timedelta(seconds=settings.report_wait_s),
+        session_ttl_s=settings.session_ttl_s,
+        max_open_sessions=settings.max_open_sessions,
+        realign_tokens=settings.realign_tokens,
+    )
+
+
+def subscribe(broker: KafkaBroker, handlers: Handlers, settings: Settings) -> None:
+    """Put the routing table on a broker that is not started yet."""
+    broker.include_router(KafkaRouter(handlers=routes(handlers, settings)))
+
+
+def open_store(system: SystemSettings) -> Database:
+    """A ClickHouse server where one is named, else chDB under the state directory."""
+    return Database.server(system.clickhouse_url) if system.clickhouse_url else Database.embedded(system.state_dir / "chdb")
+
+
+def build(system: SystemSettings, settings: Settings) -> FastAPI:
+    """The whole service."""
+    broker = kafka_broker(system, SERVICE)
+    guard = Guard(service=SERVICE, group=SERVICE, broker=broker)
+    database = open_store(system)
+    handlers = build_handlers(
+        settings,
+        store=ClickHouseStore(database),
+        publisher=KafkaPublisher(broker),
+        dead=KafkaDeadLetters(guard),
+        bodies=FilesystemBodies(system.state_dir / "bodies"),
+    )
+    subscribe(broker, handlers, settings)
+    life = Lifecycle(database, handlers, guard, settings)
+    health = Health(
+        SERVICE,
+        checks={"started": life.check_started, "store": life.check_store, "progress": Progress(guard).check},
+        facts={"store": lambda: database.where, "sessions": handlers.session_facts, "parked_reports": lambda: len(handlers.parking)},
+        broker=broker,
+    )
+    app = FastAPI(title="Reef experience", lifespan=life.lifespan)
+    app.middleware("http")(unavailable)
+    app.include_router(read_routes(ClickHouseReads(database)))
+    app.router.routes.extend(ops_routes(health))
+    return app
+
+
+def own_port(system: SystemSettings, settings: Settings) -> int:
+    """The port that others reach this service on, unless another one is set."""
+    return settings.port or urlsplit(system.experience_url).port or 8911

@@ -1,0 +1,127 @@
+"""The connection: one synchronous client in one worker thread, its errors in Reef's kinds, its migrations.
+
+chDB takes one engine a process and one process a path, and its client may not be used from two threads at once; the HTTP client is held
+to the same rule, so that both behave alike.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import clickhouse_connect
+import structlog
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
+
+from reefcommon.errors import BadConfig, Poison, Unavailable
+
+log = structlog.get_logger()
+
+MIGRATIONS = Path(__file__).parent.parent / "migrations"
+T = TypeVar("T")
+Row = dict[str, Any]
+
+
+class Database:
+    """A ClickHouse that is connected when it is first needed, and again after it was away."""
+
+    def __init__(self, connect: Callable[[], Client], where: str) -> None:
+        self._connect = connect
+        self._client: Client | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clickhouse")
+        self.where = where
+        self.away: str | None = "not connected yet"
+
+    @classmethod
+    def embedded(cls, path: Path) -> "Database":
+        """chDB on a directory of this machine."""
+
+        def connect() -> Client:
+            path.mkdir(parents=True, exist_ok=True)
+            # One thread a query: small look-ups beside inserts, and the other cores belong to the engine and the trainer.
+            return clickhouse_connect.get_client(interface="chdb", path=str(path), tz_mode="aware", settings={"max_threads": 1})
+
+        return cls(connect, f"chDB at {path}")
+
+    @classmethod
+    def server(cls, url: str) -> "Database":
+        """A ClickHouse server: http(s)://user:password@host:port/database."""
+
+        def connect() -> Client:
+            return clickhouse_connect.get_client(dsn=url, tz_mode="aware", autogenerate_session_id=False, send_receive_timeout=60)
+
+        return cls(connect, "the ClickHouse server")
+
+    async def insert(self, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+        """Insert rows given as columns; returns when they are durable."""
+        await self._run(lambda client: client.insert(table, columns, column_names=names, column_oriented=True))
+
+    async def query(self, sql: str, **parameters: Any) -> list[Row]:
+        """Rows of a SELECT. Values go in as parameters (`{name:Type}`), never as text."""
+        return await self._run(lambda client: list(client.query(sql, parameters=parameters).named_results()))
+
+    async def migrate(self, folder: Path = MIGRATIONS) -> list[int]:
+        """Apply the migrations that have not been applied yet, in order of their numbers, and record each. Returns those numbers.
+
+        Raises:
+            BadConfig: a recorded migration is missing here, or its text has changed since.
+        """
+        return await self._run(lambda client: _migrate(client, folder))
+
+    async def close(self) -> None:
+        """Close the connection and end the thread, after what is under way."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, client.close)
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[Client], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
+
+    def _work(self, work: Callable[[Client], T]) -> T:
+        try:
+            if self._client is None:
+                self._client = self._connect()
+            result = work(self._client)
+        except (DataError, OverflowError) as error:
+            raise Poison(f"the store refuses a row: {error}") from error
+        except (ClickHouseError, OSError) as error:
+            self.away = f"{type(error).__name__}: {error}"[:500]
+            raise Unavailable(f"{self.where} does not answer: {self.away}") from error
+        self.away = None
+        return result
+
+
+def _migrate(client: Client, folder: Path) -> list[int]:
+    client.command(
+        "CREATE TABLE IF NOT EXISTS migrations (number UInt32, name String, sha256 String, applied_at DateTime64(3, 'UTC')) "
+        "ENGINE = MergeTree ORDER BY number"
+    )
+    files = {int(path.name.split("_", 1)[0]): path for path in sorted(folder.glob("[0-9]*.sql"))}
+    done = {number: (name, sha) for number, name, sha in client.query("SELECT number, name, sha256 FROM migrations").result_rows}
+    for number, (name, sha) in done.items():
+        if number not in files or _sha256(files[number]) != sha:
+            raise BadConfig(f"migration {name} was applied to this store and is now missing or different; migrations only go forward")
+    new = sorted(files.keys() - done.keys())
+    for number in new:
+        path = files[number]
+        for statement in _statements(path.read_text(encoding="utf-8")):
+            client.command(statement)
+        row = [number, path.name, _sha256(path), datetime.now(UTC)]
+        client.insert("migrations", [row], column_names=["number", "name", "sha256", "applied_at"])
+        log.info("migration_applied", name=path.name)
+    return new
+
+
+def _statements(text: str) -> list[str]:
+    """The statements of a file: each ends with a semicolon at the end of a line; comments have lines of their own."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return [statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip(" \n;")]
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

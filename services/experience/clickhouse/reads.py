@@ -1,0 +1,117 @@
+"""What others may ask of the store, as JSON-ready values. Lists are newest first and leave out bodies and tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.experience.clickhouse import rows
+from services.experience.clickhouse.client import Database, Row
+
+_RECORD_LIST = (
+    "record_id, scenario, at, outcome, api, session_id, session_turn, retry_of, release_id, load_id, model, engine, status, stream, "
+    "first_token_ms, duration_ms, usage, error, length(prompt_token_ids) AS prompt_tokens, "
+    "arraySum(ids -> length(ids), completion_token_ids) AS completion_tokens"
+)
+_SAMPLE_LIST = (
+    "sample_id, scenario, at, recorded_at, record_ids, report_id, session_id, release_id, load_id, score, feedback, metadata, temperature, "
+    "untrainable, length(tokens) AS tokens, prompt_length, arraySum(loss_mask) AS trained_tokens"
+)
+_JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseReads:
+    """Reads for the gateway and the command line. Raise Unavailable while the store does not answer."""
+
+    database: Database
+
+    async def record(self, record_id: str) -> dict[str, Any] | None:
+        """One exchange with the reports on it, the samples made of it and what was refused of those; None where it is not known."""
+        found = await self.database.query("SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id)
+        if not found:
+            return None
+        record = rows.record(found[0])
+        reports = await self._list("SELECT * FROM reports FINAL WHERE has(references, {id:String}) ORDER BY report_id", id=record_id)
+        samples = await self._list(
+            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE has(record_ids, {{id:String}}) ORDER BY sample_id",  # noqa: S608 - constants
+            id=record_id,
+        )
+        refusals = await self._list(
+            "SELECT * FROM refusals FINAL WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
+            ids=[sample["sample_id"] for sample in samples],
+        )
+        place = {"session_id": record.place.session_id, "session_turn": record.place.turn, "retry_of": record.place.retry_of}
+        return {"record": record.event.model_dump(), **place, "reports": reports, "samples": samples, "refusals": refusals}
+
+    async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> list[Row]:
+        """Exchanges of a scenario. `cursor`: the last record id of the page before."""
+        return await self._page("records", "record_id", _RECORD_LIST, scenario, limit, cursor, {"session_id": session, "outcome": outcome})
+
+    async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
+        """Sessions of a scenario, the latest used first."""
+        columns = "session_id, scenario, tagged, turns, sequence AS records, first_at, last_at AS at, turn_record_id AS last_turn_record_id"
+        return await self._page("sessions", "session_id", columns, scenario, limit, cursor, {}, at="last_at")
+
+    async def samples(self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None) -> list[Row]:
+        """Samples of a scenario; `trainable` asks for those with tokens, or for those without."""
+        condition = {None: "", True: "AND untrainable IS NULL", False: "AND untrainable IS NOT NULL"}[trainable]
+        return await self._page("samples", "sample_id", _SAMPLE_LIST, scenario, limit, cursor, {}, condition=condition)
+
+    async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
+        """Training steps of a scenario."""
+        return await self._page("steps", "job_id", "*", scenario, limit, cursor, {})
+
+    async def summary(self, scenario: str) -> dict[str, Any]:
+        """How much there is of everything, and what became of it."""
+        counts: dict[str, Any] = {"scenario": scenario}
+        for name, table, column in (
+            ("records", "records", "outcome"),
+            ("reports", "reports", "state"),
+            ("samples", "samples", "ifNull(untrainable, 'trainable')"),
+            ("refusals", "refusals", "reason"),
+            ("releases", "releases", "state"),
+        ):
+            found = await self.database.query(
+                f"SELECT {column} AS kind, count() AS n FROM {table} FINAL WHERE scenario = {{s:String}} GROUP BY kind ORDER BY kind",  # noqa: S608 - constants
+                s=scenario,
+            )
+            counts[name] = {row["kind"]: row["n"] for row in found}
+        totals = await self.database.query(
+            "SELECT (SELECT count() FROM sessions FINAL WHERE scenario = {s:String}) AS sessions, "
+            "(SELECT count() FROM steps FINAL WHERE scenario = {s:String}) AS steps, "
+            "(SELECT sum(length(prompt_token_ids)) FROM records FINAL WHERE scenario = {s:String}) AS prompt_tokens, "
+            "(SELECT sum(arraySum(ids -> length(ids), completion_token_ids)) FROM records FINAL WHERE scenario = {s:String}) "
+            "AS completion_tokens, "
+            "(SELECT avgOrNull(score) FROM reports FINAL WHERE scenario = {s:String} AND state = 'joined') AS mean_score",
+            s=scenario,
+        )
+        return {**counts, **totals[0]}
+
+    async def _page(
+        self,
+        table: str,
+        key: str,
+        columns: str,
+        scenario: str,
+        limit: int,
+        cursor: str | None,
+        equal: Mapping[str, str | None],
+        *,
+        condition: str = "",
+        at: str = "at",
+    ) -> list[Row]:
+        """`table`, `key`, `columns`, `condition` and `at` are constants of this module; all values go in as parameters."""
+        wanted = {name: value for name, value in equal.items() if value is not None}
+        tests = "".join(f" AND {name} = {{{name}:String}}" for name in wanted)
+        if cursor is not None:
+            latest = f"SELECT {at}, {key} FROM {table} FINAL WHERE {key} = {{cursor:String}} AND scenario = {{s:String}}"  # noqa: S608
+            tests += f" AND ({at}, {key}) < ({latest})"
+        sql = (
+            f"SELECT {columns} FROM {table} FINAL WHERE scenario = {{s:String}}{tests} {condition} "  # noqa: S608 - see the docstring
+            f"ORDER BY {table}.{at} DESC, {key} DESC LIMIT {{limit:UInt64}}"
+        )
+        return await self._list(sql, s=scenario, limit=limit, cursor=cursor or "", **wanted)
+
+    async def _list(self, sql: str, **parameters: Any) -> list[Row]:
+        found = await self.database.query(sql, **parameters)
+        return [{name: rows.load(value) if name in _JSON_COLUMNS else value for name, value in row.items()} for row in found]

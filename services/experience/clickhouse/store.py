@@ -1,0 +1,107 @@
+"""ExperienceStore on ClickHouse. Rows are written in blocks; each is replaced by a later row with the same key."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from reefcommon.events import Event, SampleReady
+from services.experience.clickhouse import rows
+from services.experience.clickhouse.client import Database
+from services.experience.domain.parking import Parked
+from services.experience.domain.samples import Record
+from services.experience.domain.sessions import Assignment, Key, Session
+from services.experience.ports import ReportRow, ReportState
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseStore:
+    """Everything that the experience service writes, and what it must read back to write it right."""
+
+    database: Database
+
+    async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
+        """(digest, place) of each of these records that is known."""
+        found = await self.database.query(
+            "SELECT record_id, digest, session_id, session_turn, session_sequence, retry_of "
+            "FROM records FINAL WHERE record_id IN {ids:Array(String)}",
+            ids=list(record_ids),
+        )
+        return {row["record_id"]: (row["digest"], rows.assignment(row)) for row in found}
+
+    async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
+        """Each of these records that is known."""
+        found = await self.database.query("SELECT * FROM records FINAL WHERE record_id IN {ids:Array(String)}", ids=list(record_ids))
+        return {row["record_id"]: rows.record(row) for row in found}
+
+    async def insert_records(self, records: Sequence[Record]) -> None:
+        """Returns when the rows are durable."""
+        await self._insert("records", rows.RECORDS, records)
+
+    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key]) -> Sequence[Session]:
+        """The sessions with these (scenario, id), and those whose latest exchange has one of these (scenario, hash)."""
+        wanted_keys, wanted_tails = set(keys), set(tails)
+        found = await self.database.query(
+            "SELECT * FROM sessions FINAL WHERE session_id IN {ids:Array(String)} AND scenario IN {scenarios:Array(String)} "
+            "UNION ALL SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, {tails:Array(String)})",
+            ids=[session_id for _, session_id in wanted_keys],
+            scenarios=list({scenario for scenario, _ in wanted_keys}),
+            tails=[tail for _, tail in wanted_tails],
+        )
+        sessions = {session.key: session for session in map(rows.session, found)}
+        return [
+            session
+            for session in sorted(sessions.values(), key=lambda session: session.last_at)
+            if session.key in wanted_keys or any((session.scenario, tail) in wanted_tails for tail in session.tail_hashes)
+        ]
+
+    async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
+        """The latest sessions, oldest first, no older than the newest one less `within_s`."""
+        found = await self.database.query(
+            "SELECT * FROM sessions FINAL WHERE last_at >= (SELECT max(last_at) FROM sessions) - toIntervalMicrosecond({within:Int64}) "
+            "ORDER BY last_at DESC, session_id LIMIT {limit:UInt64}",
+            within=int(within_s * 1_000_000),
+            limit=limit,
+        )
+        return [rows.session(row) for row in reversed(found)]
+
+    async def insert_sessions(self, sessions: Sequence[Session]) -> None:
+        """Returns when the rows are durable."""
+        await self._insert("sessions", rows.SESSIONS, sessions)
+
+    async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, tuple[str, ReportState, datetime]]:
+        """(content digest, state, parked since) of each of these reports that is known."""
+        found = await self.database.query(
+            "SELECT report_id, digest, state, parked_at FROM reports FINAL WHERE report_id IN {ids:Array(String)}", ids=list(report_ids)
+        )
+        return {row["report_id"]: (row["digest"], row["state"], row["parked_at"]) for row in found}
+
+    async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
+        """Reports that wait, in order of their ids, from the first one after `after`.
+
+        The inner query finds every row that was ever parked by its index; only those few are then looked at in their latest state.
+        """
+        found = await self.database.query(
+            "SELECT * FROM reports FINAL WHERE state = 'parked' AND report_id IN "
+            "(SELECT report_id FROM reports WHERE state = 'parked' AND report_id > {after:String}) ORDER BY report_id LIMIT {limit:UInt64}",
+            after=after,
+            limit=limit,
+        )
+        return [rows.parked(row) for row in found]
+
+    async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
+        """Returns when the rows are durable."""
+        await self._insert("samples", rows.SAMPLES, samples)
+
+    async def insert_reports(self, reports: Sequence[ReportRow]) -> None:
+        """Returns when the rows are durable."""
+        await self._insert("reports", rows.REPORTS, reports)
+
+    async def insert_outcomes(self, events: Sequence[Event]) -> None:
+        """Returns when the rows are durable. Events of other types are passed over."""
+        for table, columns in dict(rows.OUTCOMES.values()).items():
+            await self._insert(table, columns, [event for event in events if rows.OUTCOMES.get(type(event), ("",))[0] == table])
+
+    async def _insert(self, table: str, columns: rows.Columns, items: Sequence[Any]) -> None:
+        if items:
+            await self.database.insert(table, list(columns), [[read(item) for item in items] for read in columns.values()])

@@ -1,0 +1,164 @@
+"""What was said: the messages of a request and its answer, in a form in which two requests can be compared.
+
+Two messages are the same when role, flattened text and tool calls (name and arguments) are the same. Everything else that a client
+may add or drop between turns (ids, names, reasoning, cache marks) does not count. A request's messages are hashed as a chain, so that
+"this request extends that one and its answer" is one look-up instead of a comparison of texts.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from reefcommon.events import InferenceRecorded
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """A request and its answers as hashes.
+
+    prefixes  of each beginning of the request that ends in an answer of the assistant and is not all of it, longest first
+    request   of all messages of the request; empty where there are none
+    tails     of the request followed by each of its answers
+    """
+
+    prefixes: tuple[str, ...]
+    request: str
+    tails: tuple[str, ...]
+
+
+def fingerprint(request: Json, response: Json | None, api: str) -> Fingerprint:
+    """The fingerprint of one exchange. Never raises: what it cannot read counts as an empty message."""
+    messages = request_messages(request, api)
+    link, prefixes = "", []
+    for number, message in enumerate(messages, 1):
+        link = _chain(link, message)
+        if number < len(messages) and message.get("role") == "assistant":
+            prefixes.append(link)
+    tails = tuple(dict.fromkeys(_chain(link, answer) for answer in answers(response, api))) if messages else ()
+    return Fingerprint(tuple(reversed(prefixes)), link, tails)
+
+
+def request_messages(request: Json, api: str) -> tuple[dict[str, Any], ...]:
+    """The messages of a request, as chat messages, whatever API it was sent to."""
+    if api == "completions":
+        prompt = request.get("prompt")
+        return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else ()
+    if api == "responses":
+        return (*_as_system(request.get("instructions")), *_responses_input(request.get("input")))
+    system = _as_system(request.get("system")) if api == "messages" else ()
+    return (*system, *(dict(message) for message in _mappings(request.get("messages"))))
+
+
+def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
+    """The answers in a response, as assistant messages: one a choice."""
+    if response is None:
+        return ()
+    if api == "messages":
+        return ({"role": "assistant", "content": response.get("content")},) if response.get("content") else ()
+    if api == "responses":
+        output = tuple(_mappings(response.get("output")))
+        return (_responses_answer(output),) if output else ()
+    choices = tuple(_mappings(response.get("choices")))
+    if api == "completions":
+        return tuple({"role": "assistant", "content": choice.get("text") or ""} for choice in choices)
+    return tuple({"role": "assistant", **choice["message"]} for choice in choices if isinstance(choice.get("message"), Mapping))
+
+
+def conversation(event: InferenceRecorded, request: Json, response: Json | None) -> tuple[dict[str, Any], ...]:
+    """The request's messages and the first answer."""
+    return (*request_messages(request, event.api), *answers(response, event.api)[:1])
+
+
+def tools(request: Json) -> tuple[dict[str, Any], ...]:
+    """The tools that the request offered, as it stated them."""
+    return tuple(dict(tool) for tool in _mappings(request.get("tools")))
+
+
+def temperature(request: Json) -> float:
+    """The sampling temperature that the request asked for; 1.0, the engines' default, where it did not."""
+    value = request.get("temperature")
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 1.0
+
+
+def identity(message: Json) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """(role, flattened text, ((tool name, arguments), …)): what makes two messages the same."""
+    calls = [_call(call) for call in _mappings(message.get("tool_calls"))]
+    calls += [_call(part) for part in _mappings(message.get("content")) if part.get("type") == "tool_use"]
+    return str(message.get("role", "")), flat_text(message.get("content")).strip(), tuple(calls)
+
+
+def flat_text(content: object) -> str:
+    """The text of a message's content: a string, or a list of parts. Parts without text (images) count by digest."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part_text(part) for part in content) if isinstance(content, Sequence) else ""
+
+
+def _part_text(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping) or part.get("type") == "tool_use":
+        return ""
+    if isinstance(text := part.get("text"), str):
+        return text
+    if "content" in part:
+        return flat_text(part["content"])
+    return hashlib.blake2b(orjson.dumps(part, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+def _call(call: Json) -> tuple[str, str]:
+    function = call.get("function")
+    inner: Json = function if isinstance(function, Mapping) else call
+    return str(inner.get("name", "")), _arguments(inner.get("arguments", inner.get("input")))
+
+
+def _arguments(value: object) -> str:
+    """Arguments in one spelling: engines and clients differ in spaces and in the order of keys."""
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value or "{}")
+        except orjson.JSONDecodeError:
+            return str(value)
+    return orjson.dumps(value or {}, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def _chain(link: str, message: Json) -> str:
+    digest = hashlib.blake2b(link.encode(), digest_size=16)
+    digest.update(orjson.dumps(identity(message)))
+    return digest.hexdigest()
+
+
+def _mappings(value: object) -> Iterable[Json]:
+    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list | tuple) else ()
+
+
+def _as_system(text: object) -> tuple[dict[str, Any], ...]:
+    return ({"role": "system", "content": text},) if text else ()
+
+
+def _responses_input(value: object) -> tuple[dict[str, Any], ...]:
+    if isinstance(value, str):
+        return ({"role": "user", "content": value},)
+    messages: list[dict[str, Any]] = []
+    for item in _mappings(value):
+        if item.get("type") == "function_call":
+            call = {"type": "function", "function": {"name": item.get("name", ""), "arguments": item.get("arguments", "")}}
+            if messages and messages[-1]["role"] == "assistant":
+                messages[-1].setdefault("tool_calls", []).append(call)
+            else:
+                messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        elif item.get("type") == "function_call_output":
+            messages.append({"role": "tool", "content": item.get("output", "")})
+        elif "role" in item:
+            messages.append({"role": item["role"], "content": item.get("content", "")})
+    return tuple(messages)
+
+
+def _responses_answer(output: Sequence[Json]) -> dict[str, Any]:
+    merged = _responses_input([{"role": "assistant", **item} if item.get("type") == "message" else item for item in output])
+    return merged[0] if merged else {"role": "assistant", "content": ""}

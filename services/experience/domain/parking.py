@@ -1,0 +1,58 @@
+"""Reports whose records are not known yet."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from reefcommon.events import FeedbackReported
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A report as it lay in its topic, and since when it waits: by this machine's clock, because a log that is read again is old."""
+
+    report: FeedbackReported
+    parked_at: datetime
+    partition: int
+    offset: int
+    key: bytes | None
+
+
+class Parking:
+    """The waiting reports, by what they wait for. Bounded: what does not fit waits in the store alone, for the sweep."""
+
+    def __init__(self, *, limit: int) -> None:
+        self._limit = limit
+        self._reports: OrderedDict[str, Parked] = OrderedDict()
+        self._by_reference: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def __contains__(self, report_id: object) -> bool:
+        return report_id in self._reports
+
+    def add(self, parked: Parked) -> None:
+        """Remember a report; the oldest is let go where there are too many."""
+        report = parked.report
+        self.discard(report.event_id)
+        self._reports[report.event_id] = parked
+        for reference in report.references:
+            self._by_reference.setdefault(reference, set()).add(report.event_id)
+        if len(self._reports) > self._limit:
+            self.discard(next(iter(self._reports)))
+
+    def discard(self, report_id: str) -> None:
+        """Forget a report, if it is here."""
+        parked = self._reports.pop(report_id, None)
+        for reference in parked.report.references if parked is not None else ():
+            waiting = self._by_reference[reference]
+            waiting.discard(report_id)
+            if not waiting:
+                del self._by_reference[reference]
+
+    def waiting_for(self, record_ids: Iterable[str]) -> list[Parked]:
+        """The reports that refer to one of these records, in order of their ids."""
+        found = {report_id for record_id in record_ids for report_id in self._by_reference.get(record_id, ())}
+        return [self._reports[report_id] for report_id in sorted(found)]

@@ -1,0 +1,263 @@
+"""What happens to each event, in the order in which it happens.
+
+    inferences  known already? --no--> its place in a session --> rows: records, sessions
+    feedback    all its records known? --yes--> sample: row, then published --> row: report joined
+                                       --no---> row: report parked; looked at again when a record comes, and by `sweep`
+
+The report's row is the mark that it is done, so it is written last. Offsets are committed after a handler returns.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from reefcommon import topics
+from reefcommon.bus import EventPublisher
+from reefcommon.errors import Poison
+from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
+from services.experience.domain.conversation import fingerprint
+from services.experience.domain.parking import Parked, Parking
+from services.experience.domain.samples import Record, make_sample
+from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
+from services.experience.ports import Arrival, BodyStore, DeadLetters, ExperienceStore, ReportRow, ReportState
+
+log = structlog.get_logger()
+
+SAMPLES = Counter("reef_samples_total", "samples made, by why they cannot be trained on (empty: they can)", ["untrainable"])
+REPEATS = Counter("reef_experience_repeats_total", "events that had their effect before", ["topic"])
+CONFLICTS = Counter("reef_experience_conflicts_total", "events with a known id and other content", ["topic"])
+UNRESOLVED = Counter("reef_experience_bodies_missing_total", "large bodies that could not be read")
+EXPIRED = Counter("reef_reports_expired_total", "reports whose records never came")
+PARKED = Gauge("reef_reports_parked", "reports that wait in memory for their records")
+OPEN = Gauge("reef_sessions_open", "sessions in memory that may go on")
+EVICTED = Gauge("reef_sessions_evicted", "sessions put out of memory since the start because there were too many")
+
+SWEEP_PAGE = 500
+Dead = list[tuple[Arrival, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """The arrivals of the experience service. One batch at a time: the book and the parking are not shared."""
+
+    store: ExperienceStore
+    publisher: EventPublisher
+    dead: DeadLetters
+    bodies: BodyStore
+    book: SessionBook
+    parking: Parking
+    now: Callable[[], datetime]
+    report_wait: timedelta
+    session_ttl_s: float
+    max_open_sessions: int
+    realign_tokens: int
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def on_start(self) -> None:
+        """Take up the open sessions where the store has them. Raises Unavailable."""
+        self.book.restore(await self.store.recent_sessions(within_s=self.session_ttl_s, limit=self.max_open_sessions))
+        log.info("sessions_restored", open=len(self.book))
+
+    async def on_experience(self, arrivals: Sequence[Arrival]) -> None:
+        """A batch of exchanges and reports. Raises Unavailable, with nothing half done that a repetition would not mend."""
+        async with self._one_at_a_time:
+            try:
+                await self._take(arrivals)
+            except Poison as error:
+                await self._one_by_one(arrivals, error, self._take)
+        self._show()
+
+    async def on_outcomes(self, arrivals: Sequence[Arrival]) -> None:
+        """A batch of what became of samples and of releases: kept as rows."""
+        try:
+            await self._keep(arrivals)
+        except Poison as error:
+            await self._one_by_one(arrivals, error, self._keep)
+
+    async def sweep(self, *, caught_up: bool) -> None:
+        """Look at waiting reports again. One that waited too long is dead, but not while events still queue up in the log."""
+        async with self._one_at_a_time:
+            after = ""
+            while page := await self.store.parked(after=after, limit=SWEEP_PAGE):
+                after = page[-1].report.event_id
+                dead: Dead = []
+                still_waiting = await self._join(page, {}, dead)
+                await self._bury(dead)
+                limit = self.now() - self.report_wait
+                await self._expire([parked for parked in still_waiting if caught_up and parked.parked_at < limit])
+        self._show()
+
+    async def _take(self, arrivals: Sequence[Arrival]) -> None:
+        dead: Dead = [(arrival, arrival.flaw) for arrival in arrivals if arrival.event is None]
+        inferences = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, InferenceRecorded)]
+        feedback = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, FeedbackReported)]
+        records = await self._record(inferences, dead) if inferences else {}
+        candidates = await self._new_reports(feedback, dead) if feedback else {}
+        candidates |= {parked.report.event_id: parked for parked in self.parking.waiting_for(records)}
+        if candidates:
+            await self._join(list(candidates.values()), records, dead)
+        await self._bury(dead)
+
+    async def _record(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead) -> dict[str, Record]:
+        """Give each new exchange its place and its row. Returns all exchanges of the batch, the repeated ones too."""
+        known = dict(await self.store.places([event.event_id for _, event in arrivals]))
+        fresh: dict[str, tuple[InferenceRecorded, str]] = {}
+        repeated: dict[str, tuple[InferenceRecorded, str]] = {}
+        for arrival, event in arrivals:
+            digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
+            before = known[event.event_id][0] if event.event_id in known else fresh.get(event.event_id, (None, None))[1]
+            if before is None:
+                fresh[event.event_id] = event, digest
+            elif before == digest:
+                REPEATS.labels(arrival.topic).inc()
+                if event.event_id in known:
+                    repeated[event.event_id] = event, digest
+            else:
+                CONFLICTS.labels(arrival.topic).inc()
+                dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
+        entries = {record_id: await self._entry(event) for record_id, (event, _) in (fresh | repeated).items()}
+        places, sessions = await self._places(entries, {record_id: known[record_id][1] for record_id in repeated})
+        records = {record_id: Record(event, digest, places[record_id]) for record_id, (event, digest) in (fresh | repeated).items()}
+        await self.store.insert_records([records[record_id] for record_id in fresh])
+        await self.store.insert_sessions(sessions)
+        if entries:
+            self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
+        return records
+
+    async def _places(self, entries: Mapping[str, Entry], known: Mapping[str, Assignment]) -> tuple[dict[str, Assignment], list[Session]]:
+        keys, tails = self.book.missing(entry for record_id, entry in entries.items() if record_id not in known)
+        keys |= {(entries[record_id].scenario, place.session_id) for record_id, place in known.items()}
+        if keys or tails:
+            self.book.restore(await self.store.sessions(keys, tails))
+        places, sessions = {}, {}
+        for record_id, entry in entries.items():
+            if (place := known.get(record_id)) is not None:
+                self.book.replay(entry, place)
+            else:
+                place = self.book.assign(entry)
+            places[record_id] = place
+            if (session := self.book.get((entry.scenario, place.session_id))) is not None:
+                sessions[session.key] = session
+        return places, list(sessions.values())
+
+    async def _entry(self, event: InferenceRecorded) -> Entry:
+        whole = await self._with_bodies(event)
+        print_ = fingerprint(whole.request or {}, whole.response, whole.api)
+        return Entry(event.event_id, event.scenario, event.at, event.session_tag, print_)
+
+    async def _with_bodies(self, event: InferenceRecorded) -> InferenceRecorded:
+        if event.body_ref is None or event.request is not None:
+            return event
+        try:
+            body = await self.bodies.read(event.body_ref)
+        except Poison as error:
+            UNRESOLVED.inc()
+            log.warning("body_missing", record_id=event.event_id, reason=str(error))
+            return event
+        return event.model_copy(update={"request": body.get("request"), "response": body.get("response")})
+
+    async def _new_reports(self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: Dead) -> dict[str, Parked]:
+        """The reports that have not had their effect yet."""
+        states = await self.store.report_states([report.event_id for _, report in arrivals])
+        candidates: dict[str, Parked] = {}
+        for arrival, report in arrivals:
+            digest, state, since = states.get(report.event_id, (None, None, None))
+            if report.event_id in candidates:
+                digest = candidates[report.event_id].report.content_digest
+            if not report.references or len(set(report.references)) < len(report.references):
+                dead.append((arrival, "references must be non-empty and unique"))
+            elif digest is not None and digest != report.content_digest:
+                CONFLICTS.labels(arrival.topic).inc()
+                dead.append((arrival, f"conflict: report {report.event_id} is known with other content"))
+            elif state == "joined" or report.event_id in candidates:
+                REPEATS.labels(arrival.topic).inc()
+            else:
+                parked_at = since if state == "parked" and since is not None else self.now()
+                candidates[report.event_id] = Parked(report, parked_at, arrival.partition, arrival.offset, arrival.key)
+        return candidates
+
+    async def _join(self, candidates: Sequence[Parked], records: Mapping[str, Record], dead: Dead) -> list[Parked]:
+        """Make the samples of those whose records are all known; park the others, and return them."""
+        needed = {reference for parked in candidates for reference in parked.report.references} - records.keys()
+        found = {**records, **(await self.store.records(needed) if needed else {})}
+        samples: list[SampleReady] = []
+        rows: list[ReportRow] = []
+        for parked in candidates:
+            report = parked.report
+            known = [found[reference] for reference in report.references if reference in found]
+            if strangers := [record.event.event_id for record in known if record.event.scenario != report.scenario]:
+                dead.append((_as_arrival(parked), f"references of another scenario than {report.scenario}: {', '.join(strangers)}"))
+                rows.append(self._row(parked, "refused"))
+            elif len(known) < len(report.references):
+                rows.append(self._row(parked, "parked"))
+            else:
+                whole = [Record(await self._with_bodies(r.event), r.digest, r.place) for r in known]
+                samples.append(make_sample(report, whole, realign_tokens=self.realign_tokens))
+                rows.append(self._row(parked, "joined", samples[-1].event_id))
+        await self._publish(samples)
+        await self._mark(rows)
+        return [row.parked for row in rows if row.state == "parked"]
+
+    async def _publish(self, samples: Sequence[SampleReady]) -> None:
+        if samples:
+            await self.store.insert_samples(samples)
+            await asyncio.gather(*(self.publisher.publish(sample, topics.SAMPLES) for sample in samples))
+        for sample in samples:
+            SAMPLES.labels(sample.untrainable or "").inc()
+
+    async def _mark(self, rows: Sequence[ReportRow]) -> None:
+        new = [row for row in rows if row.state != "parked" or row.parked.report.event_id not in self.parking]
+        await self.store.insert_reports(new)
+        for row in rows:
+            if row.state == "parked":
+                self.parking.add(row.parked)
+            else:
+                self.parking.discard(row.parked.report.event_id)
+
+    async def _expire(self, reports: Iterable[Parked]) -> None:
+        for parked in reports:
+            missing = ", ".join(parked.report.references)
+            await self.dead.bury(_as_arrival(parked), f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}")
+            await self._mark([self._row(parked, "expired")])
+            EXPIRED.inc()
+
+    async def _keep(self, arrivals: Sequence[Arrival]) -> None:
+        await self.store.insert_outcomes([arrival.event for arrival in arrivals if arrival.event is not None])
+        await self._bury([(arrival, arrival.flaw) for arrival in arrivals if arrival.event is None])
+
+    async def _one_by_one(self, arrivals: Sequence[Arrival], error: Poison, take: Callable[[Sequence[Arrival]], Awaitable[None]]) -> None:
+        """One row of the batch was refused: the others go through, and that one alone is dead."""
+        if len(arrivals) == 1:
+            await self._bury([(arrivals[0], str(error))])
+            return
+        for arrival in arrivals:
+            try:
+                await take((arrival,))
+            except Poison as own:
+                await self._bury([(arrival, str(own))])
+
+    async def _bury(self, dead: Dead) -> None:
+        for arrival, reason in dead:
+            await self.dead.bury(arrival, reason)
+
+    def _row(self, parked: Parked, state: ReportState, sample_id: str | None = None) -> ReportRow:
+        return ReportRow(parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000))
+
+    def session_facts(self) -> dict[str, int]:
+        """What `/status` shows of the open sessions."""
+        return {"open": len(self.book), "limit": self.max_open_sessions, "evicted": self.book.evicted}
+
+    def _show(self) -> None:
+        PARKED.set(len(self.parking))
+        OPEN.set(len(self.book))
+        EVICTED.set(self.book.evicted)
+
+
+def _as_arrival(parked: Parked) -> Arrival:
+    value = parked.report.model_dump_json(exclude_none=True).encode()
+    return Arrival(topics.FEEDBACK.name, parked.partition, parked.offset, parked.key, value, parked.report)

@@ -1,0 +1,79 @@
+"""What the gateway and the command line read: records, sessions, samples, steps, counts."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic_core import to_json
+
+from reefcommon.errors import Unavailable
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=256)]
+Rows = list[dict[str, Any]]
+
+
+class ExperienceReads(Protocol):
+    """Reads of the store. Lists are newest first; `cursor` is the last id of the page before."""
+
+    async def record(self, record_id: str) -> dict[str, Any] | None: ...
+    async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> Rows: ...
+    async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> Rows: ...
+    async def samples(self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None) -> Rows: ...
+    async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> Rows: ...
+    async def summary(self, scenario: str) -> dict[str, Any]: ...
+
+
+def read_routes(reads: ExperienceReads) -> APIRouter:
+    """The read API."""
+    router = APIRouter(default_response_class=Response)
+
+    @router.get("/records/{record_id}")
+    async def record(record_id: str) -> Response:
+        found = await reads.record(record_id)
+        return _error(404, f"no record {record_id}", "record_not_found") if found is None else _json(found)
+
+    @router.get("/scenarios/{scenario}/records")
+    async def records(
+        scenario: str, session: str | None = None, outcome: str | None = None, limit: Limit = 50, cursor: Cursor = None
+    ) -> Response:
+        return _page(await reads.records(scenario, session=session, outcome=outcome, limit=limit, cursor=cursor), "record_id", limit)
+
+    @router.get("/scenarios/{scenario}/sessions")
+    async def sessions(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return _page(await reads.sessions(scenario, limit=limit, cursor=cursor), "session_id", limit)
+
+    @router.get("/scenarios/{scenario}/samples")
+    async def samples(scenario: str, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return _page(await reads.samples(scenario, trainable=trainable, limit=limit, cursor=cursor), "sample_id", limit)
+
+    @router.get("/scenarios/{scenario}/steps")
+    async def steps(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return _page(await reads.steps(scenario, limit=limit, cursor=cursor), "job_id", limit)
+
+    @router.get("/scenarios/{scenario}/summary")
+    async def summary(scenario: str) -> Response:
+        return _json(await reads.summary(scenario))
+
+    return router
+
+
+async def unavailable(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """HTTP middleware: a store that is away is 503, with when to come again."""
+    try:
+        return await call_next(request)
+    except Unavailable as error:
+        return _error(503, str(error), "store_unavailable", {"retry-after": "1"})
+
+
+def _page(items: Rows, key: str, limit: int) -> Response:
+    return _json({"data": items, "next_cursor": items[-1][key] if len(items) == limit else None})
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    # Not orjson: bodies may hold integers of any size, which it refuses.
+    return Response(to_json(value, inf_nan_mode="null"), status_code=status, headers=headers, media_type="application/json")
+
+
+def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
+    return _json({"error": {"message": message, "type": "reef_error", "code": code}}, status, headers)

@@ -1,0 +1,108 @@
+"""Starting, sweeping, stopping: what the service does by itself, and how it shows that it gets on."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from aiokafka.errors import KafkaError
+
+from reefcommon import topics
+from reefcommon.bus import FIRST_DELAY_S, MAX_DELAY_S, Guard, lags
+from reefcommon.errors import Unavailable
+from services.experience.clickhouse import Database
+from services.experience.handlers import Handlers
+from services.experience.kafka import backlog
+from services.experience.settings import Settings
+
+log = structlog.get_logger()
+
+STALLED_S = 30.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Fails readiness while events wait and none is committed."""
+
+    guard: Guard
+    _committed: int = -1
+    _since: float = field(default_factory=time.monotonic)
+
+    async def check(self) -> str | None:
+        """None: nothing waits, or the offsets move."""
+        assert self.guard.broker is not None
+        partitions = await lags(self.guard.broker)
+        committed, waiting = sum(row.position for row in partitions), sum(row.lag for row in partitions)
+        if committed != self._committed or not waiting:
+            self._committed, self._since = committed, time.monotonic()
+        stalled_s = time.monotonic() - self._since
+        return f"{waiting} events wait and none was handled for {stalled_s:.0f} s" if stalled_s > STALLED_S else None
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """The service from its start to its end. A store or a broker that is away at the start is waited for; `/readyz` says so."""
+
+    database: Database
+    handlers: Handlers
+    guard: Guard
+    settings: Settings
+    starting: str | None = "not started yet"
+    _task: asyncio.Task[None] | None = None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: Any) -> AsyncIterator[None]:
+        """ASGI lifespan. Raises BadConfig where the store was written by another version."""
+        assert self.guard.broker is not None
+        self._task = asyncio.create_task(self._live())
+        try:
+            yield
+        finally:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            await self.guard.broker.stop()
+            await self.database.close()
+            log.info("experience_stopped")
+
+    async def check_started(self) -> str | None:
+        """None once everything runs, and while it does."""
+        if self._task is not None and self._task.done() and not self._task.cancelled() and (error := self._task.exception()):
+            return f"stopped working, restart it: {error!r}"
+        return self.starting
+
+    async def check_store(self) -> str | None:
+        """None while the store answers."""
+        return self.database.away
+
+    async def _live(self) -> None:
+        await self._start()
+        while True:
+            await asyncio.sleep(self.settings.sweep_every_s)
+            try:
+                caught_up = await backlog(self.guard, topics.INFERENCES.name) <= self.settings.batch_records
+                await self.handlers.sweep(caught_up=caught_up)
+            except (Unavailable, KafkaError) as error:
+                log.warning("sweep_put_off", reason=str(error))
+
+    async def _start(self) -> None:
+        assert self.guard.broker is not None
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                await self.database.migrate()
+                await self.handlers.on_start()
+                await self.guard.broker.start()
+            except (Unavailable, KafkaError) as error:
+                self.starting = f"waits for an outside system: {error}"
+                log.warning("start_put_off", reason=str(error))
+                await self.guard.broker.stop()
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, MAX_DELAY_S)
+            else:
+                self.starting = None
+                log.info("experience_started", store=self.database.where)
+                return

@@ -1,0 +1,103 @@
+"""What the experience service needs of the outside, and the rows that go there."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from reefcommon.events import BodyRef, Event, SampleReady
+from services.experience.domain.parking import Parked
+from services.experience.domain.samples import Record
+from services.experience.domain.sessions import Assignment, Key, Session
+
+ReportState = Literal["parked", "expired", "refused", "joined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One message of a topic. `event` is None where it could not be decoded; `flaw` then says why."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+    event: Event | None
+    flaw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow:
+    """What has become of a report. `version` decides between two states of one report."""
+
+    parked: Parked
+    state: ReportState
+    sample_id: str | None
+    version: int
+
+
+class RecordStore(Protocol):
+    """Rows of exchanges. All methods raise Unavailable while the store does not answer, and Poison where it refuses a row."""
+
+    async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
+        """(digest, place) of each of these records that is known."""
+
+    async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
+        """Each of these records that is known."""
+
+    async def insert_records(self, records: Sequence[Record]) -> None:
+        """Returns when the rows are durable."""
+
+
+class SessionStore(Protocol):
+    """Rows of sessions."""
+
+    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key]) -> Sequence[Session]:
+        """The sessions with these (scenario, id), and those whose latest exchange has one of these (scenario, hash)."""
+
+    async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
+        """The latest sessions, oldest first, no older than the newest one less `within_s`."""
+
+    async def insert_sessions(self, sessions: Sequence[Session]) -> None:
+        """Returns when the rows are durable."""
+
+
+class ReportStore(Protocol):
+    """Rows of reports and of the samples that they make."""
+
+    async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, tuple[str, ReportState, datetime]]:
+        """(content digest, state, parked since) of each of these reports that is known."""
+
+    async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
+        """Reports that wait, in order of their ids, from the first one after `after`."""
+
+    async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
+        """Returns when the rows are durable."""
+
+    async def insert_reports(self, rows: Sequence[ReportRow]) -> None:
+        """Returns when the rows are durable."""
+
+
+class OutcomeStore(Protocol):
+    """Rows of what was made of the samples: steps, refusals, releases, servings."""
+
+    async def insert_outcomes(self, events: Sequence[Event]) -> None:
+        """Returns when the rows are durable. Events of other types are passed over."""
+
+
+class ExperienceStore(RecordStore, SessionStore, ReportStore, OutcomeStore, Protocol):
+    """Everything that this service writes."""
+
+
+class DeadLetters(Protocol):
+    """Where events go that can never be handled."""
+
+    async def bury(self, arrival: Arrival, reason: str) -> None:
+        """Raises Unavailable where the broker does not acknowledge."""
+
+
+class BodyStore(Protocol):
+    """Bodies too large for an event."""
+
+    async def read(self, ref: BodyRef) -> Mapping[str, Any]:
+        """`{"request": …, "response": …}`. Raises Poison where it is not there or is not what its digest says."""

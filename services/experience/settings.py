@@ -1,0 +1,45 @@
+"""What the experience service can be told: `REEF_EXPERIENCE_*`."""
+
+from typing import Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from reefcommon.errors import BadConfig
+from reefcommon.settings import explain, unknown_variables
+
+PREFIX = "REEF_EXPERIENCE_"
+# Read by `SystemSettings`, where it says how others reach this service.
+SHARED = {"REEF_EXPERIENCE_URL"}
+
+
+class Settings(BaseSettings):
+    """Bounds and pace of this service. Where the outside systems are: `reefcommon.settings.SystemSettings`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    port: int | None = Field(None, ge=1, le=65535, description="own HTTP port; absent: that of REEF_EXPERIENCE_URL")
+    batch_records: int = Field(500, ge=1, le=10_000, description="most events handled, and rows inserted, at once")
+    batch_wait_ms: int = Field(50, ge=1, le=10_000, description="longest wait for the first event of a batch")
+    max_open_sessions: int = Field(20_000, ge=1, description="open sessions kept in memory; the least recently used goes first")
+    session_ttl_s: float = Field(900.0, gt=0, description="a session without a new turn for this long is closed")
+    report_wait_s: float = Field(300.0, gt=0, description="how long a report waits for a record that is not known yet")
+    max_parked: int = Field(50_000, ge=1, description="waiting reports kept in memory; the others wait in the store alone")
+    sweep_every_s: float = Field(5.0, gt=0, description="pace at which waiting reports are looked at again")
+    realign_tokens: int = Field(1024, ge=0, description="longest sampled span that a later prompt may have rendered otherwise")
+    drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Read the settings from the environment.
+
+        Raises:
+            BadConfig: a value is not allowed, or a variable with this prefix is unknown.
+        """
+        known = {PREFIX + name.upper() for name in cls.model_fields} | SHARED
+        if unknown := unknown_variables(known, PREFIX):
+            raise BadConfig(f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
+        try:
+            return cls(**overrides)  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise BadConfig(explain(error, prefix=PREFIX)) from None

@@ -1,0 +1,239 @@
+"""Batches of events through the handlers into a real store."""
+
+import pytest
+
+from reefcommon.errors import Unavailable
+from reefcommon.events import BodyRef, SampleReady
+from services.experience.settings import Settings
+from tests.experience.conftest import Service
+from tests.experience.factory import Arrival, arrive, assistant, inference, report, user
+
+pytestmark = pytest.mark.store
+
+
+def samples(service: Service) -> list[SampleReady]:
+    return [event for event in service.published.events if isinstance(event, SampleReady)]
+
+
+async def test_a_record_and_its_report_become_one_sample(service: Service) -> None:
+    record = inference(prompt=(1, 2), sampled=(3, 4, 0), logprobs=(-0.1, -1 / 3, -2.5e-8), temperature=0.7)
+    said = report(record.event_id, score=0.25, feedback={"text": "fine"}, metadata={"step": 3})
+    await service.take(record, said)
+    (sample,) = samples(service)
+    assert sample.tokens == (1, 2, 3, 4, 0)
+    assert (sample.prompt_length, sample.loss_mask, sample.logprobs) == (2, (1, 1, 1), (-0.1, -1 / 3, -2.5e-8))
+    assert (sample.score, sample.temperature, sample.untrainable) == (0.25, 0.7, None)
+    assert sample.messages == (user("hello"), assistant("hi"))
+    assert (sample.release_id, sample.load_id, sample.record_ids, sample.report_id) == ("rel-1", "inc:1", (record.event_id,), said.event_id)
+    view = await service.reads.record(record.event_id)
+    assert view is not None
+    assert view["record"] == record.model_dump()
+    assert [row["state"] for row in view["reports"]] == ["joined"]
+    assert [row["sample_id"] for row in view["samples"]] == [sample.event_id]
+
+
+async def test_a_report_that_comes_first_is_parked_and_joined_when_its_record_comes(service: Service) -> None:
+    """E1, first half."""
+    record = inference()
+    said = report(record.event_id)
+    await service.take(said)
+    assert samples(service) == []
+    await service.take(record)
+    assert [sample.report_id for sample in samples(service)] == [said.event_id]
+    assert len(service.handlers.parking) == 0
+
+
+async def test_a_parked_report_survives_a_restart(service: Service) -> None:
+    """E1: parked durably."""
+    record = inference()
+    await service.take(report(record.event_id))
+    after = await service.restarted()
+    await after.take(record)
+    assert samples(after) == []
+    await after.handlers.sweep(caught_up=True)
+    assert len(samples(after)) == 1
+
+
+async def test_a_receipt_that_nobody_knows_is_dead_after_its_time(service: Service) -> None:
+    """E1, second half: parked with a time limit, then dead-lettered, but not while the log is still being read."""
+    said = report("rec-unknown")
+    await service.take(said)
+    service.clock.advance(301)
+    await service.handlers.sweep(caught_up=False)
+    assert service.graves.buried == []
+    await service.handlers.sweep(caught_up=True)
+    ((dead, reason),) = service.graves.buried
+    assert "unknown receipts after 300 s: rec-unknown" in reason
+    assert dead.value == said.model_dump_json(exclude_none=True).encode()
+    await service.handlers.sweep(caught_up=True)
+    assert len(service.graves.buried) == 1
+    assert await service.count("reports") == 1
+
+
+async def test_an_expired_report_that_is_sent_again_from_the_dead_letters_is_joined(service: Service) -> None:
+    record = inference()
+    said = report(record.event_id)
+    await service.take(said)
+    service.clock.advance(301)
+    await service.handlers.sweep(caught_up=True)
+    await service.take(record, said)
+    assert len(samples(service)) == 1
+
+
+async def test_a_repeated_report_has_one_effect_and_another_content_is_a_conflict(service: Service) -> None:
+    """E2."""
+    record = inference()
+    said = report(record.event_id, score=1.0, report_id="rep-1")
+    await service.take(record, said, said)
+    await service.take(said)
+    other = report(record.event_id, score=0.0, report_id="rep-1")
+    await service.take(other)
+    await service.take(other, said)
+    assert len(samples(service)) == 1
+    assert samples(service)[0].score == 1.0
+    assert [reason for _, reason in service.graves.buried] == ["conflict: report rep-1 is known with other content"] * 2
+
+
+@pytest.mark.parametrize("method", ["insert_records", "insert_sessions", "insert_samples", "insert_reports"])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_write_that_fails_once_is_written_by_the_redelivery(service: Service, method: str, when: str) -> None:
+    """E3: nothing is marked done before it is, whichever write fails, and whether or not it had its effect."""
+    first = inference((user("a"),), "b", prompt=(1,), sampled=(2,))
+    second = inference((user("a"), assistant("b"), user("c")), "d", at=1, prompt=(1, 2, 3), sampled=(4,))
+    batch = (first, second, report(first.event_id, second.event_id))
+    getattr(service.store, when)[method] = 1
+    with pytest.raises(Unavailable):
+        await service.take(*batch)
+    again = await service.restarted() if when == "after" else service
+    await again.take(*batch)
+    assert (await service.count("records"), await service.count("sessions"), await service.count("samples")) == (2, 1, 1)
+    assert {sample.event_id for sample in samples(again)} == {samples(again)[0].event_id}
+    assert samples(again)[0].tokens == (1, 2, 3, 4)
+    (row,) = await service.reads.sessions("default", limit=9, cursor=None)
+    assert (row["turns"], row["records"]) == (2, 2)
+
+
+async def test_a_sample_that_was_not_acknowledged_is_published_by_the_redelivery(service: Service) -> None:
+    record = inference()
+    batch = (record, report(record.event_id))
+    service.published.failures = 1
+    with pytest.raises(Unavailable):
+        await service.take(*batch)
+    again = await service.restarted()
+    await again.take(*batch)
+    assert len(samples(again)) == 1
+
+
+async def test_one_report_on_a_session_is_one_trajectory(service: Service) -> None:
+    """E6."""
+    one = inference((user("a"),), "b", prompt=(1, 2), sampled=(3, 4))
+    two = inference((user("a"), assistant("b"), user("c")), "d", at=1, prompt=(1, 2, 3, 4, 5, 6), sampled=(7,), logprobs=(-0.9,))
+    said = report(two.event_id, one.event_id)
+    await service.take(one, two, said)
+    (sample,) = samples(service)
+    assert sample.record_ids == (one.event_id, two.event_id)
+    assert (sample.tokens, sample.prompt_length) == ((1, 2, 3, 4, 5, 6, 7), 2)
+    assert (sample.loss_mask, sample.logprobs) == ((1, 1, 0, 0, 1), (-0.5, -0.5, 0.0, 0.0, -0.9))
+    assert sample.untrainable is None
+    assert [message["content"] for message in sample.messages] == ["a", "b", "c", "d"]
+
+
+async def test_endless_untagged_traffic_is_bounded_and_its_evictions_are_counted(service: Service) -> None:
+    """E7."""
+    small = await service.restarted(Settings(max_open_sessions=10))
+    for block in range(5):
+        await small.take(*(inference((user(f"{block}-{n}"),)) for n in range(40)))
+    assert small.handlers.session_facts() == {"open": 10, "limit": 10, "evicted": 190}
+    assert len(small.handlers.book._by_request) == 10
+    assert len(small.handlers.book._by_tail) == 10
+    assert len(small.handlers.book._unsettled) == 0
+
+
+async def test_an_evicted_session_is_found_again_in_the_store(service: Service) -> None:
+    """E7: a bound on memory is no bound on what is known."""
+    small = await service.restarted(Settings(max_open_sessions=1))
+    one = inference((user("a"),), "b")
+    await small.take(one)
+    await small.take(inference((user("other"),)))
+    two = inference((user("a"), assistant("b"), user("c")), "d", at=2)
+    await small.take(two)
+    first, second = await small.reads.record(one.event_id), await small.reads.record(two.event_id)
+    assert first is not None
+    assert second is not None
+    assert (second["session_id"], second["session_turn"]) == (first["session_id"], 1)
+
+
+async def test_sessions_go_on_after_a_restart(service: Service) -> None:
+    one = inference((user("a"),), "b")
+    await service.take(one)
+    after = await service.restarted()
+    assert len(after.handlers.book) == 1
+    retry, two = inference((user("a"),), "b2", at=1), inference((user("a"), assistant("b"), user("c")), "d", at=2)
+    await after.take(retry, two)
+    rows = {row["record_id"]: row for row in await after.reads.records("default", session=None, outcome=None, limit=9, cursor=None)}
+    assert [rows[event.event_id]["session_turn"] for event in (one, retry, two)] == [0, 0, 1]
+    assert rows[retry.event_id]["retry_of"] == one.event_id
+    assert len({row["session_id"] for row in rows.values()}) == 1
+
+
+async def test_stored_ids_are_the_engines(service: Service) -> None:
+    """E8: a text whose decode-then-encode differs, with EOS and control tokens, is trained on the stored ids; a mismatch is not."""
+    exact = inference(answer="the same text", prompt=(0, 2**32 - 1), sampled=(7, 7, 2, 0), logprobs=(-1e-300, -0.0, -5.5, -1e30))
+    short = inference(answer="x", sampled=(1, 2, 3), logprobs=(-0.1, -0.2))
+    await service.take(exact, short)
+    await service.take(report(exact.event_id), report(short.event_id))
+    by_record = {sample.record_ids[0]: sample for sample in samples(service)}
+    sample = by_record[exact.event_id]
+    assert sample.tokens == (0, 2**32 - 1, 7, 7, 2, 0)
+    assert sample.logprobs == (-1e-300, -0.0, -5.5, -1e30)
+    refused = by_record[short.event_id]
+    assert (refused.untrainable, refused.tokens, refused.logprobs) == ("length_mismatch", (), ())
+    assert refused.messages[-1] == assistant("x")
+
+
+async def test_a_repeated_record_changes_nothing_and_another_content_is_a_conflict(service: Service) -> None:
+    record = inference()
+    await service.take(record, record)
+    await service.take(record)
+    await service.take(record.model_copy(update={"model": "other"}))
+    assert await service.count("records") == 1
+    assert [reason for _, reason in service.graves.buried] == [f"conflict: {record.event_id} is known with other content"]
+    view = await service.reads.record(record.event_id)
+    assert view is not None
+    assert view["record"]["model"] == "reef"
+
+
+async def test_a_reference_of_another_scenario_is_poison(service: Service) -> None:
+    record = inference(scenario="other")
+    await service.take(record, report(record.event_id))
+    assert samples(service) == []
+    assert "another scenario" in service.graves.buried[0][1]
+
+
+async def test_an_undecodable_event_is_dead_alone(service: Service) -> None:
+    """E4: the others of its batch went through."""
+    good = inference()
+    bad = Arrival("reef.inferences.v1", 3, 7, b"k", b"{", None, "ValidationError: broken")
+    await service.handlers.on_experience([arrive(inference()), bad, arrive(good)])
+    assert await service.count("records") == 2
+    assert service.graves.buried == [(bad, "ValidationError: broken")]
+
+
+async def test_a_row_that_the_store_refuses_is_dead_alone(service: Service) -> None:
+    good, bad = inference(), inference(prompt=(1, -1))
+    await service.take(inference(), bad, good)
+    assert await service.count("records") == 2
+    assert [arrival.event for arrival, _ in service.graves.buried] == [bad]
+
+
+async def test_a_large_body_is_read_for_its_session_and_its_sample(service: Service) -> None:
+    ref = BodyRef(uri="file:///x", sha256="a" * 64, size_bytes=3)
+    whole = inference((user("a"),), "b")
+    service.bodies.kept[ref.sha256] = {"request": whole.request, "response": whole.response}
+    checked = inference(request=None, response=None, body_ref=ref)
+    lost = inference(request=None, response=None, body_ref=BodyRef(uri="file:///y", sha256="b" * 64, size_bytes=3))
+    following = inference((user("a"), assistant("b"), user("c")), "d", at=1)
+    await service.take(checked, lost, following, report(checked.event_id))
+    rows = {row["record_id"]: row for row in await service.reads.records("default", session=None, outcome=None, limit=9, cursor=None)}
+    assert rows[checked.event_id]["session_id"] == rows[following.event_id]["session_id"] != rows[lost.event_id]["session_id"]
+    assert samples(service)[0].messages == (user("a"), assistant("b"))
