@@ -12,15 +12,16 @@ from services.engine.adapters import AdapterRegistry
 from services.engine.batch import RunningBatch
 from services.engine.engine import Engine, deliver_on
 from services.engine.loop import GenerationLoop
-from services.engine.routes import chat, errors, models, operations
+from services.engine.routes import admin, chat, completions, errors, models, operations, tokens
 from services.engine.runner import ModelRunner, load_model
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
+from services.engine.weights import WeightSync
 
 log = structlog.get_logger(__name__)
 Crashed = Callable[[BaseException], None]
 
-ROUTERS = (chat.router, models.router, operations.router)
+ROUTERS = (chat.router, completions.router, tokens.router, models.router, admin.router, operations.router)
 
 
 def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
@@ -65,7 +66,7 @@ def build_engine(settings: Settings, events: asyncio.AbstractEventLoop, on_crash
         limit=settings.max_loras,
         max_rank=settings.max_lora_rank,
     )
-    return Engine(settings=settings, loop=loop, tokenizer=tokenizer, adapters=adapters)
+    return Engine(settings=settings, loop=loop, tokenizer=tokenizer, adapters=adapters, weights=WeightSync(model, loop))
 
 
 def eos_ids(configured: int | list[int] | None) -> frozenset[int]:

@@ -13,6 +13,7 @@ from services.engine.domain.sampling import SamplingParams
 from services.engine.loop import GenerationLoop
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
+from services.engine.weights import WeightSync
 from services.engine.work import Post, Work
 
 
@@ -61,11 +62,14 @@ class Generation:
 class Engine:
     """Everything the routes need. Lives on one asyncio loop."""
 
-    def __init__(self, *, settings: Settings, loop: GenerationLoop, tokenizer: EngineTokenizer, adapters: AdapterRegistry) -> None:
+    def __init__(
+        self, *, settings: Settings, loop: GenerationLoop, tokenizer: EngineTokenizer, adapters: AdapterRegistry, weights: WeightSync
+    ) -> None:
         self.settings = settings
         self.loop = loop
         self.tokenizer = tokenizer
         self.adapters = adapters
+        self.weights = weights
         self._seeds = random.Random(settings.seed)
 
     def check_ids(self, ids: Sequence[int], field: str) -> None:

@@ -92,7 +92,10 @@ def _grouped(adapters: list[Adapter | None]) -> tuple[AdapterGroup, ...]:
 def load_model(path: Path, threads: int) -> Any:
     """A transformers causal language model in float32 on the CPU, ready for inference."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    quiet: Any = transformers_logging.disable_progress_bar
+    quiet()
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True)
     model.requires_grad_(requires_grad=False)

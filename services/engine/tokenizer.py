@@ -35,9 +35,9 @@ class EngineTokenizer:
         ids: list[int] = self._core.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids without special tokens."""
-        text: str = self._core.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of ids."""
+        text: str = self._core.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
     def token_text(self, token_id: int) -> str:

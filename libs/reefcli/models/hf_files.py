@@ -35,7 +35,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_config(directory: Path, shape: LlamaShape) -> None:
-    """`config.json` and `generation_config.json`. Written last by the makers: its presence says the directory is whole."""
+    """`config.json` and `generation_config.json`. Written last: its presence says the directory is whole."""
     names = (
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
         "max_position_embeddings rms_norm_eps tie_word_embeddings bos_token_id eos_token_id pad_token_id"

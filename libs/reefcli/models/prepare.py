@@ -11,11 +11,11 @@ Progress = Callable[[str, float], None]
 
 NAMES = ("smollm2", "tiny")
 
-# Part of the directory's name: a converter whose output changes gets a new number, so that an old cache is never reused.
+# Part of the directory's name: a converter whose output changes gets a new number, so an old cache is never reused.
 _FORMATS = {"smollm2": "smollm2-135m-instruct-fp32-v1", "tiny": "tiny-v1"}
 
 
-class UnknownModel(ValueError):
+class UnknownModelError(ValueError):
     """The name is neither one of ours nor a directory with a config.json."""
 
 
@@ -31,7 +31,7 @@ def prepare(name_or_path: str | Path, cache_dir: Path | None = None, progress: P
     """The Hugging Face directory of a model, made on first use.
 
     A made directory appears whole or not at all: it is written beside its place and renamed, so two callers at once
-    cost time but never a half-written model. Raises `UnknownModel`, or `FileNotFoundError` when the package that holds
+    cost time but never a half-written model. Raises `UnknownModelError`, or `FileNotFoundError` when the package that holds
     SmolLM2's weights is not installed.
     """
     report = progress or (lambda _what, _share: None)
@@ -56,7 +56,7 @@ def prepare(name_or_path: str | Path, cache_dir: Path | None = None, progress: P
 def _existing(path: Path) -> Path:
     if not (path / "config.json").is_file():
         msg = f"model {str(path)!r} is neither one of {', '.join(NAMES)} nor a directory with a config.json"
-        raise UnknownModel(msg)
+        raise UnknownModelError(msg)
     return path
 
 

@@ -56,9 +56,7 @@ def write_smollm2(directory: Path, progress: "Progress") -> None:
     shape = _shape(reader)
     progress("reading the tokenizer", 0.0)
     _write_tokenizer(directory, reader)
-    write_tokenizer_config(
-        directory, model_max_length=shape.max_position_embeddings, template=chat_template(SMOLLM2_SYSTEM)
-    )
+    write_tokenizer_config(directory, model_max_length=shape.max_position_embeddings, template=chat_template(SMOLLM2_SYSTEM))
     tensors = {}
     total = len(reader.tensors)
     for done, (name, weights) in enumerate(_tensors(reader, shape), start=1):

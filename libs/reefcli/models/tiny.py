@@ -43,9 +43,7 @@ def write_tiny(directory: Path, progress: "Progress") -> None:
     progress("drawing weights", 0.0)
     draw = np.random.default_rng(SEED)
     tensors = {
-        name: np.ones(size, np.float32)
-        if len(size) == 1
-        else draw.standard_normal(size, dtype=np.float32) * np.float32(STD)
+        name: np.ones(size, np.float32) if len(size) == 1 else draw.standard_normal(size, dtype=np.float32) * np.float32(STD)
         for name, size in _sizes(TINY)
     }
     _write_tokenizer(directory)

@@ -1,5 +1,7 @@
 """From a request body to checked sampling parameters."""
 
+from dataclasses import replace
+
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.sampling import SamplingParams, token_budget
 from services.engine.routes.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields, SamplingFields
@@ -31,7 +33,10 @@ def completion_params(body: CompletionRequest, prompt_length: int, max_model_len
         raise InvalidRequestError("max_tokens", f"max_tokens must be at least 1, got {asked}")
     if body.suffix:
         raise InvalidRequestError("suffix", "suffix is not supported")
-    return _params(body, token_budget(prompt_length, asked, max_model_len), body.logprobs)
+    params = _params(body, token_budget(prompt_length, asked, max_model_len), body.logprobs)
+    if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
+        return replace(params, prompt_logprobs=body.logprobs)
+    return params
 
 
 def generate_params(body: GenerateRequest, max_model_len: int) -> SamplingParams:

@@ -1,0 +1,122 @@
+"""vLLM's administration routes: pause, weight updates. They have no authentication: keep them off public networks."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+
+from services.engine.domain.errors import InvalidRequestError
+from services.engine.engine import Engine
+from services.engine.gloo import Rendezvous
+from services.engine.loop import PauseMode
+from services.engine.routes.exchange import engine_of
+from services.engine.routes.schemas import (
+    FinishUpdateRequest,
+    InitTransferRequest,
+    NewVersionRequest,
+    PauseName,
+    UpdateInfo,
+    UpdateWeightsRequest,
+)
+from services.engine.weights import TensorSpec, torch_dtype
+
+router = APIRouter()
+EngineParam = Annotated[Engine, Depends(engine_of)]
+
+
+@router.post("/pause")
+async def pause(engine: EngineParam, mode: Annotated[PauseName, Query()] = "abort") -> dict[str, str]:
+    """Stop stepping: `abort` ends requests in flight, `wait` lets them finish first, `keep` freezes them."""
+    await asyncio.wrap_future(engine.loop.pause(PauseMode(mode)))
+    return {"status": "paused"}
+
+
+@router.post("/resume")
+async def resume(engine: EngineParam) -> dict[str, str]:
+    """Step again; frozen and queued requests go on."""
+    await asyncio.wrap_future(engine.loop.resume())
+    return {"status": "resumed"}
+
+
+@router.get("/is_paused")
+async def is_paused(engine: EngineParam) -> dict[str, bool]:
+    """True when no step is made."""
+    return {"is_paused": engine.loop.paused}
+
+
+@router.post("/init_weight_transfer_engine")
+async def init_weight_transfer(body: InitTransferRequest, engine: EngineParam) -> dict[str, str]:
+    """Meet the trainer; answers when all ranks have come."""
+    info = body.init_info
+    if info.rank_offset >= info.world_size:
+        raise InvalidRequestError("init_info", "rank_offset must be below world_size")
+    timeout_s = info.timeout_s or engine.settings.weight_transfer_timeout_s
+    await engine.weights.connect(Rendezvous(info.master_address, info.master_port, info.rank_offset, info.world_size, timeout_s))
+    return {"message": "Weight transfer initialized"}
+
+
+@router.post("/start_weight_update")
+async def start_weight_update(engine: EngineParam) -> dict[str, str]:
+    """Begin collecting."""
+    await engine.weights.start()
+    return {"message": "Weight update started"}
+
+
+@router.post("/update_weights")
+async def update_weights(body: UpdateWeightsRequest, engine: EngineParam) -> dict[str, str]:
+    """Collect tensors: from the trainer's broadcasts, which must be under way, or from a file."""
+    info = body.update_info
+    if info.weights_path is not None:
+        await engine.weights.read(Path(info.weights_path))
+    else:
+        await engine.weights.receive(_specs(info), info.timeout_s)
+    return {"message": "Weights updated"}
+
+
+@router.post("/finish_weight_update")
+async def finish_weight_update(body: FinishUpdateRequest, engine: EngineParam) -> dict[str, str]:
+    """Put what was collected in place, under its version, between two steps."""
+    await engine.weights.finish(body.weight_version)
+    return {"message": "Weight update finished"}
+
+
+@router.post("/update_weight_version")
+async def update_weight_version(body: NewVersionRequest, engine: EngineParam) -> dict[str, str]:
+    """Rename the version that is served."""
+    await engine.weights.rename(body.new_version)
+    return {"message": "Weight version updated", "new_version": body.new_version}
+
+
+@router.get("/weight_info")
+async def weight_info(engine: EngineParam) -> dict[str, Any]:
+    """Version and checksum of the base weights."""
+    return {
+        "weight_version": engine.loop.version,
+        "checksum": await engine.weights.checksum(),
+        "dtype": "float32",
+        "parameters": engine.weights.parameters,
+    }
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(engine: EngineParam) -> dict[str, Any]:  # noqa: ARG001
+    """Nothing to reset: this server reads every prompt anew."""
+    return {"message": "No prefix cache is kept", "entries": 0}
+
+
+@router.get("/get_world_size")
+async def get_world_size() -> dict[str, int]:
+    """Ranks that this node takes in a weight transfer."""
+    return {"world_size": 1}
+
+
+def _specs(info: UpdateInfo) -> list[TensorSpec]:
+    if info.packed:
+        raise InvalidRequestError("update_info", "packed transfers are not supported: broadcast tensor by tensor")
+    if not info.names or not len(info.names) == len(info.dtype_names) == len(info.shapes):
+        raise InvalidRequestError("update_info", "names, dtype_names and shapes must be lists of the same length")
+    for dtype in info.dtype_names:
+        torch_dtype(dtype)
+    rows = zip(info.names, info.dtype_names, info.shapes, strict=True)
+    return [TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in rows]

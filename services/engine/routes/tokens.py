@@ -1,0 +1,71 @@
+"""Token ids in and out: `/inference/v1/generate`, `/tokenize`, `/detokenize`."""
+
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.outputs import Choice
+from services.engine.engine import Engine
+from services.engine.routes.chat import render_chat, spans_json
+from services.engine.routes.errors import json_response
+from services.engine.routes.exchange import collect, engine_of
+from services.engine.routes.logprobs import LogprobFormat
+from services.engine.routes.params import generate_params
+from services.engine.routes.schemas import DetokenizeRequest, GenerateRequest, TokenizeRequest
+
+router = APIRouter()
+EngineParam = Annotated[Engine, Depends(engine_of)]
+
+
+@router.post("/inference/v1/generate")
+async def generate(body: GenerateRequest, request: Request, engine: EngineParam) -> Response:
+    """Generate from ids; the answer says which weights produced which tokens."""
+    if body.stream:
+        raise InvalidRequestError("stream", "this route does not stream; use /v1/completions with token ids")
+    engine.check_ids(body.token_ids, "token_ids")
+    params = generate_params(body, engine.settings.max_model_len)
+    formats = LogprobFormat(engine.tokenizer)
+    generation = engine.generate([body.token_ids], [params], body.model)
+    answer = (await collect(request, generation, 1, params.n))[0]
+    shape: dict[str, Any] = {
+        "request_id": body.request_id or uuid.uuid4().hex,
+        "choices": [_choice(choice, formats, logprobs=params.logprobs is not None) for choice in answer.choices],
+        "prompt_logprobs": None if params.prompt_logprobs is None else formats.prompt(answer.scores),
+    }
+    return json_response(shape)
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
+    """Ids of `prompt`, or of `messages` as the chat route would render them."""
+    engine.adapters.resolve(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("prompt", "give either prompt or messages")
+    if body.messages is not None:
+        ids = render_chat(engine, body)
+    else:
+        ids = engine.tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+    shape: dict[str, Any] = {"count": len(ids), "max_model_len": engine.settings.max_model_len, "tokens": ids}
+    shape["token_strs"] = [engine.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    return json_response(shape)
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, engine: EngineParam) -> Response:
+    """Text of ids, special tokens included."""
+    engine.adapters.resolve(body.model)
+    engine.check_ids(body.tokens, "tokens")
+    return json_response({"prompt": engine.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+
+def _choice(choice: Choice, formats: LogprobFormat, *, logprobs: bool) -> dict[str, Any]:
+    return {
+        "index": choice.index,
+        "token_ids": [token.token_id for token in choice.tokens],
+        "logprobs": formats.generate(choice.tokens) if logprobs else None,
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+        "weight_versions": spans_json(choice),
+    }

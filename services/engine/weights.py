@@ -1,0 +1,169 @@
+"""New base weights: collected beside the live ones, then put in place at once between two steps.
+
+Nothing is ever computed on half-updated weights, and a trainer that dies in mid-transfer changes nothing.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from services.engine.domain.errors import WeightTransferError, WeightUpdateError
+from services.engine.gloo import GlooReceiver, Rendezvous
+from services.engine.loop import GenerationLoop
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor that will come: Hugging Face name, dtype name as in torch, shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class WeightSync:
+    """The update routes' state: rendezvous, start, any number of transfers, finish. One caller at a time."""
+
+    def __init__(self, model: nn.Module, loop: GenerationLoop) -> None:
+        # state_dict has tied weights under both names; both lead to the one live tensor.
+        self._live: dict[str, Tensor] = dict(model.state_dict())
+        self._loop = loop
+        self._busy = asyncio.Lock()
+        self._receiver: GlooReceiver | None = None
+        self._staged: dict[str, Tensor] | None = None
+        self._checksum: str | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, tied ones counted once."""
+        return sum(tensor.numel() for tensor in {t.data_ptr(): t for t in self._live.values()}.values())
+
+    async def connect(self, meeting: Rendezvous) -> None:
+        """Meet the trainer; an earlier connection is dropped. Raises `WeightTransferError`."""
+        async with self._busy:
+            self._receiver = None
+            self._receiver = await asyncio.to_thread(GlooReceiver.join, meeting)
+        log.info("weight_transfer_connected", host=meeting.host, port=meeting.port, rank=meeting.rank)
+
+    async def start(self) -> None:
+        """Begin an update; what an unfinished one had collected is dropped."""
+        async with self._busy:
+            self._staged = {}
+
+    async def receive(self, specs: Sequence[TensorSpec], timeout_s: float | None) -> None:
+        """Take tensors from the trainer. Raises `WeightUpdateError`, `WeightTransferError`."""
+        async with self._busy:
+            staged = self._started()
+            if self._receiver is None:
+                raise WeightUpdateError("no trainer is connected: call /init_weight_transfer_engine first")
+            for spec in specs:
+                self._check(spec.name, spec.shape)
+            receiver = self._receiver
+            receiver.timeout_s = timeout_s or receiver.timeout_s
+            try:
+                staged |= await asyncio.to_thread(_receive_all, receiver, specs)
+            except WeightTransferError:
+                self._receiver, self._staged = None, None
+                raise
+
+    async def read(self, path: Path) -> None:
+        """Take tensors from a safetensors file or a directory of them. Raises `WeightUpdateError`."""
+        async with self._busy:
+            staged = self._started()
+            tensors = await asyncio.to_thread(_read_all, path)
+            for name, tensor in tensors.items():
+                self._check(name, tuple(tensor.shape))
+            staged |= tensors
+
+    async def finish(self, version: str) -> None:
+        """Put the collected weights in place and name them. Takes effect between two steps, also while paused."""
+        async with self._busy:
+            staged = self._started()
+            if not staged:
+                raise WeightUpdateError("nothing was transferred since /start_weight_update")
+            await asyncio.wrap_future(self._loop.call(lambda: self._put_in_place(staged, version)))
+            self._staged = None
+        log.info("weights_updated", version=version, tensors=len(staged))
+
+    async def rename(self, version: str) -> None:
+        """Change the version's name alone."""
+        async with self._busy:
+            await asyncio.wrap_future(self._loop.call(lambda: self._name(version)))
+
+    async def checksum(self) -> str:
+        """SHA-256 over (name, shape, float32 bytes) of all weights in order of name."""
+        async with self._busy:
+            if self._checksum is None:
+                self._checksum = await asyncio.to_thread(_checksum, self._live)
+            return self._checksum
+
+    def _started(self) -> dict[str, Tensor]:
+        if self._staged is None:
+            raise WeightUpdateError("no weight update is in progress: call /start_weight_update first")
+        return self._staged
+
+    def _check(self, name: str, shape: tuple[int, ...]) -> None:
+        live = self._live.get(name)
+        if live is None:
+            raise WeightUpdateError(f"the model has no weight {name!r}")
+        if tuple(live.shape) != shape:
+            raise WeightUpdateError(f"weight {name!r} has shape {tuple(live.shape)}, not {shape}")
+
+    def _put_in_place(self, staged: dict[str, Tensor], version: str) -> None:
+        with torch.no_grad():
+            for name, tensor in staged.items():
+                self._live[name].copy_(tensor)
+        self._checksum = None
+        self._name(version)
+
+    def _name(self, version: str) -> None:
+        self._loop.version = version
+
+
+def _receive_all(receiver: GlooReceiver, specs: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    return {spec.name: receiver.receive(torch_dtype(spec.dtype), spec.shape) for spec in specs}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """`float32`, `torch.bfloat16`, … Raises `WeightUpdateError`."""
+    dtypes: dict[str, torch.dtype] = {
+        "float32": torch.float32,
+        "float16": torch.float16,
+        "bfloat16": torch.bfloat16,
+        "float64": torch.float64,
+    }
+    dtype = dtypes.get(name.removeprefix("torch."))
+    if dtype is None:
+        raise WeightUpdateError(f"dtype {name!r} cannot be transferred; use one of {', '.join(dtypes)}")
+    return dtype
+
+
+def _read_all(path: Path) -> dict[str, Tensor]:
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    tensors: dict[str, Tensor] = {}
+    try:
+        for file in files:
+            tensors |= load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise WeightUpdateError(f"weights at {path} cannot be read: {error}") from error
+    if not tensors:
+        raise WeightUpdateError(f"there are no safetensors files at {path}")
+    return tensors
+
+
+def _checksum(live: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(live):
+        digest.update(f"{name}{tuple(live[name].shape)}".encode())
+        digest.update(live[name].detach().contiguous().numpy().data)
+    return digest.hexdigest()
