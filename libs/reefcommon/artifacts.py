@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -151,8 +151,9 @@ def staged(destination: Path) -> Iterator[Path]:
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     for leftover in destination.parent.glob(".partial-*"):
-        if leftover.stat().st_mtime < time.time() - _PARTIAL_KEPT_S:
-            shutil.rmtree(leftover, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process has just put it in place
+            if leftover.stat().st_mtime < time.time() - _PARTIAL_KEPT_S:
+                shutil.rmtree(leftover, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix=".partial-", dir=destination.parent))
     try:
         yield directory

@@ -1,0 +1,1 @@
+"""The publisher: verdicts and commands in, release heads moved, serving nodes synced, releases out."""

@@ -1,0 +1,126 @@
+"""Composition root of the publisher: settings -> adapters -> handlers -> routes -> application."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import structlog
+from faststream.kafka import KafkaBroker, KafkaRouter
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+
+from reefcommon import topics
+from reefcommon.artifacts import ArtifactStore
+from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefcommon.config import ServeConfig
+from reefcommon.events import utc_now
+from reefcommon.heads_redis import RedisReleaseHeads
+from reefcommon.ops import Health, ops_app
+from reefcommon.rotation import RedisRotation
+from reefcommon.serving import HttpServingNode, ServingNode
+from reefcommon.settings import SystemSettings
+from services.publisher.fleet import Fleet
+from services.publisher.handlers import Handlers
+from services.publisher.kafka_log import KafkaReleaseLog
+from services.publisher.publication import Publication
+from services.publisher.redis_works import RedisWorks
+from services.publisher.settings import Settings
+from services.publisher.upkeep import Upkeep
+
+log = structlog.get_logger()
+
+GROUP = "publisher"
+
+
+def routes(handlers: Handlers) -> KafkaRouter:
+    """The arrivals of this service."""
+    return KafkaRouter(
+        handlers=(
+            route(handlers.on_evaluated, topics.EVALUATIONS, group=GROUP),
+            route(handlers.on_command, topics.COMMANDS, group=GROUP),
+        )
+    )
+
+
+def build(
+    config: ServeConfig,
+    system: SystemSettings,
+    settings: Settings,
+    redis: Redis,
+    store: ArtifactStore,
+    nodes: tuple[ServingNode, ...],
+    events: EventPublisher,
+    *,
+    now: Callable[[], datetime] = utc_now,
+) -> Upkeep:
+    """Everything but the outside systems, which are given."""
+    heads = RedisReleaseHeads(redis)
+    works = RedisWorks(redis, kept_s=settings.work_kept_s)
+    fleet = Fleet(
+        nodes=nodes,
+        store=store,
+        staging=Path(system.state_dir) / "staging",
+        base_model=system.model_name,
+        rotation=RedisRotation(redis),
+        stage_within_s=settings.stage_within_s,
+    )
+    publication = Publication(heads, works, fleet, events, now, config.serving.resident_adapters)
+    handlers = Handlers(config, heads, works, publication, events, now)
+    return Upkeep(handlers, publication, fleet, heads, KafkaReleaseLog(system.kafka_bootstrap), config.all_scenarios)
+
+
+def application(config: ServeConfig, system: SystemSettings, settings: Settings, redis: Redis, store: ArtifactStore) -> Starlette:
+    """The service as one ASGI application; its lifespan starts and stops the consumers and the upkeep."""
+    broker = kafka_broker(system, "publisher")
+    health = Health("publisher", broker=broker)
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        async with aiohttp.ClientSession() as session:
+            nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
+            upkeep = build(config, system, settings, redis, store, nodes, KafkaPublisher(broker))
+            broker.include_router(routes(upkeep.handlers))
+            show(health, upkeep)
+            running = asyncio.create_task(work(broker, upkeep, settings.reconcile_every_s))
+            running.add_done_callback(end_process)
+            yield
+            running.remove_done_callback(end_process)
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            await broker.stop()
+        await redis.aclose()
+
+    return ops_app(health, lifespan)
+
+
+async def work(broker: KafkaBroker, upkeep: Upkeep, every_s: float) -> None:
+    """Restore first, then take events: a verdict needs a head to be compared with."""
+    await broker.connect()
+    await upkeep.start()
+    await broker.start()
+    await upkeep.rounds(every_s)
+
+
+def end_process(task: asyncio.Task[None]) -> None:
+    """Upkeep never ends by itself: where it does, a fresh process is better than one that looks alive."""
+    log.error("upkeep_died", reason=repr(None if task.cancelled() else task.exception()))
+    signal.raise_signal(signal.SIGTERM)
+
+
+def show(health: Health, upkeep: Upkeep) -> None:
+    """What `/readyz` and `/status` say."""
+
+    async def restored() -> str | None:
+        return None if upkeep.ready else "the release heads are being restored from the log"
+
+    async def kept() -> str | None:
+        return upkeep.last_error or None
+
+    health.checks.update(restored=restored, upkeep=kept)
+    health.facts.update(nodes=lambda: [node.url for node in upkeep.fleet.nodes], scenarios=lambda: list(upkeep.scenarios))

@@ -1,0 +1,65 @@
+"""The release log from its beginning: what the heads are rebuilt from."""
+
+from dataclasses import dataclass
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from pydantic import TypeAdapter, ValidationError
+
+from reefcommon import topics
+from reefcommon.errors import Unavailable
+from reefcommon.events import Event, Publication
+
+log = structlog.get_logger()
+
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Publication)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaReleaseLog:
+    """`reef.releases.v1` as it is at the moment of the call, without a consumer group."""
+
+    bootstrap: str
+
+    async def read(self) -> list[Event]:
+        """Every event, in order within a scenario. Raises Unavailable where the broker does not answer."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=[address.strip() for address in self.bootstrap.split(",")],
+            client_id="reef-publisher-replay",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        try:
+            await consumer.start()
+            return await _drain(consumer)
+        except KafkaError as error:
+            raise Unavailable(f"cannot read {topics.RELEASES.name} from {self.bootstrap}: {error!r}") from error
+        finally:
+            await consumer.stop()
+
+
+async def _drain(consumer: AIOKafkaConsumer) -> list[Event]:
+    name = topics.RELEASES.name
+    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or await _partitions(consumer))]
+    consumer.assign(partitions)
+    await consumer.seek_to_beginning(*partitions)
+    ends = await consumer.end_offsets(partitions)
+    events: list[Event] = []
+    while any([await consumer.position(partition) < ends[partition] for partition in partitions]):
+        for records in (await consumer.getmany(timeout_ms=1000)).values():
+            for record in records:
+                try:
+                    events.append(_EVENTS.validate_json(record.value))
+                except ValidationError as error:
+                    log.error("release_event_unreadable", partition=record.partition, offset=record.offset, reason=str(error))
+    return events
+
+
+async def _partitions(consumer: AIOKafkaConsumer) -> set[int]:
+    """Metadata of a topic that was not asked for comes with the first full refresh."""
+    await consumer.topics()
+    found: set[int] | None = consumer.partitions_for_topic(topics.RELEASES.name)
+    if not found:
+        raise Unavailable(f"topic {topics.RELEASES.name} does not exist yet")
+    return found

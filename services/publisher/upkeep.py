@@ -1,0 +1,167 @@
+"""What the publisher does unasked: rebuild the heads from the log, create what the configuration names, keep every node in step."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from reefcommon.errors import Conflict, ReefError, Transient, Unavailable
+from reefcommon.events import Event, Release
+from reefcommon.releases import ReleaseHeads
+from reefcommon.serving import ServingNode
+from services.publisher.domain.releases import resident
+from services.publisher.domain.replay import replay
+from services.publisher.fleet import Fleet, Loaded
+from services.publisher.handlers import Handlers
+from services.publisher.publication import Publication, is_release_of
+
+log = structlog.get_logger()
+
+STAGED_KEPT_S = 600.0
+
+
+class ReleaseLog(Protocol):
+    """The log that the heads are a projection of."""
+
+    async def read(self) -> list[Event]:
+        """Every event of it. Raises Unavailable where it does not answer."""
+
+
+async def rebuild(log_of_releases: ReleaseLog, heads: ReleaseHeads) -> int:
+    """Bring the heads up to the log; what they hold already stays as it is. Returns how many releases were missing."""
+    state = replay(await log_of_releases.read())
+    missing = 0
+    for release in state.chains():
+        waiting = {pending.release_id for pending in await heads.pending(release.scenario)}
+        if await heads.release(release.scenario, release.release_id) is not None and release.release_id not in waiting:
+            continue
+        try:
+            await heads.advance(release)
+        except Conflict as error:
+            log.error("release_log_and_heads_differ", scenario=release.scenario, release=release.release_id, reason=str(error))
+            continue
+        missing += 1
+    for pending in state.pending.values():
+        await heads.put_pending(pending)
+    if missing:
+        log.warning("heads_rebuilt", releases=missing)
+    return missing
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """The start of the service, and its rounds."""
+
+    handlers: Handlers
+    publication: Publication
+    fleet: Fleet
+    heads: ReleaseHeads
+    log_of_releases: ReleaseLog
+    scenarios: tuple[str, ...]
+    ready: bool = False
+    last_error: str = ""
+    _resuming: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self) -> None:
+        """Everything that must be so before events are taken."""
+        await patiently(self._restore)
+        self.ready = True
+
+    async def _restore(self) -> None:
+        await rebuild(self.log_of_releases, self.heads)
+        for scenario in self.scenarios:
+            await self.handlers.create(scenario)
+
+    async def rounds(self, every_s: float) -> None:
+        """Resume what was interrupted, then compare the nodes with the heads for ever."""
+        resumed = asyncio.create_task(patiently(self.handlers.resume))
+        self._resuming.add(resumed)
+        resumed.add_done_callback(self._resuming.discard)
+        while True:
+            try:
+                await self.round()
+                self.last_error = ""
+            except ReefError as error:
+                if str(error) != self.last_error:
+                    log.warning("upkeep_failed", reason=str(error))
+                self.last_error = str(error)
+            await asyncio.sleep(every_s)
+
+    async def round(self) -> None:
+        """Load what is missing, unload what is too much, and put nodes back that serve again."""
+        known = await self.heads.scenarios()
+        if any(scenario not in known for scenario in self.scenarios):
+            await self._restore()  # the store was emptied while we ran
+        loaded = await self.fleet.loaded()
+        chains = {s: await self.heads.chain(s, limit=self.publication.resident_adapters) for s in await self.heads.scenarios()}
+        kept_contents: set[str] = set()
+        for scenario in chains:
+            kept = await self.publication.kept(scenario)
+            kept_contents.update(kept.values())
+            if any(_too_many(scenario, names, kept) for names in loaded.values()):
+                await self.publication.tidy(scenario, loaded=loaded)
+        await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
+        await asyncio.to_thread(self._sweep, kept_contents | {release.content_id for chain in chains.values() for release in chain})
+
+    async def _keep(self, node: ServingNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
+        names = loaded[node.url]
+        if isinstance(names, Unavailable):
+            await self.fleet.set_apart(node.url, str(names))
+            return
+        was_apart = node.url in await self.fleet.rotation.apart()
+        try:
+            for scenario, chain in chains.items():
+                wanted = resident(chain, self.publication.resident_adapters)
+                for name, content in wanted.items():
+                    if name not in names:
+                        await self._load(node, chain[0], name, content)
+                if was_apart and chain[0].adapter not in wanted.keys() - names:
+                    await self.fleet.probe(node, chain[0].adapter)
+                if was_apart and _too_many(scenario, set(await node.models()), await self.publication.kept(scenario)):
+                    return  # it still refuses to unload: the reason stands
+        except ReefError as error:
+            await self.fleet.set_apart(node.url, str(error))
+        else:
+            await self.fleet.put_back(node.url)
+
+    async def _load(self, node: ServingNode, head: Release, name: str, content: str) -> None:
+        started = time.perf_counter()
+        if name == head.adapter:
+            await self.fleet.set_apart(node.url, f"{node.url} does not hold {name} yet")
+        await self.fleet.hold(node, name, await self.fleet.fetch(head.scenario, content))
+        duration_ms = (time.perf_counter() - started) * 1000
+        log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
+        if name == head.adapter:
+            await self.publication.synced(head.scenario, head.release_id, head.load_id, node.url, name, duration_ms)
+
+    def _sweep(self, kept: set[str]) -> None:
+        """Remove staged files that no resident release needs. A node may read an adapter's files again as long as it is loaded."""
+        if not self.fleet.staging.is_dir():
+            return
+        for path in self.fleet.staging.iterdir():
+            with suppress(FileNotFoundError):
+                if path.name not in kept and path.stat().st_mtime < time.time() - STAGED_KEPT_S:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _too_many(scenario: str, names: set[str] | Unavailable, kept: dict[str, str]) -> bool:
+    return isinstance(names, set) and any(is_release_of(scenario, name) for name in names - kept.keys())
+
+
+async def patiently(effect: Callable[[], Awaitable[None]]) -> None:
+    """Repeat until no outside system is away any more."""
+    delay_s = 0.2
+    while True:
+        try:
+            await effect()
+        except Transient as error:
+            log.warning("outside_system_unavailable", reason=str(error))
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, 5.0)
+        else:
+            return

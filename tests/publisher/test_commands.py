@@ -1,0 +1,187 @@
+"""What people ask of the chain: roll back, promote, review."""
+
+import asyncio
+import time
+
+import pytest
+
+from reefcommon.config import parse
+from reefcommon.events import PromoteRequested, ReleasePending, ReleasePublished, ReleaseRejected, RollbackRequested, utc_now
+from services.publisher.domain.releases import needs_review
+from tests.publisher.conftest import REVIEWED, World
+from tests.publisher.fakes import Fuse, Killed, evaluated
+
+pytestmark = pytest.mark.redis
+
+
+def rollback(release_id: str, command: str = "cmd-1") -> RollbackRequested:
+    return RollbackRequested(event_id=command, at=utc_now(), scenario="default", release_id=release_id)
+
+
+def promote(release_id: str, command: str = "cmd-1") -> PromoteRequested:
+    return PromoteRequested(event_id=command, at=utc_now(), scenario="default", release_id=release_id)
+
+
+async def test_a_rollback_is_a_new_release_with_an_old_content(world: World) -> None:
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "a")
+    new = await world.publish(upkeep, "b")
+    loads = [list(node.loads) for node in world.nodes]
+    started = time.perf_counter()
+    for _ in range(2):
+        await world.command(upkeep, rollback(old.release_id))
+    assert time.perf_counter() - started < 2
+    head = await world.head()
+    assert (head.parent_id, head.operation, head.sequence) == (new.release_id, "rollback", new.sequence + 1)
+    assert (head.content_id, head.contents, head.adapter) == (old.content_id, old.contents, old.adapter)
+    assert head.release_id not in {old.release_id, new.release_id}
+    assert [list(node.loads) for node in world.nodes] == loads, "a resident adapter is used as it is"
+    assert world.events.of(ReleasePublished)[-1].command_id == "cmd-1"
+    assert len(await world.heads.chain("default")) == 4
+
+
+async def test_a_rollback_to_what_was_unloaded_long_ago(world: World) -> None:
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "old")
+    for i in range(4):
+        await world.publish(upkeep, f"later-{i}")
+    assert all(old.adapter not in node.adapters for node in world.nodes)
+    await world.command(upkeep, rollback(old.release_id))
+    assert (await world.head()).adapter == old.adapter
+    assert all(old.adapter in node.adapters for node in world.nodes)
+    await upkeep.round()
+    assert all(old.adapter in node.adapters for node in world.nodes)
+
+
+async def test_a_rollback_to_the_base_model(world: World) -> None:
+    upkeep = await world.started()
+    root = await world.head()
+    await world.publish(upkeep, "a")
+    await world.command(upkeep, rollback(root.release_id))
+    head = await world.head()
+    assert (head.kind, head.adapter, head.contents) == ("base", None, {"base": "base"})
+    after = await world.publish(upkeep, "c")
+    assert after.parent_id == head.release_id
+
+
+@pytest.mark.parametrize("what", ["unknown", "head", "pending"])
+async def test_a_rollback_that_leads_nowhere(world: World, what: str) -> None:
+    world.config = REVIEWED
+    upkeep = await world.started()
+    await upkeep.handlers.on_evaluated(evaluated("default", (await world.head()).release_id))
+    target = {
+        "unknown": "r7-abcdef",
+        "head": (await world.head()).release_id,
+        "pending": (await world.heads.pending("default"))[0].release_id,
+    }[what]
+    await world.command(upkeep, rollback(target))
+    [event] = world.events.of(ReleaseRejected)
+    assert (event.outcome, event.command_id) == ("aborted", "cmd-1")
+    words = {"unknown": "not in the chain", "head": "is the head already", "pending": "promote it instead"}[what]
+    assert words in event.reason
+    assert len(await world.heads.chain("default")) == 1
+
+
+async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: World) -> None:
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "a")
+    await world.publish(upkeep, "b")
+    inner = upkeep.publication.heads._inner  # type: ignore[attr-defined]
+    original, rivals = inner.advance, iter("cd")
+
+    async def overtaken(release: object) -> None:
+        seed = next(rivals, None)
+        if seed is not None:
+            await world.publish(await world.started(), seed)
+        await original(release)
+
+    inner.advance = overtaken
+    await world.command(upkeep, rollback(old.release_id))
+    chain = await world.heads.chain("default")
+    assert [release.operation for release in chain] == ["rollback", "training", "training", "training", "training", "creation"]
+    assert chain[0].contents == old.contents
+    assert all(old.adapter in node.adapters for node in world.nodes)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("effect", range(14))
+async def test_a_rollback_killed_at_any_effect(world: World, effect: int, when: str) -> None:
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "a")
+    await world.publish(upkeep, "b")
+    fuse = Fuse(left=effect, after=when == "after")
+    try:
+        await world.command(world.process(fuse), rollback(old.release_id))
+    except Killed:
+        survivor = await world.started()
+        await survivor.handlers.resume()
+        await world.command(survivor, rollback(old.release_id))
+    else:
+        assert effect >= len(fuse.calls)
+    chain = await world.heads.chain("default")
+    assert [release.operation for release in chain] == ["rollback", "training", "training", "creation"]
+    assert {event.event_id for event in world.events.of(ReleasePublished)} == {release.release_id for release in chain}
+
+
+async def test_a_winner_in_review_mode_waits(world: World) -> None:
+    """H4: the head is unchanged and nodes and clients see nothing until it is promoted."""
+    world.config = REVIEWED
+    upkeep = await world.started()
+    root = await world.head()
+    event = evaluated("default", root.release_id)
+    for _ in range(2):
+        await upkeep.handlers.on_evaluated(event)
+    assert await world.head() == root
+    assert all(not node.loads for node in world.nodes)
+    [pending] = await world.heads.pending("default")
+    assert [sent.release for sent in world.events.of(ReleasePending)] == [pending]
+    await world.command(upkeep, promote(pending.release_id))
+    head = await world.head()
+    assert (head.release_id, head.operation, head.candidate_id) == (pending.release_id, "promote", event.candidate.event_id)
+    assert await world.heads.pending("default") == []
+    assert all(list(node.adapters) == [head.adapter] for node in world.nodes)
+    await world.command(upkeep, promote(pending.release_id))
+    await world.command(upkeep, promote(pending.release_id, "cmd-2"))
+    assert len(await world.heads.chain("default")) == 2
+    assert [(event.command_id, event.outcome) for event in world.events.of(ReleaseRejected)] == [("cmd-2", "aborted")]
+
+
+async def test_a_promotion_that_comes_too_late(world: World) -> None:
+    world.config = REVIEWED
+    upkeep = await world.started()
+    root = await world.head()
+    first, second = (evaluated("default", root.release_id, seed) for seed in "ab")
+    for event in (first, second):
+        await upkeep.handlers.on_evaluated(event)
+    by_candidate = {release.candidate_id: release for release in await world.heads.pending("default")}
+    await world.command(upkeep, promote(by_candidate[first.candidate.event_id].release_id))
+    head = await world.head()
+    await world.command(upkeep, promote(by_candidate[second.candidate.event_id].release_id, "cmd-2"))
+    assert await world.head() == head
+    [event] = world.events.of(ReleaseRejected)
+    assert (event.outcome, event.candidate_id, event.command_id) == ("conflicted", second.candidate.event_id, "cmd-2")
+    assert await world.heads.pending("default") == []
+
+
+async def test_two_promotions_at_once(world: World) -> None:
+    world.config = REVIEWED
+    upkeep = await world.started()
+    root = await world.head()
+    for seed in "ab":
+        await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, seed))
+    waiting = await world.heads.pending("default")
+    await asyncio.gather(*(world.command(world.process(), promote(release.release_id, f"cmd-{release.release_id}")) for release in waiting))
+    assert len(await world.heads.chain("default")) == 2
+    assert [event.outcome for event in world.events.of(ReleaseRejected)] == ["conflicted"]
+    for node in world.nodes:
+        assert list(node.adapters) == [(await world.head()).adapter]
+
+
+def test_whose_winners_wait() -> None:
+    config = parse(
+        "reef:\n"
+        "- {recipe: 'a:A', scenario: one, review: manual}\n- {recipe: 'b:B', scenario: one}\n"
+        "- {recipe: 'a:A', scenario: two}\nscenarios: [three]\n"
+    )
+    asked = [("one", "a:A"), ("one", "b:B"), ("one", "stranger"), ("two", "a:A"), ("two", "stranger"), ("three", "stranger")]
+    assert [needs_review(config, *pair) for pair in asked] == [True, False, True, False, False, False]
