@@ -6,6 +6,7 @@ A tree is a plain tuple: applying a proposal makes a new tuple, reverting one me
 Two neighbours hold the rest: `reefcommon.harness_admission` (what is refused) and `reefcommon.harness_files` (how a tree is stored).
 """
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -19,6 +20,9 @@ from reefcommon.recipe import Decision, EvaluationPlan, Recipe
 EntryKind = Literal["config", "rules", "agent_command", "skill", "code_extension"]
 ENTRY_KINDS: tuple[EntryKind, ...] = get_args(EntryKind)
 Operation = Literal["create", "update", "remove"]
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""What an id or a name is, as a whole (`fullmatch`): it becomes a file name, so no path, no newline, no hidden file."""
 
 MAX_REJECTED = 25
 """How many of its last rejected proposals a recipe is shown."""

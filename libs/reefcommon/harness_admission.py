@@ -4,17 +4,15 @@ Reasons name the place (mutation 2, entry 5, field `text`) and the rule. They ne
 a reason goes into events, logs and consoles, and what was refused may be a credential.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from reefcommon.harness import ENTRY_KINDS, Entry, EntryKind, Inadmissible, Mutation, Tree, apply
+from reefcommon.harness import ENTRY_KINDS, NAME_PATTERN, Entry, EntryKind, Inadmissible, Mutation, Tree, apply
 from reefcommon.harness_text import value_objection
 
-NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 MAX_NAME_CHARS = 64
 MAX_DESCRIPTION_CHARS = 1024
 MAX_ENTRIES = 200

@@ -17,7 +17,7 @@ from typing import Any
 
 from reefcommon.artifacts import hash_tree, safe_path
 from reefcommon.errors import Poison
-from reefcommon.harness import ENTRY_KINDS, Entry, Inadmissible, Tree
+from reefcommon.harness import ENTRY_KINDS, NAME_PATTERN, Entry, Inadmissible, Tree
 
 TREE_NAME = "harness.json"
 FORMAT = 1
@@ -100,8 +100,8 @@ def _entry(item: Mapping[str, Any]) -> Entry:
 
 def _named_file(entry: Entry) -> tuple[str, bytes]:
     name, text = entry.config["name"], entry.config["text"].strip() + "\n"
-    if "/" in name:
-        raise Inadmissible("a name with a path in it")
+    if NAME_PATTERN.fullmatch(name) is None:
+        raise Inadmissible("a name that cannot be a file name")
     if entry.kind == "code_extension":
         return f"extensions/{name}.ts", text.encode()
     # A JSON string is a YAML string, so a description cannot end the front matter or start another key.
@@ -115,8 +115,8 @@ def _merged_config(entries: list[Entry]) -> dict[str, dict[str, Any]]:
     for entry in entries:
         if entry.kind == "config":
             target = entry.config["target"]
-            if "/" in target:
-                raise Inadmissible("a target with a path in it")
+            if NAME_PATTERN.fullmatch(target) is None:
+                raise Inadmissible("a target that cannot be a file name")
             merged[target] = _deep_merge(merged.get(target, {}), entry.config["values"])
     return merged
 

@@ -191,7 +191,7 @@ class Handlers:
     async def _submit(self, binding: Binding, job: Job) -> None:
         base = await self._base_tree(job)
         try:
-            tree = admit(base, job.mutations, self.adapter)
+            tree = await asyncio.to_thread(admit, base, job.mutations, self.adapter)
         except Inadmissible as error:
             await self._close(binding, job, "refused", str(error))
             return

@@ -1,0 +1,102 @@
+"""What the harness tests share: samples, releases, verdicts, and the service on a real ledger and a real artifact store."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from recipes.feedback_rules.recipe import FeedbackRulesKnobs, FeedbackRulesRecipe
+from reefcommon.artifacts_git import GitArtifactStore
+from reefcommon.events import CandidateProposed, Evaluation, Event, Release, ReleasePending, ReleasePublished, ReleaseRejected, SampleReady
+from reefcommon.releases import next_contents
+from services.harness.app import build
+from services.harness.domain import Binding
+from services.harness.sqlite import SqliteLedger
+from services.harness.worker import Patience
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SCENARIO = "default"
+GREET = "Please greet me with Hello first."
+BINDING = Binding(
+    SCENARIO,
+    "recipes.feedback_rules.recipe:FeedbackRulesRecipe",
+    FeedbackRulesRecipe(FeedbackRulesKnobs(batch_size=3, min_agreement=3)),
+)
+
+
+def sample(number, feedback=GREET, score=0.0, scenario=SCENARIO, **fields) -> SampleReady:
+    return SampleReady(
+        event_id=f"smp-{number}",
+        at=AT,
+        scenario=scenario,
+        record_ids=(f"rec-{number}",),
+        score=score,
+        feedback=feedback,
+        messages=({"role": "user", "content": "hi"}, {"role": "assistant", "content": "what"}),
+        recorded_at=AT,
+        **fields,
+    )
+
+
+def base_release() -> Release:
+    return Release(
+        release_id="rel-0", scenario=SCENARIO, sequence=0, parent_id=None, kind="base", content_id="base",
+        operation="creation", load_id="inc:0", created_at=AT,
+    )  # fmt: skip
+
+
+def published(candidate: CandidateProposed | None, parent: Release, *, kind="harness", content="") -> ReleasePublished:
+    content_id = candidate.content_id if candidate else content
+    release = Release(
+        release_id=f"rel-{parent.sequence + 1}", scenario=SCENARIO, sequence=parent.sequence + 1, parent_id=parent.release_id, kind=kind,
+        content_id=content_id, contents=next_contents(parent, kind, content_id), operation="harness", load_id=f"inc:{parent.sequence + 1}",
+        candidate_id=candidate.event_id if candidate else None, created_at=AT, reason="it won",
+    )  # fmt: skip
+    return ReleasePublished(event_id=release.release_id, at=AT, scenario=SCENARIO, release=release)
+
+
+def first(release: Release) -> ReleasePublished:
+    return ReleasePublished(event_id=release.release_id, at=AT, scenario=SCENARIO, release=release)
+
+
+def pending(candidate: CandidateProposed, parent: Release) -> ReleasePending:
+    release = published(candidate, parent).release.model_copy(update={"release_id": "rel-pending"})
+    return ReleasePending(event_id=candidate.event_id, at=AT, scenario=SCENARIO, release=release)
+
+
+def rejected(candidate: CandidateProposed, outcome="rejected") -> ReleaseRejected:
+    evaluation = Evaluation(verdict="reject", policy="score_comparison", reason="it lost", head_release_id=candidate.base_release_id)
+    return ReleaseRejected(
+        event_id=f"rejected-{candidate.event_id}-{outcome}", at=AT, scenario=SCENARIO, outcome=outcome, reason="it lost",
+        candidate_id=candidate.event_id, evaluation=evaluation,
+    )  # fmt: skip
+
+
+@dataclass
+class Published:
+    """A publisher that keeps what it was given, repeats included."""
+
+    events: list[Event] = field(default_factory=list)
+
+    async def publish(self, event, topic, *, shard=None) -> None:
+        assert type(event) in topic.events
+        self.events.append(event)
+
+    def of(self, event_type) -> list:
+        """The distinct events of a type, in the order of their first arrival; a repeat must be equal."""
+        found = {}
+        for event in self.events:
+            if isinstance(event, event_type):
+                assert found.setdefault(event.event_id, event) == event
+        return list(found.values())
+
+
+def service(home: Path, publisher, *, bindings=(BINDING,), ledger=None, artifacts=None, max_attempts=3):
+    """The service's worker as production builds it, on the files under `home`."""
+    return build(
+        bindings,
+        ledger or SqliteLedger(home / "ledger.sqlite"),
+        artifacts or GitArtifactStore(home / "artifacts.git"),
+        publisher,
+        trees=home / "trees",
+        patience=Patience(first_delay_s=0.01, max_delay_s=0.02, max_attempts=max_attempts),
+    )

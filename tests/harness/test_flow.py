@@ -1,0 +1,143 @@
+"""Events through the routing table: in memory from sample to the second candidate, and once as a process on the real broker."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from faststream.kafka import KafkaBroker, TestKafkaBroker
+
+from reefcommon import topics
+from reefcommon.bus import KafkaPublisher, ensure_topics
+from reefcommon.events import CandidateProposed, StepCompleted
+from services.harness import app
+from tests.harness.support import BINDING, Published, base_release, first, published, sample, service
+
+ROOT = Path(__file__).parents[2]
+
+
+async def until(condition, timeout_s=20.0):
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
+    broker = KafkaBroker()
+    seen = Published()
+    worker = service(tmp_path, KafkaPublisher(broker))
+    broker.include_router(app.routes(worker.handlers))
+
+    @broker.subscriber(topics.CANDIDATES.name, group_id="evaluator-and-publisher")
+    async def judge(candidate: CandidateProposed) -> None:
+        await seen.publish(candidate, topics.CANDIDATES)
+
+    @broker.subscriber(topics.TRAINING.name, group_id="watcher")
+    async def watch(step: StepCompleted) -> None:
+        await seen.publish(step, topics.TRAINING)
+
+    async with TestKafkaBroker(broker):
+        publisher = KafkaPublisher(broker)
+        task = asyncio.create_task(worker.run())
+        await publisher.publish(first(base_release()), topics.RELEASES)
+        for number in (1, 2, 3):
+            await publisher.publish(sample(number, untrainable="no_token_ids"), topics.SAMPLES)
+        await until(lambda: len(seen.of(StepCompleted)) == 1)
+        (candidate,) = seen.of(CandidateProposed)
+        for number in (4, 5, 6):
+            await publisher.publish(sample(number, "Be brief."), topics.SAMPLES)
+        await asyncio.sleep(0.1)
+        assert seen.of(CandidateProposed) == [candidate]
+        await publisher.publish(published(candidate, base_release()), topics.RELEASES)
+        await until(lambda: len(seen.of(StepCompleted)) == 2)
+        assert [item.base_release_id for item in seen.of(CandidateProposed)] == ["rel-0", "rel-1"]
+        task.cancel()
+    assert worker.handlers.inbox.summary()[BINDING.key] == {"samples_used": 6, "jobs_selected": 1, "jobs_awaiting": 1}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def started(home, bootstrap, port):
+    env = {
+        **os.environ, "REEF_CONFIG": str(home / "serve.yaml"), "REEF_STATE_DIR": str(home), "REEF_KAFKA_BOOTSTRAP": bootstrap,
+        "REEF_HARNESS_PORT": str(port), "PYTHONPATH": f"{ROOT}:{ROOT / 'libs'}", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    log = (home / "harness.log").open("ab")
+    with log:
+        return await asyncio.create_subprocess_exec(sys.executable, "-m", "services.harness", env=env, cwd=ROOT, stderr=log)
+
+
+def get(port, path):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer:
+        return json.loads(answer.read())
+
+
+async def ready(port):
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                return await asyncio.to_thread(get, port, "/readyz")
+            except OSError:
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.broker
+async def test_the_process_killed_after_each_half_makes_each_candidate_once(kafka_bootstrap, tmp_path):
+    """Fed by the real broker, killed with SIGKILL while a verdict is due, started again, stopped with SIGTERM: two candidates, exit 0."""
+    await ensure_topics(kafka_bootstrap)
+    (tmp_path / "serve.yaml").write_text(f"reef:\n  recipe: {BINDING.dotted}\n  batch_size: 3\n  min_agreement: 3\n")
+    broker = KafkaBroker(kafka_bootstrap)
+    await broker.start()
+    publisher = KafkaPublisher(broker)
+    consumer = AIOKafkaConsumer(topics.CANDIDATES.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    port = free_port()
+    process = await started(tmp_path, kafka_bootstrap, port)
+    try:
+        await publisher.publish(first(base_release()), topics.RELEASES)
+        for number in (1, 2, 3):
+            await publisher.publish(sample(number), topics.SAMPLES)
+        async with asyncio.timeout(60):
+            one = CandidateProposed.model_validate_json((await consumer.getone()).value)
+        process.kill()
+        await process.wait()
+        for number in (4, 5, 6):
+            await publisher.publish(sample(number, "Be brief."), topics.SAMPLES)
+        await publisher.publish(published(one, base_release()), topics.RELEASES)
+        process = await started(tmp_path, kafka_bootstrap, port)
+        assert (await ready(port))["failures"] == {}
+        found = {one.event_id: one}
+        async with asyncio.timeout(60):
+            while len(found) < 2:
+                event = CandidateProposed.model_validate_json((await consumer.getone()).value)
+                assert found.setdefault(event.event_id, event) == event
+        assert [item.base_release_id for item in found.values()] == ["rel-0", "rel-1"]
+        counts = (await asyncio.to_thread(get, port, "/status"))["bindings"][BINDING.key]
+        assert counts == {"samples_used": 6, "jobs_selected": 1, "jobs_awaiting": 1}
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await process.wait() == 0, (tmp_path / "harness.log").read_text()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await consumer.stop()
+        await broker.stop()
+
+
+async def test_a_bad_setting_is_told_and_ends_the_process(tmp_path):
+    (tmp_path / "serve.yaml").write_text(f"reef:\n  recipe: {BINDING.dotted}\n  min_agreemnt: 3\n")
+    process = await started(tmp_path, "127.0.0.1:1", free_port())
+    async with asyncio.timeout(60):
+        assert await process.wait() == 2
+    assert "min_agreemnt" in (tmp_path / "harness.log").read_text()
