@@ -1,0 +1,76 @@
+"""`python -m services.gateway`."""
+
+import ipaddress
+import socket
+import sys
+
+import structlog
+import uvicorn
+
+from reefcommon import telemetry
+from reefcommon.errors import BadConfig
+from reefcommon.settings import SystemSettings
+from services.gateway.app import SERVICE, Gateway, build
+from services.gateway.settings import Settings
+
+log = structlog.get_logger()
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, and a word to the live tails that they have to end: they would hold up the stop until its deadline."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+        super().__init__(config)
+        self._gateway = gateway
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let exchanges finish within the deadline, then end the lifespan."""
+        self._gateway.fanout.close()
+        log.info("gateway_stopping", connections=len(self.server_state.connections), requests=len(self.server_state.tasks))
+        await super().shutdown(sockets)
+
+
+def address(settings: Settings) -> str:
+    """Where to listen: on loopback alone as long as no token is configured."""
+    if settings.tokens_file is not None or is_loopback(settings.host):
+        return settings.host
+    log.warning("listening_on_loopback_only", wanted=settings.host, reason="no gateway.tokens_file is set, so everybody would have access")
+    return "127.0.0.1"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def main() -> int:
+    """Run until SIGTERM."""
+    try:
+        system = SystemSettings.load()
+        settings = Settings.read(system)
+        telemetry.set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
+        gateway = build(system, settings)
+    except BadConfig as error:
+        sys.stderr.write(f"gateway cannot start: {error}\n")
+        return 2
+    config = uvicorn.Config(
+        gateway.app,
+        host=address(settings),
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=settings.drain_s,
+        loop="uvloop",
+        lifespan="on",
+    )
+    Server(config, gateway).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

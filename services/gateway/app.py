@@ -1,0 +1,163 @@
+"""Composition: settings -> adapters -> handlers -> application. Production and tests differ in the ports alone."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from reefcommon import config as serve_config
+from reefcommon.config import ServeConfig
+from reefcommon.events import utc_now
+from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.ops import Health
+from reefcommon.releases import ReleaseHeads
+from reefcommon.settings import SystemSettings
+from services.gateway import tokens
+from services.gateway.bodies import FilesystemBodies
+from services.gateway.control import control_app
+from services.gateway.domain.access import Access
+from services.gateway.domain.recent import Recent
+from services.gateway.domain.routing import RoutingTable
+from services.gateway.edge import Edge
+from services.gateway.engines import AiohttpEngines
+from services.gateway.experience import ExperienceReads
+from services.gateway.fanout import Fanout
+from services.gateway.handlers import BodyStore, CommandBus, Engines, Handlers, Ledger, Reads, RecordLog
+from services.gateway.inference import Inference
+from services.gateway.intake import Intake
+from services.gateway.kafka import KafkaRecordLog, ReleaseTail
+from services.gateway.lifecycle import Lifecycle
+from services.gateway.redis import RedisLedger
+from services.gateway.repeats import Repeats
+from services.gateway.routes import Desk
+from services.gateway.scenarios import Scenarios
+from services.gateway.settings import Settings
+from services.gateway.status import SystemStatus
+
+SERVICE = "gateway"
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything outside of the process."""
+
+    log: RecordLog
+    bodies: BodyStore
+    engines: Engines
+    heads: ReleaseHeads
+    ledger: Ledger
+    reads: Reads
+    commands: CommandBus
+    engine_rows: Callable[[], list[dict[str, Any]]] = list
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of one gateway, put together."""
+
+    edge: Edge
+    handlers: Handlers
+    scenarios: Scenarios
+    fanout: Fanout
+    health: Health
+
+    @property
+    def app(self) -> ASGIApp:
+        """What uvicorn serves."""
+        return self.edge
+
+
+def assemble(
+    settings: Settings,
+    system: SystemSettings,
+    ports: Ports,
+    *,
+    access: Access,
+    config: ServeConfig | None,
+    lifespan: Callable[["Gateway"], Callable[[Any], AbstractAsyncContextManager[None]]],
+) -> Gateway:
+    """A gateway on any ports."""
+    table, recent, fanout = RoutingTable(), Recent(), Fanout()
+    handlers = Handlers(
+        ports.log, table, ports.heads, ports.ledger, ports.reads, ports.commands, recent, utc_now, settings.command_timeout_s
+    )
+    scenarios = Scenarios(handlers, config)
+    intake = Intake(access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios)
+    inference = Inference(ports.engines, ports.log, ports.bodies, recent)
+    health = Health(SERVICE)
+    services = {
+        "experience": system.experience_url,
+        "trainer": system.trainer_url,
+        "harness": system.harness_url,
+        "evaluator": system.evaluator_url,
+        "publisher": system.publisher_url,
+    }
+    status = SystemStatus(health, table, services, ports.engine_rows)
+    desk = Desk(intake, scenarios, ports.reads, status, fanout, int(health.started_at))
+    edge = Edge(
+        intake=intake,
+        inference=inference,
+        repeats=Repeats(inference, ports.ledger, lease_s=settings.key_lease_s, wait_s=settings.read_timeout_s),
+        handlers=handlers,
+        max_body_bytes=settings.max_body_bytes,
+        memory_budget_bytes=settings.memory_budget_bytes,
+    )
+    gateway = Gateway(edge, handlers, scenarios, fanout, health)
+    edge.control = control_app(desk, health, lifespan(gateway))
+    return gateway
+
+
+def build(system: SystemSettings, settings: Settings) -> Gateway:
+    """The gateway on the real systems."""
+    record_log = KafkaRecordLog(
+        system.kafka_bootstrap,
+        idempotence=system.kafka_idempotence,
+        linger_ms=settings.linger_ms,
+        ack_timeout_s=settings.ack_timeout_s,
+    )
+    engines = AiohttpEngines(
+        system.engines,
+        api_key=system.engine_api_key,
+        connect_timeout_s=settings.connect_timeout_s,
+        read_timeout_s=settings.read_timeout_s,
+    )
+    heads_client = connect(system.redis_url)
+    ledger = RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s)
+    reads = ExperienceReads(system.experience_url)
+    tail = ReleaseTail(system.kafka_bootstrap, record_log)
+    ports = Ports(
+        log=record_log,
+        bodies=FilesystemBodies(system.state_dir / "bodies"),
+        engines=engines,
+        heads=RedisReleaseHeads(heads_client),
+        ledger=ledger,
+        reads=reads,
+        commands=tail,
+        engine_rows=engines.rows,
+    )
+
+    def lifespan(gateway: Gateway) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+        return Lifecycle(
+            gateway.edge,
+            gateway.scenarios,
+            gateway.fanout,
+            gateway.health,
+            settings,
+            record_log,
+            engines,
+            tail,
+            ledger,
+            reads,
+            heads_client,
+        ).span
+
+    return assemble(
+        settings,
+        system,
+        ports,
+        access=tokens.read(settings.tokens_file),
+        config=serve_config.load(system.config) if system.config is not None else None,
+        lifespan=lifespan,
+    )

@@ -1,0 +1,103 @@
+"""A unary answer: what is recorded of it, and what of it the client gets.
+
+An engine that gives no token ids (a provider) leaves the token fields empty; the record is then kept but never trained on.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.gateway.domain.exchange import Asked
+
+
+@dataclass(slots=True)
+class Captured:
+    """What the engine said for Reef: token ids and log-probabilities, in the shape of the event."""
+
+    prompt_token_ids: list[int] = field(default_factory=list)
+    completions: list[dict[str, Any]] = field(default_factory=list)
+    usage: dict[str, Any] | None = None
+
+
+def integers(value: object) -> list[int]:
+    """`value` where it is a list of integers, else nothing: what goes into an event must be readable for ever."""
+    return value if isinstance(value, list) and set(map(type, value)) <= {int} else []
+
+
+def numbers(value: list[Any]) -> list[float]:
+    """`value` where it is all numbers, else nothing."""
+    return value if set(map(type, value)) <= {float, int} else []
+
+
+def usage_of(value: object) -> dict[str, Any] | None:
+    """The engine's token counts, where it states both."""
+    if not isinstance(value, dict):
+        return None
+    prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens", 0)
+    if type(prompt) is not int or type(completion) is not int:
+        return None
+    return {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
+def logprobs_in(value: object) -> list[float]:
+    """The sampled tokens' log-probabilities in a choice's `logprobs`: chat's `content[].logprob`, or completions' `token_logprobs`."""
+    if not isinstance(value, dict):
+        return []
+    content = value.get("content")
+    if isinstance(content, list):
+        return numbers([item.get("logprob") if isinstance(item, dict) else None for item in content])
+    flat = value.get("token_logprobs")
+    return numbers(flat) if isinstance(flat, list) else []
+
+
+def spans_in(value: object) -> list[dict[str, Any]]:
+    """Weight-version spans in the shape of the event; nothing where they are not spans."""
+    if not isinstance(value, list):
+        return []
+    spans = [span for span in value if isinstance(span, dict) and isinstance(span.get("version"), str)]
+    return [
+        {"version": s["version"], "start": s["start"], "end": s["end"]}
+        for s in spans
+        if type(s.get("start")) is int and type(s.get("end")) is int
+    ]
+
+
+def take(answer: dict[str, Any], asked: Asked) -> Captured:
+    """Read what Reef needs out of a unary answer, and turn `answer` into what the client would have got without Reef."""
+    captured = Captured(integers(answer.get("prompt_token_ids")), [], usage_of(answer.get("usage")))
+    choices = answer.get("choices")
+    mixed = False
+    for position, choice in enumerate(choices if isinstance(choices, list) else ()):
+        if not isinstance(choice, dict):
+            continue
+        own_prompt = integers(choice.get("prompt_token_ids"))  # completions: vLLM puts them into the choice
+        if position == 0 and own_prompt:
+            captured.prompt_token_ids = own_prompt
+        mixed = mixed or (bool(own_prompt) and own_prompt != captured.prompt_token_ids)
+        index, reason = choice.get("index"), choice.get("finish_reason")
+        captured.completions.append(
+            {
+                "index": index if type(index) is int else position,
+                "finish_reason": reason if isinstance(reason, str) else None,
+                "token_ids": integers(choice.get("token_ids")),
+                "logprobs": logprobs_in(choice.get("logprobs")),
+                "weight_versions": spans_in(choice.get("weight_versions")),
+            }
+        )
+        strip(choice, asked)
+    if mixed:  # several prompts in one request: one list of prompt ids would be wrong for all but one
+        captured.prompt_token_ids = []
+    strip(answer, asked)
+    if asked.model is not None:
+        answer["model"] = asked.model
+    return captured
+
+
+def strip(part: dict[str, Any], asked: Asked) -> None:
+    """Take out of an answer, a chunk or a choice what only Reef asked for."""
+    if not asked.token_ids:
+        part.pop("prompt_token_ids", None)
+        part.pop("token_ids", None)
+    part.pop("weight_versions", None)
+    part.pop("weight_version", None)
+    if not asked.logprobs and part.get("logprobs") is not None:
+        part["logprobs"] = None

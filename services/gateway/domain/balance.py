@@ -1,0 +1,55 @@
+"""Which serving node answers a request: the least busy one that can, the one that knows the conversation where that costs little."""
+
+import zlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+FAILURES_TO_OPEN = 3
+OPEN_S = 5.0
+AFFINITY_SLACK = 4  # requests that a conversation's own node may be busier than the least busy one
+
+
+@dataclass(slots=True)
+class Node:
+    """What the gateway knows of one node. `models` is None as long as it has not said what it serves."""
+
+    url: str
+    in_flight: int = 0
+    failures: int = 0
+    open_until: float = 0.0
+    models: frozenset[str] | None = None
+    lacking: set[str] = field(default_factory=set)
+
+    def available(self, now: float) -> bool:
+        """Whether the circuit lets a request through. After a pause one request tries."""
+        return self.failures < FAILURES_TO_OPEN or now >= self.open_until
+
+    def serves(self, model: str) -> bool:
+        """Whether the node may have the model, as far as is known."""
+        return model not in self.lacking and (self.models is None or model in self.models)
+
+    def succeeded(self) -> None:
+        """The node answered."""
+        self.failures = 0
+
+    def failed(self, now: float) -> None:
+        """The node did not answer, or broke. The circuit opens after several in a row."""
+        self.failures += 1
+        self.open_until = now + OPEN_S
+
+    def listed(self, models: Iterable[str]) -> None:
+        """The node said what it serves."""
+        self.models = frozenset(models)
+        self.lacking.clear()
+
+
+def choose(nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()) -> Node | None:
+    """The node to ask; None where no node is left. A node that is not known to have the model comes after those that are."""
+    open_nodes = [node for node in nodes if node.url not in tried and node.available(now)]
+    if len(open_nodes) <= 1:
+        return open_nodes[0] if open_nodes else None
+    knowing = [node for node in open_nodes if node.serves(model)]
+    able = knowing or open_nodes
+    least = min(able, key=lambda node: node.in_flight)
+    own = max(able, key=lambda node: zlib.crc32(f"{affinity}{node.url}".encode()))
+    return own if own.in_flight <= least.in_flight + AFFINITY_SLACK else least

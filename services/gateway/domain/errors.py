@@ -1,0 +1,56 @@
+"""Refusals in the API's own shape: `{"error": {"message", "type", "code", "param"}}`."""
+
+import orjson
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+}
+
+
+class ApiError(Exception):
+    """What a client is told: status, words that say what to do, a code for programs, and the field where one is at fault."""
+
+    def __init__(self, status: int, message: str, *, code: str, param: str | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> bytes:
+        """The JSON of the answer."""
+        kind = _TYPES.get(self.status, "server_error")
+        return orjson.dumps({"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}})
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers that go with the body."""
+        found = [(b"content-type", b"application/json")]
+        if self.retry_after_s is not None:
+            found.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.status == 401:
+            found.append((b"www-authenticate", b"Bearer"))
+        return found
+
+
+def invalid(param: str | None, message: str) -> ApiError:
+    """400: a field is wrong."""
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
+def not_durable() -> ApiError:
+    """503: the exchange could not be recorded, so nothing is pretended."""
+    return ApiError(
+        503,
+        "The exchange could not be recorded durably, so its answer is withheld. Try again in a moment; "
+        "the operator finds the reason under /readyz.",
+        code="not_durable",
+        retry_after_s=2,
+    )

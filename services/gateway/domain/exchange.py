@@ -1,0 +1,173 @@
+"""One exchange with the model, from the client's request to what the engine is asked."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from reefcommon.events import Release
+from reefcommon.ids import shard_of
+from services.gateway.domain.errors import invalid
+
+Api = Literal["chat.completions", "completions", "embeddings"]
+
+MAX_TAG_CHARS = 256
+MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
+_SESSION_HEADERS = (b"x-reef-tag-session", b"session_id", b"x-session-id", b"x-session-affinity")
+_PROMPT_PREFIX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the client asked for, so that the rest is taken out of its answer again."""
+
+    model: str | None
+    logprobs: bool
+    token_ids: bool
+    usage: bool
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known of one exchange. Filled from the top down as it goes on."""
+
+    api: Api
+    path: str
+    raw: bytes
+    body: dict[str, Any]
+    scenario: str
+    capture: bool
+    tags: dict[str, str]
+    session_tag: str | None
+    shard: str
+    record_id: str
+    asked: Asked
+    traceparent: str
+    started: float
+    release: Release | None = None
+    pinned: bool = False
+    model: str = ""
+    engine: str = ""
+    digest: str | None = None
+    keyed: bool = False
+    upstream: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+def tags_of(headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]) -> tuple[dict[str, str], str | None]:
+    """All `x-reef-tag-*` headers, and the session tag.
+
+    Raises:
+        ApiError: a tag is longer than 256 characters.
+    """
+    tags = {
+        name[11:].decode("latin-1"): _text(name, value) for name, value in headers if name.startswith(b"x-reef-tag-") and len(name) > 11
+    }
+    for name in _SESSION_HEADERS:
+        value = known.get(name)
+        if value:
+            return tags, _text(name, value)
+    return tags, None
+
+
+def _text(name: bytes, value: bytes) -> str:
+    text = value.decode("utf-8", errors="replace")
+    if len(text) > MAX_TAG_CHARS:
+        raise invalid(name.decode("latin-1"), f"The header {name.decode('latin-1')} has more than {MAX_TAG_CHARS} characters.")
+    return text
+
+
+def parse(api: Api, raw: bytes) -> dict[str, Any]:
+    """The request body.
+
+    Raises:
+        ApiError: not JSON, or a field that Reef itself reads has the wrong type.
+    """
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise invalid(None, f"The request body is not valid JSON: {error}.") from None
+    if not isinstance(body, dict):
+        raise invalid(None, "The request body must be a JSON object.")
+    model = body.get("model")
+    if model is not None and not isinstance(model, str):
+        raise invalid("model", "'model' must be a string.")
+    if api == "chat.completions":
+        _check_messages(body.get("messages"))
+    elif api == "completions" and "prompt" in body and not isinstance(body["prompt"], (str, list)):
+        raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
+    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+        raise invalid(None, f"The request body is nested more than {MAX_DEPTH} levels deep.")
+    return body
+
+
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise invalid("messages", "'messages' must be a non-empty list of message objects.")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise invalid(f"messages[{index}]", f"'messages[{index}]' must be an object with a role.")
+        if not isinstance(message.get("role"), str):
+            raise invalid(f"messages[{index}].role", f"'messages[{index}].role' must be a string.")
+
+
+def _depth(body: object) -> int:
+    level: list[Any] = [body]
+    depth = 0
+    while level and depth <= MAX_DEPTH:
+        depth += 1
+        level = [
+            child
+            for parent in level
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+            if isinstance(child, (dict, list))
+        ]
+    return depth
+
+
+def shard_for(api: Api, scenario: str, session_tag: str | None, body: dict[str, Any]) -> str:
+    """The shard of the conversation that this request belongs to: by its tag, else by what all its turns begin with."""
+    if session_tag is not None:
+        return shard_of(scenario, "session", session_tag)
+    if api == "chat.completions":
+        system = user = ""
+        for message in body["messages"]:
+            role = message["role"]
+            if role == "user":
+                user = _plain(message.get("content"))
+                break
+            if role in {"system", "developer"}:
+                system += _plain(message.get("content"))
+        return shard_of(scenario, system, user)
+    prompt = body.get("prompt", body.get("input", ""))
+    return shard_of(scenario, _plain(prompt[:_PROMPT_PREFIX] if isinstance(prompt, (str, list)) else prompt))
+
+
+def _plain(content: object) -> str:
+    return content if isinstance(content, str) else orjson.dumps(content).decode()
+
+
+def asked_of(api: Api, body: dict[str, Any]) -> Asked:
+    """What of the things that Reef adds the client wants for itself."""
+    wanted = body.get("logprobs")
+    options = body.get("stream_options")
+    return Asked(
+        model=body.get("model"),
+        logprobs=wanted is True if api == "chat.completions" else wanted is not None and wanted is not False,
+        token_ids=body.get("return_token_ids") is True,
+        usage=isinstance(options, dict) and options.get("include_usage") is True,
+    )
+
+
+def upstream_body(exchange: Exchange) -> bytes:
+    """The client's request as the engine gets it: another model name, and token ids and log-probabilities where it is recorded."""
+    body = {**exchange.body, "model": exchange.model}
+    if exchange.capture:
+        body["return_token_ids"] = True
+        if not exchange.asked.logprobs and body.get("top_logprobs") is None:
+            body["logprobs"] = True if exchange.api == "chat.completions" else 1
+        options = body.get("stream_options")
+        if body.get("stream") is True and (options is None or isinstance(options, dict)):
+            body["stream_options"] = {**(options or {}), "include_usage": True}
+    return orjson.dumps(body)

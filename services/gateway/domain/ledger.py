@@ -1,0 +1,46 @@
+"""What an idempotency key stands for."""
+
+import base64
+from dataclasses import dataclass, field
+from typing import Literal
+
+import orjson
+
+MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`open`: its exchange is under way. `done`: `answer` is what was sent; None where it was too large to be kept."""
+
+    digest: str
+    kind: Literal["inference", "report"]
+    scenario: str
+    shard: str
+    state: Literal["open", "done"] = "open"
+    status: int = 0
+    headers: tuple[tuple[bytes, bytes], ...] = field(default=())
+    answer: bytes | None = None
+
+    def encode(self) -> bytes:
+        """One line of JSON, then the answer as it was sent."""
+        head = {
+            "digest": self.digest,
+            "kind": self.kind,
+            "scenario": self.scenario,
+            "shard": self.shard,
+            "state": self.state,
+            "status": self.status,
+            "headers": [[base64.b64encode(part).decode() for part in pair] for pair in self.headers],
+            "kept": self.answer is not None,
+        }
+        return orjson.dumps(head) + b"\n" + (self.answer or b"")
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Entry":
+        """What `encode` wrote."""
+        line, _, answer = data.partition(b"\n")
+        head = orjson.loads(line)
+        kept = head.pop("kept")
+        headers = tuple((base64.b64decode(name), base64.b64decode(value)) for name, value in head.pop("headers"))
+        return cls(**head, headers=headers, answer=answer if kept else None)

@@ -1,0 +1,86 @@
+"""The event of one exchange, built by hand: `reefcommon.events.InferenceRecorded` is what readers decode it with."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from services.gateway.domain.answer import Captured
+from services.gateway.domain.exchange import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an exchange ended. `response` is JSON as the client got it (a stream: as the unary answer would have been)."""
+
+    outcome: str
+    status: int
+    at: float
+    duration_ms: float
+    response: bytes | None = None
+    captured: Captured | None = None
+    error: str | None = None
+    stream: bool = False
+    first_token_ms: float | None = None
+
+
+INLINE_BODY_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Where a large body lies."""
+
+    uri: str
+    sha256: str
+    size_bytes: int
+
+
+def body_of(x: Exchange, end: Ending) -> bytes | None:
+    """Request and response as one JSON object, where they are too large to travel in the event."""
+    response = end.response or b"null"
+    if len(x.raw) + len(response) <= INLINE_BODY_BYTES:
+        return None
+    return orjson.dumps({"request": orjson.Fragment(x.raw), "response": orjson.Fragment(response)})
+
+
+def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:
+    """The bytes of the event. Request and response are embedded as they were sent, not encoded a second time."""
+    event: dict[str, Any] = {
+        "type": "inference.recorded.v1",
+        "event_id": x.record_id,
+        "at": datetime.fromtimestamp(end.at, UTC),
+        "scenario": x.scenario,
+        "traceparent": x.traceparent,
+        "api": x.api,
+        "outcome": end.outcome,
+        "tags": x.tags,
+        "model": x.model,
+        "engine": x.engine,
+        "status": end.status,
+        "stream": end.stream,
+        "duration_ms": end.duration_ms,
+    }
+    if x.session_tag is not None:
+        event["session_tag"] = x.session_tag
+    if x.release is not None:
+        event["release_id"] = x.release.release_id
+        event["load_id"] = x.release.load_id
+    if claim is not None:
+        event["body_ref"] = {"uri": claim.uri, "sha256": claim.sha256, "size_bytes": claim.size_bytes}
+    else:
+        event["request"] = orjson.Fragment(x.raw)
+    if end.response is not None and claim is None:
+        event["response"] = orjson.Fragment(end.response)
+    if end.captured is not None:
+        event["prompt_token_ids"] = end.captured.prompt_token_ids
+        event["completions"] = end.captured.completions
+        event["usage"] = end.captured.usage
+    if end.error is not None:
+        event["error"] = end.error
+    if end.first_token_ms is not None:
+        event["first_token_ms"] = end.first_token_ms
+    if x.digest is not None:
+        event["idempotency_digest"] = x.digest
+    return orjson.dumps(event)

@@ -1,0 +1,69 @@
+"""Server-sent events: cutting a byte stream into frames, and reading a frame's data.
+
+A frame ends at an empty line (WHATWG HTML, section 9.2.6); CR LF, LF and CR all end lines.
+"""
+
+import orjson
+
+DONE = b"data: [DONE]\n\n"
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+
+class FrameTooLarge(ValueError):
+    """An upstream sends without ever ending a frame."""
+
+
+class Frames:
+    """Cuts chunks of any size into frames. Lines of a frame are joined by LF; the empty line is cut off."""
+
+    __slots__ = ("_buffer", "_carry")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._carry = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The frames that are complete now.
+
+        Raises:
+            FrameTooLarge: more than MAX_FRAME_BYTES without an end.
+        """
+        if self._carry or b"\r" in chunk:
+            chunk = self._unix(chunk)
+        buffer = self._buffer + chunk if self._buffer else chunk
+        if not buffer.endswith(b"\n\n"):
+            cut = buffer.rfind(b"\n\n")
+            if cut < 0:
+                if len(buffer) > MAX_FRAME_BYTES:
+                    raise FrameTooLarge
+                self._buffer = buffer
+                return []
+            self._buffer = buffer[cut + 2 :]
+            buffer = buffer[:cut]
+        else:
+            self._buffer = b""
+        return [frame.strip(b"\n") for frame in buffer.split(b"\n\n") if frame.strip(b"\n")]
+
+    def rest(self) -> bytes:
+        """What is left without an end."""
+        return (self._buffer + self._carry).strip(b"\r\n")
+
+    def _unix(self, chunk: bytes) -> bytes:
+        chunk = self._carry + chunk
+        # A CR at the very end may be half of a CR LF.
+        self._carry = b"\r" if chunk.endswith(b"\r") else b""
+        if self._carry:
+            chunk = chunk[:-1]
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def data_of(frame: bytes) -> bytes:
+    """The data of a frame; empty for comments and for frames without data."""
+    if frame.startswith(b"data:") and b"\n" not in frame:
+        return frame[5:].strip()
+    return b"\n".join(line[5:].removeprefix(b" ") for line in frame.split(b"\n") if line.startswith(b"data:")).strip()
+
+
+def frame_of(body: object) -> bytes:
+    """One frame that carries `body` as JSON."""
+    return b"data: " + orjson.dumps(body) + b"\n\n"

@@ -1,0 +1,144 @@
+"""The raw ASGI application: the hot paths here, everything else in the control application."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import orjson
+import structlog
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from reefcommon.errors import Unavailable
+from services.gateway import metrics
+from services.gateway.domain import report as reports
+from services.gateway.domain.errors import ApiError
+from services.gateway.domain.exchange import Api
+from services.gateway.handlers import Handlers
+from services.gateway.inference import Inference
+from services.gateway.intake import Intake, scenario_of, traceparent_of
+from services.gateway.repeats import Repeats
+from services.gateway.watch import AsgiOutlet, ClientGone, ClientWatch
+
+log = structlog.get_logger()
+
+INFERENCE: Mapping[str, Api] = {
+    "/v1/chat/completions": "chat.completions",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+}
+REPORT = "/reef/report"
+_JSON = (b"content-type", b"application/json")
+
+
+@dataclass(slots=True)
+class Edge:
+    """Dispatches by path. Routes and statuses are counted here."""
+
+    intake: Intake
+    inference: Inference
+    repeats: Repeats
+    handlers: Handlers
+    max_body_bytes: int
+    memory_budget_bytes: int
+    control: ASGIApp = field(init=False)
+    held_bytes: int = field(default=0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path in INFERENCE:
+            await self._guarded(scope, receive, send, path, self._infer)
+        elif scope["type"] == "http" and path == REPORT:
+            await self._guarded(scope, receive, send, path, self._report)
+        else:
+            await self.control(scope, receive, send)
+
+    async def _guarded(
+        self, scope: Scope, receive: Receive, send: Send, path: str, handle: Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
+    ) -> None:
+        started = time.perf_counter()
+        out = AsgiOutlet(send)
+        try:
+            await handle(scope, receive, out)
+        except ApiError as error:
+            await refuse(out, error)
+        except ClientGone:
+            out.status = out.status or 499
+        except Unavailable as error:
+            log.warning("outside_system_unavailable", route=path, reason=str(error))
+            await refuse(
+                out, ApiError(503, "A part of Reef that this needs does not answer; try again.", code="unavailable", retry_after_s=2)
+            )
+        except Exception:
+            log.exception("request_failed", route=path)
+            await refuse(
+                out, ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error")
+            )
+        finally:
+            metrics.requests(path, out.status or 499).inc()
+            metrics.latency(path).observe(time.perf_counter() - started)
+
+    async def _infer(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
+        raw_headers = scope["headers"]
+        headers = dict(raw_headers)
+        grant = self.intake.grant(headers)
+        raw = await self._body(scope, headers, receive)
+        self.held_bytes += len(raw)
+        try:
+            x = await self.intake.exchange(INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant)
+            if x.keyed:
+                await self.repeats.answer(x, out, ClientWatch(receive))
+            else:
+                await self.inference.answer(x, out, ClientWatch(receive))
+        finally:
+            self.held_bytes -= len(raw)
+
+    async def _report(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
+        headers = dict(scope["headers"])
+        grant = self.intake.grant(headers)
+        raw = await self._body(scope, headers, receive)
+        scenario = scenario_of(headers)
+        grant.check("report", scenario)
+        report = reports.parse(raw)
+        if self.handlers.table.head(scenario) is None and scenario != "default":
+            raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
+        report_id = await self.handlers.on_report(report, scenario, traceparent_of(headers))
+        metrics.REPORTS.inc()
+        body = orjson.dumps({"agent_record_id": report_id, "scenario": scenario, "request_type": "report"})
+        await out.start(202, [_JSON, (b"content-length", b"%d" % len(body)), (b"x-reef-agent-record-id", report_id.encode())])
+        await out.write(body, more=False)
+
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole request body. Raises ApiError: 405, 413, or 503 where too much is held already."""
+        if scope["method"] != "POST":
+            raise ApiError(405, f"{scope['path']} takes POST.", code="method_not_allowed")
+        if self.held_bytes > self.memory_budget_bytes:
+            raise ApiError(503, "Too many large requests are under way; try again in a moment.", code="memory_budget", retry_after_s=1)
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.max_body_bytes:
+            raise self._too_large()
+        parts = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self.max_body_bytes:
+                raise self._too_large()
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"The request body has more than {self.max_body_bytes} bytes.", code="body_too_large")
+
+
+async def refuse(out: AsgiOutlet, error: ApiError) -> None:
+    """Say what is wrong, unless the answer has begun: then the connection ends without its terminator."""
+    if out.status:
+        raise error
+    body = error.body()
+    await out.start(error.status, [*error.headers(), (b"content-length", b"%d" % len(body))])
+    await out.write(body, more=False)

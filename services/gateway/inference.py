@@ -1,0 +1,259 @@
+"""The hot path: one exchange from the engine's first byte to the client's last, durable in between.
+
+engine answers --strip what Reef asked for--> client
+      |                                         ^ last bytes only after
+      '--capture--> event --append--> durable --'
+
+the client leaves         -> the engine's connection is cut, the record is `aborted`
+the engine refuses        -> its answer is relayed, the record is `failed`
+the engine breaks off     -> an error event, no [DONE], the record is `upstream_incomplete`
+the log does not confirm  -> 503 (a stream: an error event, no [DONE])
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import orjson
+import structlog
+
+from reefcommon import topics
+from services.gateway import metrics
+from services.gateway.domain import sse
+from services.gateway.domain.answer import Captured, take
+from services.gateway.domain.assembly import Assembly
+from services.gateway.domain.errors import ApiError, not_durable
+from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.recent import Recent
+from services.gateway.domain.record import Ending, body_of, event_of
+from services.gateway.handlers import BodyStore, EngineAnswer, Engines, NotDurable, RecordLog, UpstreamFailed
+from services.gateway.intake import own_receipt
+from services.gateway.watch import ClientGone, ClientWatch, NoWatch, Outlet
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far one exchange has come. `tail` is what the client still has to get once the record is durable."""
+
+    answer: EngineAnswer | None = None
+    assembly: Assembly | None = None
+    first_token_at: float | None = None
+    finished: bool = False
+    status: int = 0
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    tail: bytes = b""
+    terminated: bool = False
+    kept: bool = False
+    answered_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Inference:
+    """Answers exchanges."""
+
+    engines: Engines
+    log: RecordLog
+    bodies: BodyStore
+    recent: Recent
+    leftovers: set[asyncio.Task[None]] = field(default_factory=set)
+    """Records of exchanges that were cut off by a shutdown, on their way to the log."""
+
+    async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> str:
+        """Answer one exchange. Returns how it ended (`ok`, `aborted`, `failed`, `upstream_incomplete`).
+
+        Raises:
+            ApiError: nothing was sent yet, and this is what to send.
+        """
+        p = Progress()
+        metrics.IN_FLIGHT.inc()
+        try:
+            ending = await self._converse(x, p, out, watch)
+            await self._keep(x, p, ending)
+            if ending.outcome != "aborted":
+                await self._finish(x, p, out)
+            return ending.outcome
+        except asyncio.CancelledError:
+            if not p.kept:
+                self._keep_later(x, self._ending(x, p, "aborted", error="the gateway was stopped before the answer was complete"))
+            raise
+        finally:
+            metrics.IN_FLIGHT.dec()
+            if p.answer is not None:
+                await p.answer.close(finished=p.finished)
+
+    async def _converse(self, x: Exchange, p: Progress, out: Outlet, watch: ClientWatch | NoWatch) -> Ending:
+        try:
+            async with watch:
+                p.answer = answer = await self.engines.open(x)
+                p.status = answer.status
+                p.headers = x.headers + answer.headers
+                if answer.event_stream and answer.status == 200:
+                    return await self._relay(x, p, answer, out)
+                return await self._unary(x, p, answer)
+        except ClientGone:
+            return self._ending(x, p, "aborted", error="the client closed the connection")
+        except UpstreamFailed as error:
+            return self._broken(x, p, error)
+
+    async def _unary(self, x: Exchange, p: Progress, answer: EngineAnswer) -> Ending:
+        raw = await answer.read()
+        p.finished = True
+        p.answered_at = time.time()
+        if answer.status >= 400:
+            p.tail = raw
+            if x.keyed and (answer.status == 429 or answer.status >= 500):
+                own_receipt(x)
+                p.headers = x.headers + answer.headers
+            return self._ending(x, p, "failed", error=raw[:2000].decode("utf-8", errors="replace"))
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            body = None
+        if not isinstance(body, dict):
+            raise UpstreamFailed(f"The serving node answered {answer.status} without a JSON object.", status=502, code="upstream_invalid")
+        captured = take(body, x.asked)
+        p.tail = orjson.dumps(body)
+        return self._ending(x, p, "ok", response=p.tail, captured=captured)
+
+    async def _relay(self, x: Exchange, p: Progress, answer: EngineAnswer, out: Outlet) -> Ending:
+        p.assembly = assembly = Assembly(x.api, x.asked)
+        frames = sse.Frames()
+        await out.start(200, p.headers)
+        async for chunk in answer.chunks():
+            held: list[bytes] = []
+            for frame in self._cut(frames, chunk):
+                if self._take(frame, assembly, held):
+                    p.terminated = True
+                    p.tail = sse.DONE
+                    break
+            if p.first_token_at is None and assembly.chunks:
+                p.first_token_at = time.time()
+            if held:
+                await out.write(b"".join(held), more=True)
+            if p.terminated:
+                break
+        return self._streamed(x, p, assembly)
+
+    def _cut(self, frames: sse.Frames, chunk: bytes) -> list[bytes]:
+        try:
+            return frames.feed(chunk)
+        except sse.FrameTooLarge:
+            raise UpstreamFailed("The serving node sent an event without an end.", status=502, code="upstream_invalid") from None
+
+    def _take(self, frame: bytes, assembly: Assembly, held: list[bytes]) -> bool:
+        """Put what the client gets of a frame into `held`. True at the terminator."""
+        data = sse.data_of(frame)
+        if data == b"[DONE]":
+            return True
+        if not data:
+            held.append(frame + b"\n\n")
+            return False
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            raise UpstreamFailed("The serving node sent an event that is not JSON.", status=502, code="upstream_invalid") from None
+        if not isinstance(chunk, dict):
+            held.append(frame + b"\n\n")
+        elif assembly.take(chunk):
+            held.append(b"data: " + orjson.dumps(chunk) + b"\n\n")
+        return False
+
+    def _streamed(self, x: Exchange, p: Progress, assembly: Assembly) -> Ending:
+        if assembly.error is not None:
+            return self._ending(x, p, "failed", error=assembly.error)
+        if not p.terminated:
+            raise UpstreamFailed("The serving node ended the stream without its terminator.", status=502, code="upstream_incomplete")
+        if x.capture:
+            p.tail = assembly.notice(x.record_id) + sse.DONE
+        return self._ending(x, p, "ok")
+
+    def _broken(self, x: Exchange, p: Progress, error: UpstreamFailed) -> Ending:
+        refusal = ApiError(error.status, str(error), code=error.code, retry_after_s=2 if error.status == 503 else None)
+        if p.assembly is not None:
+            p.tail = b"data: " + refusal.body() + b"\n\n"
+            return self._ending(x, p, "upstream_incomplete", error=str(error))
+        p.status = error.status
+        if x.keyed:
+            own_receipt(x)
+        p.headers = x.headers + refusal.headers()
+        p.tail = refusal.body()
+        return self._ending(x, p, "failed", error=str(error))
+
+    def _ending(
+        self,
+        x: Exchange,
+        p: Progress,
+        outcome: str,
+        *,
+        response: bytes | None = None,
+        captured: Captured | None = None,
+        error: str | None = None,
+    ) -> Ending:
+        now = time.time()
+        if p.assembly is not None:
+            captured = p.assembly.captured(estimate=outcome != "ok")
+            whole = p.assembly.answer()
+            response = orjson.dumps(whole) if whole is not None else None
+        return Ending(
+            outcome=outcome,
+            status=p.status or 499,
+            at=now,
+            duration_ms=round((now - x.started) * 1000, 3),
+            response=response,
+            captured=captured,
+            error=error,
+            stream=p.assembly is not None,
+            first_token_ms=round((p.first_token_at - x.started) * 1000, 3) if p.first_token_at else None,
+        )
+
+    async def _keep(self, x: Exchange, p: Progress, ending: Ending) -> None:
+        """Make the record durable; where that fails, tell the client instead of answering."""
+        if not x.capture:
+            return
+        p.kept = True
+        started = time.perf_counter()
+        try:
+            await self._append(x, ending)
+        except (NotDurable, OSError) as error:
+            metrics.UNRECORDED.inc()
+            log.error("record_not_durable", record_id=x.record_id, reason=str(error))
+            refusal = not_durable()
+            if p.assembly is None:
+                raise refusal from None
+            p.tail = b"data: " + refusal.body() + b"\n\n"
+            return
+        metrics.ACK.observe(time.perf_counter() - started)
+        metrics.records(ending.outcome).inc()
+        self.recent.add(x.record_id, x.scenario, "inference")
+
+    async def _append(self, x: Exchange, ending: Ending) -> None:
+        body = body_of(x, ending)
+        claim = await self.bodies.keep(body) if body is not None else None
+        await self.log.append(topics.INFERENCES.name, event_of(x, ending, claim), x.shard, x.traceparent)
+
+    async def _finish(self, x: Exchange, p: Progress, out: Outlet) -> None:
+        if p.assembly is not None:
+            await out.write(p.tail, more=False)
+            if p.first_token_at is not None:
+                metrics.FIRST_TOKEN.observe(p.first_token_at - x.started)
+        else:
+            await out.start(p.status, [*p.headers, (b"content-length", b"%d" % len(p.tail))])
+            await out.write(p.tail, more=False)
+        p.finished = p.finished or p.terminated
+
+    def _keep_later(self, x: Exchange, ending: Ending) -> None:
+        if not x.capture:
+            return
+        task = asyncio.get_running_loop().create_task(self._keep_leftover(x, ending))
+        self.leftovers.add(task)
+        task.add_done_callback(self.leftovers.discard)
+
+    async def _keep_leftover(self, x: Exchange, ending: Ending) -> None:
+        try:
+            await self._append(x, ending)
+            metrics.records(ending.outcome).inc()
+        except (NotDurable, OSError) as error:
+            metrics.UNRECORDED.inc()
+            log.error("record_not_durable", record_id=x.record_id, reason=str(error))

@@ -1,0 +1,115 @@
+"""Start and stop: connect, fill the routing table, follow the releases; at the end drain, flush, and say what was left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from aiokafka.errors import KafkaError
+from redis.asyncio import Redis
+
+from reefcommon.errors import Unavailable
+from reefcommon.events import ServingSynced
+from reefcommon.ops import Health
+from services.gateway.edge import Edge
+from services.gateway.engines import AiohttpEngines
+from services.gateway.experience import ExperienceReads
+from services.gateway.fanout import Fanout
+from services.gateway.handlers import News
+from services.gateway.kafka import KafkaRecordLog, ReleaseTail
+from services.gateway.redis import RedisLedger
+from services.gateway.scenarios import Scenarios
+from services.gateway.settings import Settings
+
+log = structlog.get_logger()
+
+
+@dataclass
+class Lifecycle:
+    """The adapters of a running gateway."""
+
+    edge: Edge
+    scenarios: Scenarios
+    fanout: Fanout
+    health: Health
+    settings: Settings
+    record_log: KafkaRecordLog
+    engines: AiohttpEngines
+    tail: ReleaseTail
+    ledger: RedisLedger
+    reads: ExperienceReads
+    heads_client: Redis
+
+    @asynccontextmanager
+    async def span(self, _app: Any) -> AsyncIterator[None]:
+        """FastAPI's lifespan."""
+        self._describe()
+        await self._connect()
+        await self.scenarios.snapshot()
+        await self.engines.look()
+        tasks = [
+            asyncio.create_task(self.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s)),
+            asyncio.create_task(self.engines.watch()),
+        ]
+        log.info("gateway_started", engines=len(self.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
+        try:
+            yield
+        finally:
+            await self._drain()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._close()
+            log.info("gateway_stopped", unacknowledged=self.record_log.waiting)
+
+    async def _on_news(self, news: News) -> None:
+        await self.scenarios.handlers.on_release(news)
+        if not isinstance(news, ServingSynced):
+            self.fanout.tell(news)
+
+    async def _connect(self) -> None:
+        while True:
+            try:
+                await self.record_log.start()
+                break
+            except KafkaError as error:
+                log.warning("broker_unavailable", reason=repr(error)[:300])
+                await asyncio.sleep(0.5)
+        await self.engines.start()
+        await self.reads.start()
+
+    async def _drain(self) -> None:
+        """What uvicorn left: keyed exchanges that go on without their clients, and records of those that were cut off."""
+        try:
+            async with asyncio.timeout(self.settings.drain_s):
+                await self.edge.repeats.drain()
+                await asyncio.gather(*self.edge.inference.leftovers, return_exceptions=True)
+        except TimeoutError:
+            log.warning("drain_deadline_passed", exchanges=self.edge.repeats.running, records=len(self.edge.inference.leftovers))
+
+    async def _close(self) -> None:
+        await self.record_log.stop()
+        await self.engines.stop()
+        await self.reads.stop()
+        await self.ledger.stop()
+        await self.heads_client.aclose()
+
+    def _describe(self) -> None:
+        self.health.checks.update({"broker": self.record_log.failure, "heads": self._heads, "engines": self.engines.failure})
+        self.health.facts.update(
+            {
+                "in_flight_body_bytes": lambda: self.edge.held_bytes,
+                "events_waiting_for_acknowledgement": lambda: self.record_log.waiting,
+                "engines": self.engines.rows,
+                "following_releases": self.tail.listening.is_set,
+            }
+        )
+
+    async def _heads(self) -> str | None:
+        try:
+            await self.scenarios.handlers.heads.scenarios()
+        except Unavailable as error:
+            return str(error)
+        return None

@@ -1,0 +1,39 @@
+"""What the gateway counts. Children are looked up once a label set: `labels()` costs more than the increment."""
+
+from functools import lru_cache
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_SHORT = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+
+REQUESTS = Counter("reef_gateway_requests_total", "requests answered", ["route", "status"])
+RECORDS = Counter("reef_gateway_records_total", "exchanges recorded, by how they ended", ["outcome"])
+UNRECORDED = Counter("reef_gateway_unrecorded_total", "exchanges whose event was not acknowledged, so that no receipt holds")
+REPORTS = Counter("reef_gateway_reports_total", "reports accepted")
+IN_FLIGHT = Gauge("reef_gateway_in_flight", "exchanges with the model that are under way")
+BODY_BYTES = Gauge("reef_gateway_in_flight_body_bytes", "request bodies held in memory")
+LATENCY = Histogram("reef_gateway_request_seconds", "from the request's first byte to the answer's last", ["route"], buckets=_BUCKETS)
+ADDED = Histogram("reef_gateway_added_seconds", "time spent outside of the upstream call, for unary exchanges", buckets=_SHORT)
+ACK = Histogram("reef_gateway_ack_seconds", "from handing an event to the log to its acknowledgement", buckets=_SHORT)
+FIRST_TOKEN = Histogram("reef_gateway_first_token_seconds", "from the request to the first streamed chunk", buckets=_BUCKETS)
+REPEATS = Counter("reef_gateway_repeats_total", "requests answered from an earlier one with the same key")
+ENGINE_ERRORS = Counter("reef_gateway_engine_errors_total", "calls to a serving node that broke", ["engine", "kind"])
+
+
+@lru_cache(maxsize=1024)
+def requests(route: str, status: int) -> Counter:
+    """The counter of one route and status."""
+    return REQUESTS.labels(route, str(status))
+
+
+@lru_cache(maxsize=64)
+def latency(route: str) -> Histogram:
+    """The latency of one route."""
+    return LATENCY.labels(route)
+
+
+@lru_cache(maxsize=16)
+def records(outcome: str) -> Counter:
+    """The counter of one outcome."""
+    return RECORDS.labels(outcome)

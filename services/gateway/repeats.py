@@ -1,0 +1,238 @@
+"""Idempotency keys: the same key with the same body gets one upstream call, one record, one receipt and one answer.
+
+The work of a keyed exchange goes on when its client leaves, since a client that times out and asks again is what a key is for.
+Several requests with one key in this process follow one shared answer; across gateways the ledger decides who works.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from reefcommon.errors import Unavailable
+from services.gateway import metrics
+from services.gateway.domain.errors import ApiError
+from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
+from services.gateway.handlers import Ledger
+from services.gateway.inference import Inference
+from services.gateway.watch import ClientWatch, NoWatch, Outlet
+
+log = structlog.get_logger()
+
+POLL_S = 0.1
+
+
+class SharedAnswer:
+    """An answer that several requests read, each from its beginning, while it is still being written."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.parts: list[bytes] = []
+        self.ended = False
+        self.error: ApiError | None = None
+        self.decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # whether the work is done in this process
+        self._news = asyncio.Event()
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Status and headers."""
+        self.status, self.headers = status, headers
+        self._tell()
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """A piece of the body."""
+        if data:
+            self.parts.append(data)
+        self.ended = not more
+        self._tell()
+
+    def fail(self, error: ApiError) -> None:
+        """There will be no answer."""
+        self.error = error
+        self.ended = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def follow(self, out: Outlet) -> None:
+        """Send all of it to one reader. Raises ApiError where it failed before it began."""
+        while not self.status and not self.ended:
+            await self._news.wait()
+        if not self.status:
+            raise self.error or ApiError(503, "The exchange ended without an answer; try again.", code="no_answer", retry_after_s=1)
+        await out.start(self.status, self.headers)
+        sent = 0
+        while True:
+            news = self._news
+            if sent < len(self.parts):
+                data = b"".join(self.parts[sent:])
+                sent = len(self.parts)
+                await out.write(data, more=True)
+            elif self.ended:
+                await out.write(b"", more=False)
+                return
+            else:
+                await news.wait()
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Answers keyed exchanges."""
+
+    inference: Inference
+    ledger: Ledger
+    lease_s: float
+    wait_s: float
+    _running: dict[str, tuple[str, SharedAnswer]] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch) -> None:
+        """Answer one keyed exchange: by doing it, by joining it, or from what is kept. Raises ApiError, ClientGone."""
+        async with watch:
+            shared = await self._shared(x)
+            if isinstance(shared, Entry):
+                await _replay(shared, out)
+            else:
+                await shared.follow(out)
+
+    async def _shared(self, x: Exchange) -> SharedAnswer | Entry:
+        assert x.digest is not None
+        key = x.record_id
+        entry = Entry(digest=x.digest, kind="inference", scenario=x.scenario, shard=x.shard)
+        deadline = asyncio.get_running_loop().time() + self.wait_s
+        while True:
+            running = self._running.get(key)
+            if running is not None:
+                _same(running[0], x)
+                if await asyncio.shield(running[1].decided):
+                    metrics.REPEATS.inc()
+                    return running[1]
+            else:
+                existing = await self._try(x, key, entry)
+                if isinstance(existing, SharedAnswer):
+                    return existing
+                if existing.kind != "inference":
+                    raise _conflict(key)
+                _same(existing.digest, x)
+                if existing.state == "done":
+                    metrics.REPEATS.inc()
+                    return existing
+            if asyncio.get_running_loop().time() > deadline:
+                raise ApiError(503, f"The exchange {key!r} is still under way.", code="in_progress", retry_after_s=5)
+            await asyncio.sleep(POLL_S)
+
+    async def _try(self, x: Exchange, key: str, entry: Entry) -> SharedAnswer | Entry:
+        """Begin the work, or say what is known of it already."""
+        assert x.digest is not None
+        shared = SharedAnswer()
+        self._running[key] = (x.digest, shared)  # before the first await: the next request in this process joins
+        existing = None
+        mine = False
+        try:
+            existing = await self._claim(key, entry)
+            mine = existing is None
+        finally:
+            shared.decided.set_result(mine)
+            if not mine:
+                del self._running[key]
+        if existing is not None:
+            return existing
+        self._begin(x, shared, entry)
+        return shared
+
+    async def _claim(self, key: str, entry: Entry) -> Entry | None:
+        try:
+            return await self.ledger.claim(key, entry, lease_s=self.lease_s)
+        except Unavailable as error:
+            log.warning("ledger_unavailable", reason=str(error))
+            raise ApiError(
+                503,
+                "Idempotency keys cannot be kept at the moment; send the request without one, or later.",
+                code="keys_unavailable",
+                retry_after_s=2,
+            ) from None
+
+    def _begin(self, x: Exchange, shared: SharedAnswer, entry: Entry) -> None:
+        task = asyncio.get_running_loop().create_task(self._work(x, shared, entry))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, x: Exchange, shared: SharedAnswer, entry: Entry) -> None:
+        key = x.record_id
+        renewal = asyncio.get_running_loop().create_task(self._renew(key))
+        try:
+            outcome = await self.inference.answer(x, shared, NoWatch())
+            await self._settle(key, outcome, shared, entry)
+        except ApiError as error:
+            shared.fail(error)
+            await self._give_up(key)
+        finally:
+            renewal.cancel()
+            if not shared.ended:
+                shared.fail(ApiError(503, "The exchange was interrupted; try again.", code="no_answer", retry_after_s=1))
+            self._running.pop(key, None)
+
+    async def _settle(self, key: str, outcome: str, shared: SharedAnswer, entry: Entry) -> None:
+        if outcome == "failed" and (shared.status == 429 or shared.status >= 500):
+            await self._give_up(key)
+            return
+        answer = b"".join(shared.parts)
+        done = replace(
+            entry,
+            state="done",
+            status=shared.status,
+            headers=tuple(shared.headers),
+            answer=answer if len(answer) <= MAX_KEPT_ANSWER_BYTES else None,
+        )
+        try:
+            await self.ledger.complete(key, done)
+        except Unavailable as error:
+            log.warning("ledger_unavailable", key=key, reason=str(error))
+
+    async def _give_up(self, key: str) -> None:
+        try:
+            await self.ledger.release(key)
+        except Unavailable as error:
+            log.warning("ledger_unavailable", key=key, reason=str(error))
+
+    async def _renew(self, key: str) -> None:
+        while True:
+            await asyncio.sleep(self.lease_s / 3)
+            try:
+                await self.ledger.renew(key, lease_s=self.lease_s)
+            except Unavailable as error:
+                log.warning("ledger_unavailable", key=key, reason=str(error))
+
+    @property
+    def running(self) -> int:
+        """How many keyed exchanges are under way."""
+        return len(self._tasks)
+
+    async def drain(self) -> int:
+        """Wait for what is under way. Returns how many there were."""
+        tasks = list(self._tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return len(tasks)
+
+
+def _same(digest: str, x: Exchange) -> None:
+    if digest != x.digest:
+        raise _conflict(x.record_id)
+
+
+def _conflict(key: str) -> ApiError:
+    return ApiError(409, f"The receipt {key!r} was used before with another body.", code="id_conflict", param="x-reef-agent-record-id")
+
+
+async def _replay(entry: Entry, out: Outlet) -> None:
+    if entry.answer is None:
+        raise ApiError(
+            409,
+            "The exchange was carried out, but its answer is too large to be kept; read it under /reef/records.",
+            code="answer_not_kept",
+        )
+    await out.start(entry.status, list(entry.headers))
+    await out.write(entry.answer, more=False)

@@ -1,0 +1,190 @@
+"""The control routes: models, scenarios, releases, commands, reads, status."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from reefcommon.ids import SCENARIO_PATTERN, is_receipt
+from services.gateway.domain.access import Grant, Scope
+from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.fanout import Fanout
+from services.gateway.handlers import Reads
+from services.gateway.intake import Intake, traceparent_of
+from services.gateway.scenarios import Scenarios, release_row
+from services.gateway.status import SystemStatus
+
+Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=256)]
+
+
+class NewScenario(BaseModel):
+    """Body of `POST /reef/scenarios`."""
+
+    model_config = ConfigDict(extra="forbid")
+    scenario: str = Field(pattern=SCENARIO_PATTERN)
+
+
+class ReleaseChoice(BaseModel):
+    """Body of rollback and promote."""
+
+    model_config = ConfigDict(extra="forbid")
+    release_id: str = Field(min_length=1, max_length=200)
+    reason: str = Field("", max_length=2000)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the control routes work with."""
+
+    intake: Intake
+    scenarios: Scenarios
+    reads: Reads
+    status: SystemStatus
+    fanout: Fanout
+    started_at: int
+
+    def allow(self, scope: Scope) -> Callable[[Request], Grant]:
+        """A dependency that checks the token's scope, and the scenario where the path has one."""
+
+        def check(request: Request) -> Grant:
+            grant = self.intake.grant(dict(request.scope["headers"]))
+            grant.check(scope, request.path_params.get("scenario"))
+            return grant
+
+        return check
+
+
+def router(desk: Desk) -> APIRouter:
+    """All of them."""
+    whole = APIRouter()
+    for part in (_models(desk), _scenarios(desk), _commands(desk), _reads(desk)):
+        whole.include_router(part)
+    return whole
+
+
+def _models(desk: Desk) -> APIRouter:
+    routes = APIRouter(tags=["inference"])
+    row = {"id": desk.intake.base_model, "object": "model", "created": desk.started_at, "owned_by": "reef"}
+
+    @routes.get("/v1/models", dependencies=[Depends(desk.allow("infer"))])
+    async def models() -> Response:
+        return _json({"object": "list", "data": [row]})
+
+    @routes.get("/v1/models/{model:path}", dependencies=[Depends(desk.allow("infer"))])
+    async def model(model: str) -> Response:
+        if model != row["id"]:
+            raise ApiError(
+                404, f"The model {model[:80]!r} does not exist; this gateway serves {row['id']!r}.", code="model_not_found", param="model"
+            )
+        return _json(row)
+
+    return routes
+
+
+def _scenarios(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef", tags=["scenarios"])
+
+    @routes.get("/scenarios")
+    async def scenarios(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        table = desk.scenarios.handlers.table
+        heads = [head for name in table.scenarios() if grant.sees(name) and (head := table.head(name)) is not None]
+        return _json({"data": [{"scenario": head.scenario, "head": release_row(head, current=True, pending=False)} for head in heads]})
+
+    @routes.get("/scenarios/{scenario}/contract", dependencies=[Depends(desk.allow("read"))])
+    async def contract(scenario: Scenario) -> Response:
+        return _json(desk.scenarios.contract(scenario))
+
+    @routes.get("/scenarios/{scenario}/releases", dependencies=[Depends(desk.allow("read"))])
+    async def releases(scenario: Scenario, limit: Limit = 50) -> Response:
+        return _json({"data": await desk.scenarios.releases(scenario, limit)})
+
+    @routes.get("/scenarios/{scenario}/events", dependencies=[Depends(desk.allow("read"))])
+    async def events(scenario: Scenario) -> Response:
+        desk.scenarios.exists(scenario)
+        return StreamingResponse(desk.fanout.tail(scenario), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    return routes
+
+
+def _commands(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef", tags=["releases"])
+
+    @routes.post("/scenarios", status_code=201)
+    async def create(body: NewScenario, request: Request, grant: Annotated[Grant, Depends(desk.allow("admin"))]) -> Response:
+        grant.check("admin", body.scenario)
+        release = await desk.scenarios.create(body.scenario, _trace(request))
+        return _json({"scenario": body.scenario, "head": release_row(release, current=True, pending=False)}, 201)
+
+    @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
+    async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
+        release = await desk.scenarios.rollback(scenario, body.release_id, body.reason, _trace(request))
+        return _json(release_row(release, current=True, pending=False))
+
+    @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
+    async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
+        release = await desk.scenarios.promote(scenario, body.release_id, body.reason, _trace(request))
+        return _json(release_row(release, current=True, pending=False))
+
+    return routes
+
+
+def _reads(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef", tags=["reads"])
+    allowed = [Depends(desk.allow("read"))]
+
+    async def relay(path: str, **query: object) -> Response:
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        status, body = await desk.reads.get(path, given)
+        return Response(body, status_code=status, media_type="application/json")
+
+    @routes.get("/records/{record_id}")
+    async def record(record_id: str, grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        if not is_receipt(record_id):
+            raise invalid("record_id", "This is not a receipt.")
+        answer = await relay(f"/records/{record_id}")
+        if answer.status_code == 200 and not grant.sees(str(orjson.loads(answer.body).get("scenario"))):
+            raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
+        return answer
+
+    @routes.get("/scenarios/{scenario}/records", dependencies=allowed)
+    async def records(
+        scenario: Scenario,
+        session: Annotated[str | None, Query(max_length=256)] = None,
+        outcome: Annotated[str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")] = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        return await relay(f"/scenarios/{scenario}/records", session=session, outcome=outcome, limit=limit, cursor=cursor)
+
+    @routes.get("/scenarios/{scenario}/sessions", dependencies=allowed)
+    async def sessions(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return await relay(f"/scenarios/{scenario}/sessions", limit=limit, cursor=cursor)
+
+    @routes.get("/scenarios/{scenario}/samples", dependencies=allowed)
+    async def samples(scenario: Scenario, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        wanted = None if trainable is None else str(trainable).lower()
+        return await relay(f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor)
+
+    @routes.get("/scenarios/{scenario}/steps", dependencies=allowed)
+    async def steps(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return await relay(f"/scenarios/{scenario}/steps", limit=limit, cursor=cursor)
+
+    @routes.get("/status", tags=["operations"], dependencies=allowed)
+    async def status() -> Response:
+        return _json(await desk.status.read())
+
+    return routes
+
+
+def _trace(request: Request) -> str:
+    return traceparent_of(dict(request.scope["headers"]))
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(body, default=str), status_code=status, media_type="application/json")

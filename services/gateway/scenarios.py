@@ -1,0 +1,150 @@
+"""What a scenario looks like from outside: its releases, its commands, and what a client must send so that it learns."""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from reefcommon.config import ServeConfig
+from reefcommon.errors import Unavailable
+from reefcommon.events import PromoteRequested, Release, ReleasePublished, ReleaseRejected, RollbackRequested, ScenarioCreateRequested
+from services.gateway.domain.errors import ApiError
+from services.gateway.handlers import Command, Handlers, News
+
+log = structlog.get_logger()
+
+
+@dataclass
+class Scenarios:
+    """Reads the chains and sends commands."""
+
+    handlers: Handlers
+    config: ServeConfig | None
+    _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
+
+    async def snapshot(self) -> None:
+        """Read every head, and the latest of each chain, into the routing table."""
+        heads = self.handlers.heads
+        try:
+            for scenario in await heads.scenarios():
+                for release in reversed(await heads.chain(scenario, limit=32)):
+                    self.handlers.table.publish(release)
+        except Unavailable as error:
+            log.warning("heads_unavailable", reason=str(error))
+
+    def exists(self, scenario: str) -> None:
+        """Raises ApiError (404) where there is no such scenario."""
+        if self.handlers.table.head(scenario) is None:
+            raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="scenario")
+
+    async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
+        """Newest first: what waits for a person, then the chain."""
+        chain, pending = await asyncio.gather(self.handlers.heads.chain(scenario, limit=limit), self.handlers.heads.pending(scenario))
+        if not chain and not pending:
+            self.exists(scenario)
+        waiting = [release_row(release, current=False, pending=True) for release in reversed(pending)]
+        return waiting + [release_row(release, current=position == 0, pending=False) for position, release in enumerate(chain)]
+
+    async def create(self, scenario: str, traceparent: str = "") -> Release:
+        """Make a scenario exist; an existing one is left as it is. Raises ApiError."""
+        head = self.handlers.table.head(scenario)
+        if head is not None:
+            return head
+        return published(await self.handlers.on_command(ScenarioCreateRequested, scenario, traceparent))
+
+    async def create_for_traffic(self, scenario: str) -> Release | None:
+        """Make a scenario exist because a request names it. `default` is served by the base model meanwhile; others wait."""
+        task = self._creating.get(scenario)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._create_quietly(scenario))
+            self._creating[scenario] = task
+            task.add_done_callback(lambda _: self._creating.pop(scenario, None))
+        if scenario == "default":
+            return None
+        head = await asyncio.shield(task)
+        if head is None:
+            raise ApiError(
+                503, f"The scenario {scenario!r} could not be created yet; try again.", code="scenario_not_ready", retry_after_s=5
+            )
+        return head
+
+    async def _create_quietly(self, scenario: str) -> Release | None:
+        try:
+            return await self.create(scenario)
+        except ApiError as error:
+            log.warning("scenario_not_created", scenario=scenario, reason=error.message)
+            return None
+
+    async def rollback(self, scenario: str, release_id: str, reason: str, traceparent: str) -> Release:
+        """Serve an earlier release's content again, as a new release. Raises ApiError."""
+        self.exists(scenario)
+        if await self.handlers.heads.release(scenario, release_id) is None:
+            raise _no_release(scenario, release_id)
+        return published(await self._command(RollbackRequested, scenario, release_id, reason, traceparent))
+
+    async def promote(self, scenario: str, release_id: str, reason: str, traceparent: str) -> Release:
+        """Serve a release that waits for a person. Raises ApiError."""
+        self.exists(scenario)
+        if all(release.release_id != release_id for release in await self.handlers.heads.pending(scenario)):
+            raise _no_release(scenario, release_id, pending=True)
+        return published(await self._command(PromoteRequested, scenario, release_id, reason, traceparent))
+
+    def _command(self, kind: type[Command], scenario: str, release_id: str, reason: str, traceparent: str) -> Awaitable[News]:
+        return self.handlers.on_command(kind, scenario, traceparent, release_id=release_id, reason=reason)
+
+    def contract(self, scenario: str) -> dict[str, Any]:
+        """What a client must send for learning to happen."""
+        self.exists(scenario)
+        bindings = [b for b in self.config.reef if b.scenario == scenario] if self.config is not None else []
+        header = {"x-reef-scenario": scenario} if scenario != "default" else {}
+        return {
+            "scenario": scenario,
+            "recipes": [{"recipe": b.recipe, "review": b.review, "knobs": b.knobs} for b in bindings],
+            "learns": bool(bindings),
+            "inference": {
+                "endpoints": ["/v1/chat/completions", "/v1/completions"],
+                "headers": header,
+                "optional_headers": ["x-reef-tag-session", "x-reef-agent-record-id", "x-reef-release-id", "x-reef-capture", "traceparent"],
+                "receipt": "header x-reef-agent-record-id; in a stream also `reef.agent_record_id` in the last chunk before [DONE]",
+            },
+            "report": {
+                "endpoint": "POST /reef/report",
+                "headers": header,
+                "body": {
+                    "references": "receipts of this scenario: required, non-empty, unique",
+                    "score": "finite number, higher is better: needed by recipes that learn from rewards",
+                    "feedback": "text or object: needed by recipes that learn from words",
+                    "metadata": "object, optional",
+                    "agent_record_id": "idempotency key, optional",
+                },
+            },
+        }
+
+
+def release_row(release: Release, *, current: bool, pending: bool) -> dict[str, Any]:
+    """One release as the API shows it."""
+    return {**release.model_dump(mode="json"), "current": current, "pending": pending}
+
+
+def published(news: News) -> Release:
+    """The release that a command led to.
+
+    Raises:
+        ApiError: 409, the publisher refused.
+    """
+    if isinstance(news, ReleasePublished):
+        return news.release
+    reason = news.reason if isinstance(news, ReleaseRejected) else f"unexpected event {news.type}"
+    raise ApiError(409, f"The publisher refused: {reason}", code="command_refused")
+
+
+def _no_release(scenario: str, release_id: str, *, pending: bool = False) -> ApiError:
+    what = "pending release" if pending else "release"
+    return ApiError(
+        404,
+        f"Scenario {scenario!r} has no {what} {release_id[:80]!r}; see /reef/scenarios/{scenario}/releases.",
+        code="release_not_found",
+        param="release_id",
+    )

@@ -1,0 +1,65 @@
+"""The gateway's own settings: `REEF_GATEWAY_…` in the environment, else the `gateway` section of the `serve.yaml` in `REEF_CONFIG`."""
+
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from reefcommon.config import load
+from reefcommon.errors import BadConfig
+from reefcommon.settings import SystemSettings, explain, unknown_variables
+
+PREFIX = "REEF_GATEWAY_"
+
+
+class Settings(BaseSettings):
+    """Units are in the names. The environment wins over the file."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    port: int = Field(8900, ge=0, le=65535)
+    tokens_file: Path | None = None
+    implicit_scenarios: bool = False
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+
+    memory_budget_bytes: int = Field(512 * 1024 * 1024, ge=1024, description="request bodies held at once; past it new ones get 503")
+    ack_timeout_s: float = Field(10.0, gt=0, description="longest wait for the broker's acknowledgement")
+    linger_ms: int = Field(1, ge=0, description="how long an event waits for others to be sent with it")
+    connect_timeout_s: float = Field(2.0, gt=0)
+    read_timeout_s: float = Field(600.0, gt=0, description="longest silence of a serving node")
+    command_timeout_s: float = Field(30.0, gt=0)
+    key_ttl_s: int = Field(24 * 3600, ge=60, description="how long an idempotency key is remembered")
+    key_lease_s: float = Field(30.0, gt=0, description="how long a key stays taken after its gateway died")
+    snapshot_s: float = Field(10.0, gt=0, description="how often the heads are read anew, besides following the log")
+    drain_s: int = Field(15, ge=1, description="how long exchanges may go on after SIGTERM")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003  the signature is pydantic's
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment first, then what was given."""
+        return env_settings, init_settings
+
+    @classmethod
+    def read(cls, system: SystemSettings, **overrides: Any) -> Self:
+        """From the environment and the file that `system` names.
+
+        Raises:
+            BadConfig: a value is not allowed, or a variable with the gateway's prefix is unknown.
+        """
+        known = {PREFIX + name.upper() for name in cls.model_fields} | {f"{PREFIX}URL"}
+        unknown = unknown_variables(known, PREFIX)
+        if unknown:
+            raise BadConfig(f"unknown environment variables: {', '.join(unknown)}. Known: {', '.join(sorted(known))}")
+        section = load(system.config).gateway.model_dump() if system.config is not None else {}
+        try:
+            return cls(**{**section, **overrides})
+        except ValidationError as error:
+            raise BadConfig(explain(error, prefix=PREFIX.lower())) from None

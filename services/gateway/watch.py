@@ -1,0 +1,93 @@
+"""Who reads the answer, and whether they are still there."""
+
+import asyncio
+from types import TracebackType
+from typing import Protocol, Self
+
+from starlette.types import Receive, Send
+
+LOOK_AFTER_S = 0.1  # most answers are there sooner, and then no task has to be made to look
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its answer was complete."""
+
+
+class Outlet(Protocol):
+    """Where an answer goes."""
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Status and headers, once."""
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """A piece of the body. Waits for a slow reader."""
+
+
+class AsgiOutlet:
+    """The client itself."""
+
+    __slots__ = ("_send", "status")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Status and headers."""
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """A piece of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+class ClientWatch:
+    """Interrupts the block with ClientGone, within LOOK_AFTER_S, when the client leaves. Works as `asyncio.timeout` does."""
+
+    __slots__ = ("_gone", "_receive", "_task", "_timer", "_watcher")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._timer = asyncio.get_running_loop().call_later(LOOK_AFTER_S, self._look)
+        return self
+
+    def _look(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._timer.cancel()
+        if self._watcher is not None and not self._gone:
+            self._watcher.cancel()
+        if not self._gone:
+            return
+        if kind is None:  # cancelled, but nothing has waited since: take the cancellation here, not at the next await
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as cancelled:
+                kind, error = asyncio.CancelledError, cancelled
+        if self._task.uncancel() == 0 and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise ClientGone from error
+
+
+class NoWatch:
+    """For work that goes on when its client leaves."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None

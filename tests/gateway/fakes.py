@@ -1,0 +1,188 @@
+"""The gateway's ports in memory."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from reefcommon import topics
+from reefcommon.errors import Conflict, Unavailable
+from reefcommon.events import FeedbackReported, InferenceRecorded, Release
+from services.gateway.domain.ledger import Entry
+from services.gateway.domain.record import Claim
+from services.gateway.handlers import Command, News, NotDurable
+
+
+@dataclass
+class MemoryLog:
+    """RecordLog that keeps what it is given. `gate` holds acknowledgements back; `broken` refuses them."""
+
+    appended: list[tuple[str, bytes, str]] = field(default_factory=list)
+    broken: bool = False
+    gate: asyncio.Event | None = None
+
+    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.broken:
+            raise NotDurable("broken, as asked")
+        self.appended.append((topic, event, shard))
+
+    async def failure(self) -> str | None:
+        return "broken, as asked" if self.broken else None
+
+    @property
+    def records(self) -> list[InferenceRecorded]:
+        """What a reader decodes. Reading them this way is what keeps the hand-built event and the model together."""
+        return [InferenceRecorded.model_validate_json(value) for topic, value, _ in self.appended if topic == topics.INFERENCES.name]
+
+    @property
+    def reports(self) -> list[FeedbackReported]:
+        return [FeedbackReported.model_validate_json(value) for topic, value, _ in self.appended if topic == topics.FEEDBACK.name]
+
+    async def record(self, receipt: str) -> InferenceRecorded:
+        """Waits for a record, for tests whose client left before it was written."""
+        for _ in range(300):
+            for record in self.records:
+                if record.event_id == receipt:
+                    return record
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"no record {receipt}")
+
+
+class MemoryBodies:
+    """BodyStore in memory."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[str, bytes] = {}
+
+    async def keep(self, body: bytes) -> Claim:
+        digest = hashlib.sha256(body).hexdigest()
+        self.bodies[digest] = body
+        return Claim(f"memory:{digest}", digest, len(body))
+
+
+class MemoryHeads:
+    """ReleaseHeads in memory."""
+
+    def __init__(self) -> None:
+        self.chains: dict[str, list[Release]] = {}
+        self.waiting: dict[str, list[Release]] = {}
+
+    async def head(self, scenario: str) -> Release | None:
+        return self.chains[scenario][0] if self.chains.get(scenario) else None
+
+    async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
+        return self.chains.get(scenario, [])[:limit]
+
+    async def release(self, scenario: str, release_id: str) -> Release | None:
+        rows = self.chains.get(scenario, []) + self.waiting.get(scenario, [])
+        return next((row for row in rows if row.release_id == release_id), None)
+
+    async def advance(self, release: Release) -> None:
+        head = await self.head(release.scenario)
+        if (head.release_id if head else None) != release.parent_id:
+            raise Conflict("another head")
+        self.chains.setdefault(release.scenario, []).insert(0, release)
+
+    async def scenarios(self) -> list[str]:
+        return sorted(self.chains)
+
+    async def put_pending(self, release: Release) -> None:
+        self.waiting.setdefault(release.scenario, []).append(release)
+
+    async def pending(self, scenario: str) -> list[Release]:
+        return self.waiting.get(scenario, [])
+
+    async def drop_pending(self, scenario: str, release_id: str) -> None:
+        self.waiting[scenario] = [row for row in self.waiting.get(scenario, []) if row.release_id != release_id]
+
+
+class MemoryLedger:
+    """Ledger in memory; two gateways may share one."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, bytes] = {}
+        self.away = False
+
+    def _here(self) -> None:
+        if self.away:
+            raise Unavailable("away, as asked")
+
+    async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+        self._here()
+        await asyncio.sleep(0)
+        if key in self.entries:
+            return Entry.decode(self.entries[key])
+        self.entries[key] = entry.encode()
+        return None
+
+    async def renew(self, key: str, *, lease_s: float) -> None:
+        self._here()
+
+    async def complete(self, key: str, entry: Entry) -> None:
+        self._here()
+        self.entries[key] = entry.encode()
+
+    async def release(self, key: str) -> None:
+        self._here()
+        self.entries.pop(key, None)
+
+    async def find(self, key: str) -> Entry | None:
+        self._here()
+        return Entry.decode(self.entries[key]) if key in self.entries else None
+
+
+class MemoryReads:
+    """Reads of what a test puts there."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Any] = {}
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.away = False
+
+    async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
+        if self.away:
+            raise Unavailable("away, as asked")
+        self.asked.append((path, query or {}))
+        row = self.rows.get(path)
+        if row is None:
+            return 404, orjson.dumps({"error": {"message": "no such record", "type": "reef_error", "code": "record_not_found"}})
+        return 200, orjson.dumps(row)
+
+
+class MemoryCommands:
+    """CommandBus whose answers a test decides."""
+
+    def __init__(self) -> None:
+        self.sent: list[Command] = []
+        self.answers: list[News | BaseException] = []
+
+    async def submit(self, command: Command, *, timeout_s: float) -> News:
+        self.sent.append(command)
+        answer = self.answers.pop(0) if self.answers else TimeoutError()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def release(scenario: str, sequence: int, adapter: str | None, **fields: Any) -> Release:
+    """A release of a test's own."""
+    return Release(
+        **{
+            "release_id": f"rel-{scenario}-{sequence}",
+            "scenario": scenario,
+            "sequence": sequence,
+            "parent_id": f"rel-{scenario}-{sequence - 1}" if sequence else None,
+            "kind": "lora" if adapter else "base",
+            "content_id": f"content-{sequence}",
+            "operation": "training" if sequence else "creation",
+            "load_id": f"inc-1:{sequence}",
+            "adapter": adapter,
+            "created_at": datetime(2026, 1, 1, tzinfo=UTC),
+            **fields,
+        }
+    )
