@@ -192,8 +192,8 @@ class TaskResult(Value):
     """Paired scores of one held-out task: means over the repeats that ran. None: no repeat of that side could be run."""
 
     task: str
-    candidate: float | None
-    head: float | None
+    candidate: float | None = None
+    head: float | None = None
     candidate_answer: str = ""
     head_answer: str = ""
 
@@ -233,7 +233,7 @@ class Release(Value):
     release_id: str
     scenario: str
     sequence: int
-    parent_id: str | None
+    parent_id: str | None = None
     kind: Kind
     content_id: str
     contents: dict[str, str] = {}
@@ -318,7 +318,7 @@ class DeadLettered(Event):
     topic: str
     partition: int
     offset: int
-    key: str | None
+    key: str | None = None
     value: str = Field(description="the original bytes, base64")
     reason: str
     attempts: int
