@@ -248,15 +248,23 @@ class PartitionLag:
         return max(self.end - self.position, 0)
 
 
-async def lags(broker: KafkaBroker) -> list[PartitionLag]:
-    """The lag of every partition that this process is assigned, by committed offset."""
+async def lags(broker: KafkaBroker, *, timeout_s: float = 2.0) -> list[PartitionLag]:
+    """The lag of every partition that this process is assigned, by committed offset.
+
+    Raises:
+        Unavailable: the group's coordinator does not answer in time. During a rebalance the client would wait for it without end.
+    """
     rows = []
-    for subscriber in broker.subscribers:
-        consumer = subscriber.consumer  # type: ignore[attr-defined]
-        if consumer is None:
-            continue
-        for assigned in consumer.assignment():
-            end = consumer.highwater(assigned)
-            if end is not None:
-                rows.append(PartitionLag(assigned.topic, assigned.partition, await consumer.committed(assigned) or 0, end))
+    try:
+        async with asyncio.timeout(timeout_s):
+            for subscriber in broker.subscribers:
+                consumer = subscriber.consumer  # type: ignore[attr-defined]
+                assigned = [tp for tp in consumer.assignment() if consumer.highwater(tp) is not None] if consumer is not None else []
+                committed = await asyncio.gather(*(consumer.committed(tp) for tp in assigned))
+                rows += [
+                    PartitionLag(tp.topic, tp.partition, offset or 0, consumer.highwater(tp) or 0)
+                    for tp, offset in zip(assigned, committed, strict=True)
+                ]
+    except (TimeoutError, KafkaError) as error:
+        raise Unavailable(f"the broker does not say what this consumer group has committed: {error!r}") from error
     return rows

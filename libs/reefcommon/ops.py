@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from reefcommon.bus import lags
+from reefcommon.errors import Unavailable
 from reefcommon.telemetry import METRICS_CONTENT_TYPE
 
 log = structlog.get_logger()
@@ -46,10 +47,12 @@ class Health:
 
     async def status(self) -> dict[str, Any]:
         """Everything that `/status` shows."""
-        behind = await lags(self.broker) if self.broker is not None else []
         by_topic: dict[str, int] = {}
-        for row in behind:
-            by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
+        try:
+            for row in await lags(self.broker) if self.broker is not None else []:
+                by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
+        except Unavailable as error:
+            self.last_error = str(error)
         return {
             "service": self.service,
             "uptime_s": round(time.time() - self.started_at, 1),
