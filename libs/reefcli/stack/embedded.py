@@ -67,7 +67,7 @@ async def embedded_stack(
         check_disk(home)
         secrets = state.secrets_of(home)
         last = state.read_state(home)
-        for name in await asyncio.to_thread(sweep, secrets.stack_id):
+        for name in await asyncio.to_thread(sweep, secrets.stack_id, tuple(last.processes.values()) if last else ()):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
         site, wanted = _site(config, home, options, secrets, last)
 

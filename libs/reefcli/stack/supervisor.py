@@ -148,8 +148,6 @@ class Supervisor:
         self._tell(StackEvent(name, "ready"))
 
     async def _bring_up(self, program: _Program) -> None:
-        for other in program.spec.depends_on:
-            await (self._programs[other].ready if other in self._programs else self._done[other]).wait()
         program.task = asyncio.ensure_future(self._keep(program))
         program.task.add_done_callback(self._note_failure)
         ready = asyncio.ensure_future(program.ready.wait())
@@ -159,10 +157,12 @@ class Supervisor:
             program.task.result()
 
     async def _keep(self, program: _Program) -> None:
-        """Start, wait until ready, wait for the end, again: until stopped, or until it is hopeless."""
+        """Start once its needs are ready, wait for the end, again: until stopped, or until it is hopeless."""
         spec, first = program.spec, True
         while True:
-            self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
+            for other in spec.depends_on:  # at a restart too: a broker without its store would only die again
+                await (self._programs[other].ready if other in self._programs else self._done[other]).wait()
+            self._tell(StackEvent(spec.name, "starting" if not program.deaths else "restarting"))
             await self._await_free_ports(spec)
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
             reason = await self._until_ready(child)
@@ -176,6 +176,7 @@ class Supervisor:
             code = child.process.returncode
             await child.stop(0.0)  # what it had started itself must not live on beside the next one
             first = first and not program.ready.is_set()
+            program.ready.clear()
             self._count_death(program, reason if code is None else f"exit code {code}", hopeless=code == EXIT_CONFIG)
             await asyncio.sleep(self._policy.delay_s(len(program.deaths)))
 

@@ -48,6 +48,7 @@ def spec(server: str, port: int, state_dir: Path) -> ProcessSpec:
         "appendfsync": "always",
         "maxmemory-policy": "noeviction",
         "databases": "64",
+        "set-proc-title": "no",  # a title is written over the environment, and with it the mark by which a left-over is known
     }
     url = f"redis://127.0.0.1:{port}/0"
     return ProcessSpec(
