@@ -10,7 +10,7 @@ import httpx
 from reefcli.errors import CommandFailed
 from reefcli.stack.state import running
 
-_TIMEOUT_S = 15.0
+_TIMEOUT_S = 45.0  # a rollback is answered when it is served
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from reefcli.commands.moves import move_head
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import console, print_json
@@ -13,9 +12,9 @@ from reefcli.output import console, print_json
 def promote(
     scenario: Annotated[str, typer.Argument(help="For example: default")],
     release_id: Annotated[str, typer.Argument(help="A pending release (see `reef releases SCENARIO`).")],
+    reason: Annotated[str, typer.Option(help="Kept with the release.")] = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
-    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait until it is served.", min=0)] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Let a release that waits for a person serve (recipes with `review: manual`).
@@ -24,7 +23,7 @@ def promote(
 
       reef promote default rel-0192
     """
-    release = move_head(find(url, state_dir), scenario, "promote", release_id, wait_s)
+    release = find(url, state_dir).post(f"/reef/scenarios/{scenario}/promote", {"release_id": release_id, "reason": reason})
     if as_json:
         print_json(release)
     else:

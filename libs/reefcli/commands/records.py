@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from reefcli.errors import CommandFailed
@@ -37,29 +38,28 @@ def records(
         return
     if record_id is not None:
         raise CommandFailed(f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}")
-    rows = gateway.get(f"/reef/scenarios/{scenario}/records", session=session, limit=limit)["records"]
+    rows = gateway.get(f"/reef/scenarios/{scenario}/records", session=session, limit=limit)["data"]
     if as_json:
         print_json(rows)
     else:
-        columns = ("record", "when", "status", "session", "release", "tokens", "score")
+        columns = ("record", "when", "outcome", "session", "turn", "release", "ms")
         print_table(columns, [_row(row) for row in rows], empty=f"no records in scenario {scenario!r} yet")
 
 
-def _row(row: dict[str, Any]) -> tuple[str, ...]:
-    keys = ("record_id", "at", "status", "session_id", "release_id", "completion_tokens", "score")
-    cells = ["" if row.get(key) is None else str(row[key]) for key in keys]
-    cells[1] = ago(cells[1]) if cells[1] else ""
-    return tuple(cells)
+def _row(row: dict[str, Any]) -> tuple[Any, ...]:
+    keys = ("outcome", "session_id", "session_turn", "release_id", "duration_ms")
+    return row["record_id"], ago(row["at"]), *(row.get(key) for key in keys)
 
 
 def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
-    record = gateway.get(f"/reef/records/{record_id}")
+    found = gateway.get(f"/reef/records/{record_id}")
     if as_json:
-        print_json(record)
+        print_json(found)
         return
-    print_table(("field", "value"), [(key, _cell(value)) for key, value in record.items()])
+    record = {**found.pop("record"), **{key: value for key, value in found.items() if value}}
+    print_table(("field", "value"), [(key, _cell(value)) for key, value in record.items() if value not in (None, "", [], {})])
 
 
 def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     return text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)"

@@ -8,6 +8,8 @@ from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import ago, print_json, print_table
 
+_COLUMNS = ("release", "", "operation", "kind", "when", "score", "parent")
+
 
 def releases(
     scenario: Annotated[str | None, typer.Argument(help="Its chain, newest first. Without it: every scenario and what it serves.")] = None,
@@ -28,46 +30,28 @@ def releases(
     """
     gateway = find(url, state_dir)
     if scenario is None:
-        rows = gateway.get("/reef/scenarios")["scenarios"]
+        rows = gateway.get("/reef/scenarios")["data"]
         if as_json:
             print_json(rows)
         else:
-            print_table(("scenario", "serves", "recipes"), [_scenario_row(row) for row in rows])
+            print_table(("scenario", *_COLUMNS), [(row["scenario"], *release_row(row["head"])) for row in rows], empty="no scenario yet")
         return
-    chain = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["releases"][:limit]
+    chain = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["data"]
     if as_json:
         print_json(chain)
     else:
-        columns = ("release", "", "operation", "kind", "when", "score", "parent")
-        print_table(columns, [release_row(row) for row in chain], empty=f"scenario {scenario!r} has no release yet")
+        print_table(_COLUMNS, [release_row(row) for row in chain], empty=f"scenario {scenario!r} has no release yet")
 
 
-def _scenario_row(row: Any) -> tuple[str, str, str]:
-    if not isinstance(row, dict):
-        return str(row), "", ""
-    recipes = row.get("recipes") or ()
-    return str(row.get("scenario", "")), str(row.get("head") or row.get("release_id") or ""), ", ".join(map(str, recipes))
-
-
-def release_row(row: dict[str, Any]) -> tuple[str, str, str, str, str, str, str]:
+def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """One release as cells of a table."""
-    mark = "serving" if row.get("current") else "pending" if row.get("pending") else ""
-    return (
-        str(row.get("release_id", "")),
-        mark,
-        str(row.get("operation", "")),
-        str(row.get("kind") or ""),
-        ago(row["at"]) if row.get("at") else "",
-        _score(row),
-        str(row.get("parent") or row.get("parent_id") or ""),
-    )
+    mark = "serving" if row["current"] else "pending" if row["pending"] else ""
+    return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), _score(row), row["parent_id"] or ""
 
 
 def _score(row: dict[str, Any]) -> str:
     """Candidate and head scores of its evaluation, where it had one."""
-    evaluation = row.get("evaluation")
-    if not isinstance(evaluation, dict):
-        return ""
+    evaluation = row["evaluation"] or {}
     candidate, head = evaluation.get("candidate_score"), evaluation.get("head_score")
     if candidate is None:
         return ""

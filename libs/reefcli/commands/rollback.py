@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from reefcli.commands.moves import move_head
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import console, print_json
@@ -13,9 +12,9 @@ from reefcli.output import console, print_json
 def rollback(
     scenario: Annotated[str, typer.Argument(help="For example: default")],
     release_id: Annotated[str, typer.Argument(help="The release to go back to (see `reef releases SCENARIO`).")],
+    reason: Annotated[str, typer.Option(help="Kept with the release.")] = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
-    wait_s: Annotated[float, typer.Option("--wait", help="Seconds to wait until it is served.", min=0)] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.
@@ -24,7 +23,7 @@ def rollback(
 
       reef rollback default rel-0192
     """
-    release = move_head(find(url, state_dir), scenario, "rollback", release_id, wait_s)
+    release = find(url, state_dir).post(f"/reef/scenarios/{scenario}/rollback", {"release_id": release_id, "reason": reason})
     if as_json:
         print_json(release)
     else:

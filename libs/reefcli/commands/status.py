@@ -16,7 +16,7 @@ def status(url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: As
 
       reef status
 
-      reef status --json | jq .gateway.spool
+      reef status --json | jq .gateway.heads
 
       reef status --url https://reef.example.com
     """
@@ -49,26 +49,19 @@ def _print_stack(stack: StackState) -> None:
 
 
 def _print_gateway(body: dict[str, Any]) -> None:
-    services = body.get("services", {})
-    rows = [(name, *_service_row(facts)) for name, facts in services.items()] if isinstance(services, dict) else []
-    print_table(("service", "state", "lag", "last error"), rows, empty="the gateway reports no services")
-    rest = {key: value for key, value in body.items() if key != "services"}
-    print_table(("gateway", "value"), [(key, _short(value)) for key, value in rest.items()])
+    services = [(name, *_service_row(facts)) for name, facts in body["services"].items()]
+    print_table(("service", "state", "lag", "what is wrong"), services)
+    heads = [(scenario, head["release_id"], head["operation"], ago(head["created_at"])) for scenario, head in body["heads"].items()]
+    print_table(("scenario", "serves", "operation", "since"), heads, empty="no scenario yet")
 
 
-def _service_row(facts: Any) -> tuple[str, str, str]:
-    if not isinstance(facts, dict):
-        return str(facts), "", ""
-    failures = facts.get("failures") or {}
-    state = "ready" if not failures and not facts.get("unreachable") else "not ready"
-    lag = facts.get("lag") or {}
-    shown = ", ".join(f"{topic} {count}" for topic, count in lag.items() if count) if isinstance(lag, dict) else str(lag)
-    return state, shown or "0", str(facts.get("last_error") or "")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={_short(inner)}" for key, inner in value.items())
-    if isinstance(value, list):
-        return ", ".join(_short(inner) for inner in value)
-    return str(value)
+def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
+    """State, lag by topic, and failures or the last error. A service that does not answer has failures alone."""
+    failures = facts["failures"]
+    lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
+    wrong = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+    return (
+        "not ready" if failures else "ready",
+        lag or "0",
+        wrong or f"(earlier) {facts['last_error']}" if facts.get("last_error") else wrong,
+    )

@@ -17,7 +17,7 @@ from reefcli.stack.spec import ProcessSpec
 from reefcommon.errors import ReefError
 
 Step = Callable[[], Awaitable[None]]
-EXIT_CONFIG = 78  # sysexits.h EX_CONFIG: trying again cannot help
+EXIT_CONFIG = (2, 78)  # what our services, and sysexits.h, answer to a wrong configuration: trying again cannot help
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Supervisor:
             await child.stop(0.0)  # what it had started itself must not live on beside the next one
             first = first and not program.ready.is_set()
             program.ready.clear()
-            self._count_death(program, reason if code is None else f"exit code {code}", hopeless=code == EXIT_CONFIG)
+            self._count_death(program, reason if code is None else f"exit code {code}", hopeless=code in EXIT_CONFIG)
             await asyncio.sleep(self._policy.delay_s(len(program.deaths)))
 
     async def _await_free_ports(self, spec: ProcessSpec) -> None:
