@@ -24,7 +24,7 @@ def main() -> int:
         server.should_exit = True
 
     app = build_app(settings, on_crash)
-    config = uvicorn.Config(app, host=settings.host, port=settings.port, log_level=settings.log_level.lower(), access_log=False)
+    config = uvicorn.Config(app, host=settings.host, port=settings.port, log_level=settings.log_level.lower(), access_log=False, ws="none")
     server = uvicorn.Server(config)
     server.run()
     return 1 if crashes or not server.started else 0

@@ -32,7 +32,7 @@ class Delta:
     up: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Adapter:
     """A loaded adapter. `deltas` is keyed by module name as in the base model."""
 

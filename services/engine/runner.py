@@ -52,10 +52,12 @@ class ModelRunner:
         self.lora.use(self._group(adapters))
         return self._forward([[i] for i in ids], at.unsqueeze(1), mask[:, None, None], self.batch, 1)[:, 0]
 
+    @torch.inference_mode()
     def join(self, row: int, length: int) -> None:
         """Copy the scratch row's first `length` tokens into a row of the batch."""
         self.batch.copy_row(self.scratch, 0, row, length)
 
+    @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
         """Move a row of the batch."""
         self.batch.copy_row(self.batch, source, target, length)

@@ -24,6 +24,7 @@ class Row:
     banned: frozenset[int]
 
 
+@torch.inference_mode()
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
     """One token per row of logits [B, V] (changed in place). Draws by inverting each row's cumulative distribution."""
     _adjust(logits, rows)
@@ -39,6 +40,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
     ]
 
 
+@torch.inference_mode()
 def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
     """The log-probability (temperature 1) of each next id given logits [T, V]."""
     logp = torch.log_softmax(logits, dim=-1)

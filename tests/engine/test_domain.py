@@ -1,0 +1,207 @@
+"""The pure rules: sampling ranges, stops, spans, batching, tool calls, text pieces."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.engine.domain.batching import admissible, chunk_end, closing_moves
+from services.engine.domain.detokenize import Detokenizer
+from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.messages import template_messages
+from services.engine.domain.outputs import TokenLogprob
+from services.engine.domain.sampling import SamplingParams, token_budget
+from services.engine.domain.sequence import SequenceState
+from services.engine.domain.spans import VersionSpan, extended
+from services.engine.domain.stops import StopScanner
+from services.engine.domain.tool_calls import ToolCallParser
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_k", -2),
+        ("n", 0),
+        ("logprobs", 51),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 2.5),
+        ("min_tokens", 9),
+        ("stop", ("",)),
+    ],
+)
+def test_a_value_out_of_range_is_named(field, value):
+    with pytest.raises(InvalidRequestError) as caught:
+        SamplingParams(max_tokens=8, **{field: value})
+    assert caught.value.param == field
+
+
+def test_the_budget_is_what_was_asked_for_or_the_rest_of_the_context():
+    assert token_budget(10, None, 16) == 6
+    assert token_budget(10, 6, 16) == 6
+    with pytest.raises(InvalidRequestError, match="maximum context length is 16"):
+        token_budget(10, 7, 16)
+    with pytest.raises(InvalidRequestError, match="maximum context length"):
+        token_budget(16, None, 16)
+
+
+def test_spans_stay_adjacent():
+    spans = extended(extended(extended((), "a", 2), "a"), "b", 4)
+    assert spans == (VersionSpan("a", 0, 3), VersionSpan("b", 3, 7))
+    assert extended(spans, "c", 0) == spans
+
+
+@given(st.lists(st.integers(0, 9), max_size=8, unique=True), st.integers(0, 10))
+def test_rows_close_up(leaving, size):
+    leaving = [row for row in leaving if row < size]
+    rows = list(range(size))
+    for source, target in closing_moves(size, leaving):
+        rows[target] = rows[source]
+    assert sorted(rows[: size - len(leaving)]) == [row for row in range(size) if row not in leaving]
+
+
+def test_a_large_request_is_not_overtaken():
+    assert admissible([1, 4, 1], 3) == 1
+    assert admissible([1, 1, 1], 3) == 3
+    assert admissible([4], 3) == 0
+
+
+def test_chunks_always_go_forward():
+    assert chunk_end(0, 10, 4) == 4
+    assert chunk_end(8, 10, 4) == 10
+    assert chunk_end(3, 10, 0) == 4
+
+
+@given(st.text("ab<|", max_size=40), st.lists(st.integers(1, 5), min_size=40, max_size=40))
+def test_a_stop_string_is_found_however_the_text_is_cut(text, sizes):
+    stops = ("ab<", "|b")
+    scanner, shown, hit, at = StopScanner(stops), "", None, 0
+    for size in sizes:
+        piece, at = text[at : at + size], at + size
+        out, hit = scanner.push(piece)
+        shown += out
+        if hit:
+            break
+    if not hit:
+        shown += scanner.flush()
+    firsts = [text.index(stop) for stop in stops if stop in text]
+    assert shown == (text[: min(firsts)] if firsts else text)
+
+
+@given(st.binary(max_size=60))
+def test_pieces_join_to_the_whole_text(data):
+    def decode(ids):
+        return bytes(ids).decode("utf-8", errors="replace")
+
+    detokenizer = Detokenizer(decode)
+    assert "".join(detokenizer.push(byte) for byte in data) + detokenizer.flush() == decode(data)
+
+
+CALLS = [
+    ("plain text", "plain text", []),
+    ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "", [("f", '{"a": 1}')]),
+    (
+        'Let me see.\n<tool_call>{"name": "f", "arguments": {}}</tool_call>\n<tool_call>{"name": "g"}</tool_call>\n',
+        "Let me see.",
+        [("f", "{}"), ("g", "{}")],
+    ),
+    ('<tool_call>{"name": "f", "arguments": {}}</tool_call>\n done', "done", [("f", "{}")]),
+    ('<tool_call>{"name": "f", "arguments": {"x": "é"}}', "", [("f", '{"x": "é"}')]),
+    ("<tool_call>{not json}</tool_call>", "<tool_call>{not json}</tool_call>", []),
+    ('<tool_call>{"arguments": {}}</tool_call>', '<tool_call>{"arguments": {}}</tool_call>', []),
+    ("a < b and <tool", "a < b and <tool", []),
+]
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), CALLS)
+@pytest.mark.parametrize("seed", range(4))
+def test_tool_calls_do_not_depend_on_the_pieces(text, content, calls, seed):
+    draw, parser, out, found, at = random.Random(seed), ToolCallParser(), "", [], 0
+    while at < len(text):
+        size = draw.randint(1, 6) if seed else len(text)
+        more, new = parser.push(text[at : at + size])
+        out, found, at = out + more, found + new, at + size
+    more, new = parser.flush()
+    found += new
+    assert (out + more, [(call.name, call.arguments) for call in found]) == (content, calls)
+    assert [call.index for call in found] == list(range(len(calls)))
+
+
+def state(**fields):
+    params = SamplingParams(**({"max_tokens": 10} | fields))
+    return SequenceState(
+        index=0, prompt_ids=(1, 2), params=params, eos_ids=frozenset([0]), max_length=100, decode=lambda ids: bytes(ids).decode(), seed=1
+    )
+
+
+def feed(sequence, text):
+    deltas = []
+    for byte in text:
+        deltas.append(sequence.accept(TokenLogprob(byte, -1.0), "v"))
+        if deltas[-1].finish_reason:
+            break
+    return deltas
+
+
+def test_eos_is_a_token_but_no_text():
+    deltas = feed(state(), b"ab\x00c")
+    assert [delta.text for delta in deltas] == ["a", "b", ""]
+    assert deltas[-1].finish_reason == "stop"
+    assert deltas[-1].stop_reason is None
+    assert [t.token_id for delta in deltas for t in delta.tokens] == [97, 98, 0]
+
+
+def test_a_stop_token_is_reported_and_not_shown():
+    deltas = feed(state(stop_token_ids=frozenset([ord("b")])), b"abc")
+    assert deltas[-1].stop_reason == ord("b")
+    assert "".join(delta.text for delta in deltas) == "a"
+
+
+def test_min_tokens_outlasts_eos_and_stops():
+    sequence = state(min_tokens=4, stop=("b",))
+    assert sequence.banned == {0}
+    deltas = feed(sequence, b"abcdb")
+    assert "".join(delta.text for delta in deltas) == "abcd"
+    assert deltas[-1].stop_reason == "b"
+
+
+def test_length_shows_what_was_held_back():
+    deltas = feed(state(max_tokens=3, stop=("cde",)), b"abcd")
+    assert "".join(delta.text for delta in deltas) == "abc"
+    assert deltas[-1].finish_reason == "length"
+
+
+def test_messages_become_what_templates_take():
+    messages = template_messages(
+        [
+            {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"x": 1}'}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "r"},
+        ]
+    )
+    assert messages[0] == {"role": "system", "content": "ab"}
+    assert messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
+    assert messages[2]["tool_call_id"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "robot", "content": "x"}, "messages[0].role"),
+        ({"role": "user", "content": None}, "messages[0].content"),
+        ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0]"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+def test_a_bad_message_is_named(message, param):
+    with pytest.raises(InvalidRequestError) as caught:
+        template_messages([message])
+    assert caught.value.param == param
