@@ -10,7 +10,7 @@ import orjson
 import structlog
 import uvicorn
 from faststream.kafka import KafkaBroker
-from prometheus_client import generate_latest
+from prometheus_client import Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +22,8 @@ from reefcommon.errors import Unavailable
 from reefcommon.telemetry import METRICS_CONTENT_TYPE
 
 log = structlog.get_logger()
+
+LAG = Gauge("reef_consumer_lag_events", "events of the partitions assigned to this process that are not handled yet", ["service", "topic"])
 
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when fine, else what is wrong and what to do."""
@@ -45,19 +47,26 @@ class Health:
             self.last_error = "; ".join(f"{name}: {reason}" for name, reason in found.items())
         return found
 
-    async def status(self) -> dict[str, Any]:
-        """Everything that `/status` shows."""
+    async def lag(self) -> dict[str, int]:
+        """Events not yet handled, by topic; empty where the broker does not say. The gauge shows the same."""
         by_topic: dict[str, int] = {}
         try:
             for row in await lags(self.broker) if self.broker is not None else []:
                 by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
         except Unavailable as error:
             self.last_error = str(error)
+        LAG.clear()  # a partition that went to another process is counted there
+        for topic, events in by_topic.items():
+            LAG.labels(self.service, topic).set(events)
+        return by_topic
+
+    async def status(self) -> dict[str, Any]:
+        """Everything that `/status` shows."""
         return {
             "service": self.service,
             "uptime_s": round(time.time() - self.started_at, 1),
             "failures": await self.failures(),
-            "lag": by_topic,
+            "lag": await self.lag(),
             "last_error": self.last_error,
             **{name: fact() for name, fact in self.facts.items()},
         }
@@ -74,6 +83,7 @@ def ops_routes(health: Health) -> list[Route]:
         return _json({"ready": not failures, "failures": failures}, status=503 if failures else 200)
 
     async def metrics(_request: Request) -> Response:
+        await health.lag()
         return Response(generate_latest(), media_type=METRICS_CONTENT_TYPE)
 
     async def status(_request: Request) -> Response:
