@@ -62,7 +62,9 @@ class StubEngine:
             "index": 0,
             "text": "".join(WORDS),
             "finish_reason": "stop",
-            "logprobs": {"tokens": WORDS, "token_logprobs": [-0.1, -0.2, -0.3], "top_logprobs": None, "text_offset": [0, 5, 11]} if shown else None,
+            "logprobs": {"tokens": WORDS, "token_logprobs": [-0.1, -0.2, -0.3], "top_logprobs": None, "text_offset": [0, 5, 11]}
+            if shown
+            else None,
         }
         if body.get("return_token_ids"):
             choice |= {"token_ids": [10, 11, 12], "prompt_token_ids": PROMPT}
@@ -192,7 +194,8 @@ def whole(body: dict[str, Any]) -> dict[str, Any]:
             "role": "assistant",
             "content": None,
             "tool_calls": [
-                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}} for call_id, name, arguments in CALLS
+                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}
+                for call_id, name, arguments in CALLS
             ],
         }
         reason, tokens = "tool_calls", 5

@@ -79,7 +79,9 @@ async def test_streams_with_usage_are_each_recorded(bench: Bench) -> None:
         assert usage.completion_tokens == 3
     assert len(set(receipts)) == 3
     assert [record.event_id for record in bench.log.records] == receipts
-    assert all(record.usage is not None and record.usage.completion_tokens == 3 and not record.usage.estimated for record in bench.log.records)
+    assert all(
+        record.usage is not None and record.usage.completion_tokens == 3 and not record.usage.estimated for record in bench.log.records
+    )
 
 
 async def test_parallel_tool_calls(bench: Bench) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from reefcommon.ids import SCENARIO_PATTERN, digest, is_receipt
+from reefcommon.ids import SCENARIO_PATTERN, digest, is_receipt, shard_in
 from services.gateway.domain.errors import ApiError, invalid
 
 MAX_REFERENCES = 1000
@@ -113,8 +113,11 @@ def _feedback(value: object) -> str | dict[str, Any] | None:
 def _key(value: object) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str) or not is_receipt(value):
-        raise invalid("agent_record_id", "'agent_record_id' must be 1 to 128 letters, digits, or any of . _ : -")
+    if not isinstance(value, str) or not is_receipt(value) or shard_in(value) is not None:
+        raise invalid(
+            "agent_record_id",
+            "'agent_record_id' must be 1 to 128 letters, digits, or any of . _ : - and not have the form of Reef's own ids.",
+        )
     return value
 
 

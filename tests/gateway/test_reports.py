@@ -1,0 +1,98 @@
+"""Reports: what is kept, and what is refused before it is kept."""
+
+import pytest
+
+from .conftest import Bench
+
+BAD_SCORES = ["true", "false", "NaN", "Infinity", "-Infinity", "1e999", '"1"', "[1]", "{}"]
+
+
+async def receipt_of(bench: Bench, scenario: str = "default") -> str:
+    return (await bench.chat(scenario)).headers["x-reef-agent-record-id"]
+
+
+async def test_a_report_is_durable_before_it_is_accepted(bench: Bench) -> None:
+    """202 with its id; the event has what was said, in the shard of the first reference."""
+    receipt = await receipt_of(bench)
+    answer = await bench.report(score=1, feedback={"why": "short"}, references=[receipt], metadata={"judge": "me"})
+    assert answer.status_code == 202
+    assert answer.json() == {"agent_record_id": answer.json()["agent_record_id"], "scenario": "default", "request_type": "report"}
+    (report,) = bench.log.reports
+    assert report.event_id == answer.json()["agent_record_id"]
+    assert (report.score, report.feedback, report.references, report.metadata) == (1.0, {"why": "short"}, (receipt,), {"judge": "me"})
+    assert bench.log.appended[0][2] == bench.log.appended[1][2] == receipt[-4:]
+    bench.log.broken = True
+    assert (await bench.report(score=1, references=[receipt])).status_code == 503
+
+
+@pytest.mark.parametrize("score", BAD_SCORES)
+async def test_scores_that_are_no_numbers(bench: Bench, score: str) -> None:
+    """G10: 400 that names the field, nothing stored."""
+    receipt = await receipt_of(bench)
+    answer = await bench.http.post("/reef/report", content=f'{{"score": {score}, "references": ["{receipt}"]}}')
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "score"
+    assert bench.log.reports == []
+
+
+async def test_references_that_cannot_be(bench: Bench) -> None:
+    """G11: empty, repeated, malformed, of another scenario, of a report: 400, nothing stored."""
+    receipt, foreign = await receipt_of(bench), await receipt_of(bench, "provider")
+    report_id = (await bench.report(score=1, references=[receipt], agent_record_id="my-report")).json()["agent_record_id"]
+    own = (await bench.report(score=1, references=[receipt])).json()["agent_record_id"]
+    stored = len(bench.log.reports)
+    wrong = [[], None, "text", [receipt, receipt], ["no receipt!"], [7], [None], [foreign], [receipt, foreign], [report_id], [own]]
+    for references in wrong:
+        answer = await bench.report(score=1, references=references)
+        assert answer.status_code == 400, references
+        assert answer.json()["error"]["param"].startswith("references"), references
+    assert len(bench.log.reports) == stored
+
+
+async def test_receipts_of_another_gateway_are_looked_up(bench: Bench) -> None:
+    """The experience service knows older receipts; what nobody knows is accepted, since it may be early."""
+    old = "rec-" + "0" * 32 + "-abcd"
+    bench.reads.rows[f"/records/{old}"] = {"record_id": old, "scenario": "elsewhere"}
+    assert (await bench.report(score=1, references=[old])).status_code == 400
+    assert (await bench.report(score=1, references=["rec-" + "1" * 32 + "-abcd"])).status_code == 202
+    bench.reads.away = True
+    assert (await bench.report(score=1, references=["rec-" + "2" * 32 + "-abcd"])).status_code == 202
+
+
+async def test_the_same_report_again(bench: Bench) -> None:
+    """Same id and content: 202 with the same id; other content: 409. An id that an exchange has: 409."""
+    receipt = await receipt_of(bench)
+    body = {"references": [receipt], "agent_record_id": "r-1"}
+    first, again = await bench.report(score=1, **body), await bench.report(score=1, **body)
+    assert first.status_code == again.status_code == 202
+    assert first.json() == again.json()
+    assert {(report.event_id, report.content_digest) for report in bench.log.reports} == {("r-1", bench.log.reports[0].content_digest)}
+    assert (await bench.report(score=2, **body)).status_code == 409
+    await bench.chat(headers={"x-reef-agent-record-id": "exchange-1"})
+    assert (await bench.report(score=1, references=[receipt], agent_record_id="exchange-1")).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"feedback": 3, "references": ["a"]}, "feedback"),
+        ({"score": 1, "references": ["a"], "metadata": []}, "metadata"),
+        ({"score": 1, "references": ["a"], "agent_record_id": "no good"}, "agent_record_id"),
+        ({"score": 1, "references": ["a"], "agent_record_id": "rec-" + "0" * 32 + "-abcd"}, "agent_record_id"),
+        ({"references": ["a"]}, "score"),
+        ({"score": 1, "references": ["a"], "scor": 2}, "scor"),
+    ],
+)
+async def test_other_fields_are_checked(bench: Bench, body: dict, param: str) -> None:
+    """400 that names the field."""
+    answer = await bench.report(**body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert bench.log.reports == []
+
+
+async def test_a_report_on_a_client_chosen_receipt(bench: Bench) -> None:
+    """It goes to the shard of its exchange, which the idempotency entry knows."""
+    await bench.chat(headers={"x-reef-agent-record-id": "mine-1"})
+    assert (await bench.report(score=0.5, references=["mine-1"])).status_code == 202
+    assert bench.log.appended[0][2] == bench.log.appended[1][2]
