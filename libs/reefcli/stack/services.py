@@ -1,4 +1,4 @@
-"""The programs of Reef itself: the serving node and the six services, each `python -m services.<name>`, each with `/readyz`."""
+"""The programs of Reef itself: the serving node and the six services, each `python -m services.<name>`, each with `/readyz` (the serving node: `/health`, as vLLM)."""
 
 import sys
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, env:
         "REEF_ENGINE_HOST": "127.0.0.1",
         "REEF_ENGINE_PORT": str(port),
     }
-    return _python(ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0)
+    return _python(ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0, ready_path="/health")
 
 
 def service(name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]) -> ProcessSpec:
@@ -36,12 +36,21 @@ def service(name: str, port: int, state_dir: Path, *, env: Mapping[str, str], pr
     return _python(name, port, state_dir, env, waits, ready_within_s=120.0)
 
 
-def _python(name: str, port: int, state_dir: Path, env: Mapping[str, str], waits: tuple[str, ...], *, ready_within_s: float) -> ProcessSpec:
+def _python(
+    name: str,
+    port: int,
+    state_dir: Path,
+    env: Mapping[str, str],
+    waits: tuple[str, ...],
+    *,
+    ready_within_s: float,
+    ready_path: str = "/readyz",
+) -> ProcessSpec:
     url = f"http://127.0.0.1:{port}"
     return ProcessSpec(
         name=name,
         argv=(sys.executable, "-m", f"services.{name}"),
-        probe=HttpReady(f"{url}/readyz"),
+        probe=HttpReady(f"{url}{ready_path}"),
         log=state_dir / "logs" / f"{name}.log",
         env=env,
         depends_on=waits,
