@@ -38,8 +38,9 @@ NEXT_STEPS = """What to try next (the improved model is in {state}):
   reef serve -c {config} --state-dir {state}   serve it; then, in another terminal:
   curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
        -d '{{"model": "reef", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
-  reef records                       what was recorded; each line begins with a receipt
-  reef releases                      the chain; `reef rollback default RELEASE_ID` brings an earlier one back"""
+  reef records --state-dir {state}     what was recorded; each line begins with a receipt
+  reef releases --state-dir {state}    the chain
+  reef rollback default RELEASE_ID --state-dir {state}   brings an earlier release back"""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,85 @@
+"""The loop, end to end, on the real embedded stack: experience becomes releases, and everything is still there after a restart."""
+
+import time
+from statistics import fmean
+
+import httpx
+import openai
+import pytest
+
+from recipes.sao.examples.tiny import tasks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def test_the_demonstration_reaches_its_goal_without_a_failed_request(demonstration):
+    summary = demonstration.summary
+    assert demonstration.code == 0, summary
+    assert summary["heldout_first"] < 0.5
+    assert summary["heldout_last"] >= 0.9
+    assert summary["releases_published"] >= 5
+    assert summary["failed_requests"] == 0
+    assert summary["restarts"] == 0
+    assert (demonstration.state_dir / "reward.png").stat().st_size > 10_000
+
+
+def releases(serving) -> list[dict]:
+    return httpx.get(f"{serving.url}/reef/scenarios/default/releases", params={"limit": 200}).json()["data"]
+
+
+def reward(serving, **headers) -> float:
+    client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0)
+    scores = []
+    for number, task in enumerate(tasks.HELDOUT):
+        answer = client.chat.completions.create(
+            model="reef", messages=[{"role": "user", "content": task}], max_tokens=12, n=2, seed=number,
+            extra_headers={"x-reef-capture": "false", **headers},
+        )  # fmt: skip
+        scores += [tasks.score(task, choice.message.content or "") for choice in answer.choices]
+    return fmean(scores)
+
+
+def test_after_a_restart_the_learned_release_serves_and_the_chain_is_whole(serving, demonstration):
+    chain = releases(serving)
+    assert [r["sequence"] for r in chain] == list(range(len(chain) - 1, -1, -1)), "no gap, no fork"
+    assert all(newer["parent_id"] == older["release_id"] for newer, older in zip(chain, chain[1:], strict=False))
+    assert len(chain) == len(demonstration.summary["chain"])
+    assert reward(serving) >= 0.85
+
+
+def test_every_release_says_on_what_evidence_it_serves(serving):
+    for release in releases(serving):
+        if release["operation"] == "training":
+            evaluation = release["evaluation"]
+            assert evaluation["verdict"] == "select"
+            assert evaluation["wins"] > evaluation["losses"]
+            assert release["lineage"]["sample_ids"], "what it learned from"
+
+
+def test_rollback_is_a_new_release_and_serves_within_two_seconds(serving):
+    before = releases(serving)
+    first = before[-1]
+    started = time.monotonic()
+    answer = httpx.post(f"{serving.url}/reef/scenarios/default/rollback", json={"release_id": first["release_id"]}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    after = releases(serving)
+    client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0)
+    reply = client.chat.completions.with_raw_response.create(
+        model="reef", messages=[{"role": "user", "content": tasks.HELDOUT[0]}], max_tokens=1
+    )
+    assert reply.headers["x-reef-release-id"] == after[0]["release_id"]
+    assert time.monotonic() - started < 2.0
+    assert len(after) == len(before) + 1
+    assert (after[0]["operation"], after[0]["content_id"]) == ("rollback", first["content_id"])
+    assert reward(serving) < 0.6, "the untrained model serves again"
+    best = before[0]["release_id"]
+    assert httpx.post(f"{serving.url}/reef/scenarios/default/rollback", json={"release_id": best}, timeout=30).status_code == 200
+    assert reward(serving) >= 0.85, "and forward again"
+
+
+def test_an_unknown_release_is_refused_and_changes_nothing(serving):
+    before = releases(serving)
+    answer = httpx.post(f"{serving.url}/reef/scenarios/default/rollback", json={"release_id": "r99-000000"}, timeout=30)
+    assert answer.status_code == 404
+    assert "r99-000000" in answer.json()["error"]["message"]
+    assert releases(serving) == before
