@@ -34,15 +34,15 @@ from services.publisher.upkeep import Upkeep
 
 log = structlog.get_logger()
 
-GROUP = "publisher"
+SERVICE = "publisher"
 
 
 def routes(handlers: Handlers) -> KafkaRouter:
-    """The arrivals of this service."""
+    """The arrivals of this service. Commands have a group of their own: a rollback does not wait for a verdict's staging."""
     return KafkaRouter(
         handlers=(
-            route(handlers.on_evaluated, topics.EVALUATIONS, group=GROUP),
-            route(handlers.on_command, topics.COMMANDS, group=GROUP),
+            route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations"),
+            route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands"),
         )
     )
 
@@ -76,8 +76,8 @@ def build(
 
 def application(config: ServeConfig, system: SystemSettings, settings: Settings, redis: Redis, store: ArtifactStore) -> Starlette:
     """The service as one ASGI application; its lifespan starts and stops the consumers and the upkeep."""
-    broker = kafka_broker(system, "publisher")
-    health = Health("publisher", broker=broker)
+    broker = kafka_broker(system, SERVICE)
+    health = Health(SERVICE, broker=broker)
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:

@@ -1,0 +1,1 @@
+"""The evaluator: candidates in, verdicts with their evidence out."""

@@ -1,0 +1,116 @@
+"""Composition root of the evaluator: settings -> adapters -> handlers -> routes -> application."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from typing import Any
+
+import aiohttp
+import structlog
+from faststream.kafka import KafkaRouter
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+
+from reefcommon import topics
+from reefcommon.artifacts import ArtifactStore
+from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefcommon.errors import ReefError
+from reefcommon.events import utc_now
+from reefcommon.heads_redis import RedisReleaseHeads
+from reefcommon.ops import Health, ops_app
+from reefcommon.rotation import RedisRotation
+from reefcommon.serving import HttpServingNode, ServingNode
+from reefcommon.settings import SystemSettings
+from services.evaluator.episodes import Episodes
+from services.evaluator.handlers import Handlers
+from services.evaluator.plans import Plans
+from services.evaluator.redis_evidence import RedisEvidence
+from services.evaluator.settings import Settings
+from services.evaluator.trial import Bench
+
+log = structlog.get_logger()
+
+SERVICE = "evaluator"
+
+
+def routes(handlers: Handlers) -> KafkaRouter:
+    """The arrivals of this service. Samples have a group of their own, so that they do not wait for a long evaluation."""
+    return KafkaRouter(
+        handlers=(
+            route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples"),
+            route(handlers.on_candidate, topics.CANDIDATES, group=f"{SERVICE}-candidates"),
+        )
+    )
+
+
+def build(
+    plans: Plans,
+    system: SystemSettings,
+    settings: Settings,
+    redis: Redis,
+    store: ArtifactStore,
+    nodes: tuple[ServingNode, ...],
+    events: EventPublisher,
+    *,
+    now: Callable[[], datetime] = utc_now,
+) -> Handlers:
+    """Everything but the outside systems, which are given."""
+    bench = Bench(nodes, store, (system.state_dir / SERVICE).resolve(), system.model_name, RedisRotation(redis))
+    episodes = Episodes(settings.pairs_at_once, settings.episode_attempts, settings.first_delay_s, settings.episode_within_s)
+    return Handlers(plans, RedisReleaseHeads(redis), bench, episodes, RedisEvidence(redis), events, now)
+
+
+def application(plans: Plans, system: SystemSettings, settings: Settings, redis: Redis, store: ArtifactStore) -> Starlette:
+    """The service as one ASGI application; its lifespan starts and stops the consumers and the second looks."""
+    broker = kafka_broker(system, SERVICE)
+    health = Health(SERVICE, broker=broker)
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        async with aiohttp.ClientSession() as session:
+            nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
+            handlers = build(plans, system, settings, redis, store, nodes, KafkaPublisher(broker))
+            broker.include_router(routes(handlers))
+            looks = Looks(handlers, settings.look_again_every_s)
+            await broker.start()
+            task = asyncio.create_task(looks.run())
+            health.checks["waiting"] = lambda: looks.check(task)
+            health.facts.update(waiting_candidates=lambda: looks.waiting, tasks=lambda: [item.name for item in plans.tasks])
+            log.info("evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes])
+            yield
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            await broker.stop()
+        await redis.aclose()
+
+    return ops_app(health, lifespan)
+
+
+class Looks:
+    """Looks again and again at the candidates that wait for evidence."""
+
+    def __init__(self, handlers: Handlers, every_s: float) -> None:
+        self.handlers = handlers
+        self.every_s = every_s
+        self.waiting = 0
+        self.failing = ""
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            try:
+                self.waiting = await self.handlers.look_again()
+                self.failing = ""
+            except ReefError as error:
+                if str(error) != self.failing:
+                    log.warning("second_look_failed", reason=str(error))
+                self.failing = str(error)
+            await asyncio.sleep(self.every_s)
+
+    async def check(self, task: "asyncio.Task[None]") -> str | None:
+        """What `/readyz` says."""
+        if task.done():
+            return "nobody looks at waiting candidates any more: restart the service; its log says why"
+        return self.failing or None

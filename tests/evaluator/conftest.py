@@ -1,0 +1,169 @@
+"""An evaluator on a real Valkey, with a node whose answers and failures are the test's."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis.asyncio import Redis
+
+from reefcommon.config import parse
+from reefcommon.errors import Poison, Unavailable
+from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Kind, Lineage, Release, SampleReady, utc_now
+from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.ids import digest
+from reefcommon.serving import Answer
+from reefcommon.settings import SystemSettings
+from services.evaluator.app import build
+from services.evaluator.handlers import Handlers
+from services.evaluator.plans import Plans
+from services.evaluator.settings import Settings
+from tests.publisher.fakes import FakeEvents, FakeStore, content
+
+SAO = "recipes.sao.recipe:SAORecipe"
+TASKS = "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\nevaluation: {tasks: [one, two, three], score: 'tests.evaluator.verifiers:length'"
+
+
+@dataclass
+class EpisodeNode:
+    """A node. `answer(model, messages, seed, i)` gives the i-th text; `fails` (per model) counts down the calls that fail."""
+
+    url: str = "http://node-1"
+    adapters: dict[str, str] = field(default_factory=dict)
+    answer: Callable[[str, list[dict[str, Any]], int, int], str] = lambda model, _messages, _seed, _i: "good" if "cand" in model else "x"
+    fails: dict[str, int] = field(default_factory=dict)
+    down: bool = False
+    full: bool = False
+    lies: bool = False
+    asked: list[tuple[str, list[dict[str, Any]], int]] = field(default_factory=list)
+    seen_names: set[str] = field(default_factory=set)
+    logprob: Callable[[str, list[int]], float] = lambda _model, _tokens: -1.0
+
+    async def models(self) -> dict[str, str | None]:
+        self._up()
+        return {"reef": "/base", **self.adapters}
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        self._up()
+        if self.full:
+            raise Poison(f"{self.url} refused: no slot")
+        assert Path(path).is_dir()
+        self.adapters[name] = path
+        self.seen_names.add(name)
+
+    async def unload_adapter(self, name: str) -> None:
+        self._up()
+        self.adapters.pop(name, None)
+
+    async def chat(self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 1, **params: Any) -> list[Answer]:
+        self._failing(model)
+        seed = int(params.get("seed", 0))
+        if params["max_tokens"] > 1:
+            self.asked.append((model, messages, seed))
+        return [Answer(self.answer(model, messages, seed, i), "reef" if self.lies else model, "stop") for i in range(n)]
+
+    async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 1) -> list[float]:
+        self._failing(model)
+        return [self.logprob(model, tokens)] * (len(tokens) - 1)
+
+    def _up(self) -> None:
+        if self.down:
+            raise Unavailable(f"{self.url} does not answer")
+
+    def _failing(self, model: str) -> None:
+        self._up()
+        if model != "reef" and model not in self.adapters:
+            raise Poison(f"{self.url} has no model {model}")
+        for part, left in self.fails.items():
+            if part in model and left > 0:
+                self.fails[part] = left - 1
+                raise Unavailable(f"{self.url} failed now and then")
+
+
+@dataclass
+class World:
+    redis: Redis
+    state: Path
+    text: str
+    nodes: list[EpisodeNode] = field(default_factory=lambda: [EpisodeNode()])
+    store: FakeStore = field(default_factory=FakeStore)
+    events: FakeEvents = field(default_factory=FakeEvents)
+    head: Release | None = None
+
+    async def process(self) -> Handlers:
+        settings = Settings(episode_attempts=3, first_delay_s=0, episode_within_s=2)
+        system = SystemSettings(state_dir=self.state)
+        nodes: Any = tuple(self.nodes)
+        return build(Plans.load(parse(self.text)), system, settings, self.redis, self.store, nodes, self.events)
+
+    async def advance(self, release_id: str = "r0-000000", *, adapter: str | None = None, **contents: str) -> Release:
+        parent = self.head
+        self.head = Release(
+            release_id=release_id,
+            scenario="default",
+            sequence=parent.sequence + 1 if parent else 0,
+            parent_id=parent.release_id if parent else None,
+            kind="base",
+            content_id="base",
+            contents={"base": "base", **contents},
+            operation="creation",
+            load_id="i:0",
+            adapter=adapter,
+            created_at=utc_now(),
+        )
+        await RedisReleaseHeads(self.redis).advance(self.head)
+        return self.head
+
+    def verdicts(self) -> list[Evaluation]:
+        return [event.evaluation for event in self.events.of(CandidateEvaluated)]
+
+    async def verdict(self, event: CandidateProposed) -> Evaluation:
+        """The verdict on one candidate; afterwards nothing of it is left on the nodes or on disk."""
+        before = len(self.verdicts())
+        await (await self.process()).on_candidate(event)
+        found = self.verdicts()[before:]
+        assert len(found) == 1
+        assert not any("@cand-" in name for node in self.nodes for name in node.adapters)
+        assert not self.state.joinpath("evaluator").is_dir() or not list(self.state.joinpath("evaluator").iterdir())
+        return found[0]
+
+
+def candidate(
+    seed: str = "a", *, base: str = "r0-000000", kind: Kind = "lora", content_id: str | None = None, recipe: str = SAO
+) -> CandidateProposed:
+    return CandidateProposed(
+        event_id="cnd-" + digest(seed, base),
+        at=utc_now(),
+        scenario="default",
+        kind=kind,
+        content_id=content_id or content(kind, seed),
+        base_release_id=base,
+        lineage=Lineage(recipe=recipe),
+    )
+
+
+def scored(i: int, score: float, tokens: tuple[int, ...] = (1, 2, 3, 4)) -> SampleReady:
+    return SampleReady(
+        event_id=f"smp-{i}",
+        at=utc_now(),
+        scenario="default",
+        record_ids=(f"rec-{i}",),
+        score=score,
+        tokens=tokens,
+        prompt_length=2,
+        loss_mask=(1,) * (len(tokens) - 2),
+        logprobs=(-1.0,) * (len(tokens) - 2),
+        recorded_at=utc_now(),
+    )
+
+
+@pytest.fixture
+async def world(redis_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    client = connect(urlsplit(redis_url)._replace(path="/42").geturl())
+    await client.flushdb()
+    found = World(client, tmp_path, TASKS + "}")
+    await found.advance()
+    yield found
+    await client.aclose()

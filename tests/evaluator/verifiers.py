@@ -1,0 +1,24 @@
+"""Verifiers that the evaluator's tests name in a configuration."""
+
+from typing import Any
+
+TASKS = ["one", {"prompt": "two", "answer": "2"}]
+
+
+def length(_task: Any, answer: str) -> float:
+    """Longer is better."""
+    return float(len(answer))
+
+
+def broken(_task: Any, _answer: str) -> float:
+    """Raises, as a verifier with a bug does."""
+    raise ZeroDivisionError("no")
+
+
+def nothing(_task: Any, _answer: str) -> None:
+    """Forgets to return."""
+
+
+def tasks() -> list[Any]:
+    """Tasks made at the start."""
+    return [*TASKS, [{"role": "user", "content": "three"}]]
