@@ -79,12 +79,17 @@ class Bench:
 
 @contextlib.asynccontextmanager
 async def bench_of(
-    *, access: Access | None = None, ledger: MemoryLedger | None = None, stub: StubEngine | None = None, **settings: Any
+    *,
+    access: Access | None = None,
+    ledger: MemoryLedger | None = None,
+    stub: StubEngine | None = None,
+    real_engine: str = "",
+    **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A gateway with these settings. `default` is served by the base model; each fault is a scenario whose adapter has its name."""
     engine = stub or StubEngine()
     async with serving(engine.app) as engine_url:
-        system = SystemSettings(engine_urls=engine_url, model_name="reef")
+        system = SystemSettings(engine_urls=real_engine or engine_url, model_name="reef")
         engines = AiohttpEngines(system.engines, connect_timeout_s=1.0, read_timeout_s=settings.pop("silence_s", 5.0))
         log, heads, reads, commands = MemoryLog(), MemoryHeads(), MemoryReads(), MemoryCommands()
         bodies, ledger = MemoryBodies(), ledger or MemoryLedger()
