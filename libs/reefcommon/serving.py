@@ -64,7 +64,11 @@ class HttpServingNode:
         """Load, unless the node holds that name from that path already."""
         if (await self.models()).get(name) == path:
             return
-        await self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, timeout_s=120)
+        try:
+            await self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, timeout_s=120)
+        except Poison:
+            if (await self.models()).get(name) != path:  # else somebody loaded the same meanwhile
+                raise
 
     async def unload_adapter(self, name: str) -> None:
         """Unload, if it is there."""
