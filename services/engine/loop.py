@@ -1,6 +1,5 @@
 """The generation loop: one thread that reads prompts, steps the batch, and takes orders between two steps."""
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -138,15 +137,16 @@ class GenerationLoop:
     # ---- the loop's own thread ----
 
     def _run(self) -> None:
+        crash: Exception | None = None
         try:
             while not self._stopping:
                 self._tick()
-        finally:
-            crash = sys.exc_info()[1]
-            self._stopping = True
-            self._fail_everything()
-            if crash is not None:
-                self._on_crash(crash)
+        except Exception as error:  # noqa: BLE001  # the top of the thread: whatever broke, the node ends with it
+            crash = error
+        self._stopping = True
+        self._fail_everything()
+        if crash is not None:
+            self._on_crash(crash)
 
     def _tick(self) -> None:
         self._orders.take(wait=not self._can_step())

@@ -68,6 +68,12 @@ def serving(model_path: Path, **settings: Any) -> Iterator[Node]:
         listener.close()
 
 
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     """Poll until it holds."""
     end = time.monotonic() + timeout_s
