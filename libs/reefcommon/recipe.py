@@ -74,6 +74,10 @@ class Learner(Protocol):
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
         """Go on from a saved state; with `actor_from`, take the policy and its optimizer from another one (a candidate was rejected)."""
 
+    def adopt(self, adapter: Path | None) -> None:
+        """Take the policy of a published PEFT adapter (None: the base model as it is) with a fresh optimizer: a release that is not
+        of a saved state serves now. Raises Poison where the adapter is of another shape than this recipe trains."""
+
     def export_adapter(self, directory: Path) -> None:
         """Write the current policy as a PEFT LoRA adapter, as serving nodes load it."""
 

@@ -1,0 +1,116 @@
+"""The arithmetic of the policy-gradient recipes, checked by hand."""
+
+import pytest
+import torch
+
+from recipes.policy_gradient.losses import dis_weight, policy_gradient_loss, sample_mean
+from recipes.policy_gradient.returns import explained_variance, group_advantages, length_adaptive_lambda, skip_observation_gae
+from recipes.policy_gradient.rollouts import micro_batches, rollout, unfit
+from recipes.sao.recipe import Knobs, credit
+from reefcommon.errors import Poison
+from tests.recipes.samples import sample
+
+
+def test_gae_steps_over_observations():
+    """Actions at 0, 1, 4; a tool's answer at 2 and 3. By hand, gamma 1, lambda 0.5, reward 1 on the last action.
+
+    delta_4 = 1 - 0.6 = 0.4                 A_4 = 0.4
+    delta_1 = 0.6 - 0.5 = 0.1               A_1 = 0.1 + 0.5 * 0.4 = 0.3
+    delta_0 = 0.5 - 0.2 = 0.3               A_0 = 0.3 + 0.5 * 0.3 = 0.45
+    """
+    advantages, returns = skip_observation_gae((1, 1, 0, 0, 1), (0.2, 0.5, 9.0, -9.0, 0.6), 1.0, gamma=1.0, lam=0.5)
+    assert advantages == pytest.approx([0.45, 0.3, 0.0, 0.0, 0.4])
+    assert returns == pytest.approx([0.65, 0.8, 0.0, 0.0, 1.0])
+
+
+def test_reward_falls_on_the_last_action_even_if_an_observation_ends_the_response():
+    advantages, _ = skip_observation_gae((1, 0), (0.25, 5.0), 1.0, gamma=1.0, lam=1.0)
+    assert advantages == pytest.approx([0.75, 0.0])
+
+
+def test_discount_and_monte_carlo_returns():
+    """lambda 1: the return of every action is the discounted reward, whatever the critic thinks."""
+    _, returns = skip_observation_gae((1, 1, 1), (3.0, -2.0, 0.5), 2.0, gamma=0.5, lam=1.0)
+    assert returns == pytest.approx([0.5, 1.0, 2.0])
+
+
+@pytest.mark.parametrize(("actions", "expected"), [(0, 0.0), (1, 1 / 3), (2, 2 / 3), (100, 1 - 1 / 150)])
+def test_length_adaptive_lambda(actions, expected):
+    assert length_adaptive_lambda(actions, 1.5) == pytest.approx(expected)
+
+
+def test_length_adaptive_lambda_is_clipped_for_a_small_alpha():
+    assert length_adaptive_lambda(1, 0.5) == 0.0
+
+
+def test_credit_uses_the_adaptive_lambda_for_the_actor_and_monte_carlo_for_the_critic():
+    advantages, returns = credit((1, 1), (0.0, 0.4), 1.0, Knobs())
+    assert advantages == pytest.approx([0.4 + 2 / 3 * 0.6, 0.6])
+    assert returns == pytest.approx([1.0, 1.0])
+
+
+def test_dis_bounds_are_strict_on_both_sides_and_carry_no_gradient():
+    ratio = torch.tensor([0.5, 0.50001, 1.0, 2.9999, 3.0, 100.0], requires_grad=True)
+    weight = dis_weight(ratio, 0.5, 2.0)
+    assert weight.tolist() == pytest.approx([0.0, 0.50001, 1.0, 2.9999, 0.0, 0.0])
+    assert not weight.requires_grad
+
+
+def test_aggregation_is_a_mean_over_tokens_then_over_samples():
+    """A rollout of one token weighs as much as one of three; padding and observations do not count."""
+    per_token = torch.tensor([[6.0, 100.0, 100.0], [1.0, 2.0, 3.0]])
+    mask = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
+    assert sample_mean(per_token, mask).item() == pytest.approx((6.0 + 2.0) / 2)
+
+
+def test_a_masked_token_gives_no_gradient_and_stays_in_the_denominator():
+    logp = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    loss = policy_gradient_loss(logp, torch.tensor([[0.0, 1.5]]), torch.tensor([[2.0, 2.0]]), torch.ones(1, 2))
+    loss.backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == [[0.0, pytest.approx(-1.5 * 2.0 / 2)]]
+
+
+def test_group_advantages():
+    assert group_advantages([1.0, 0.0, 0.0, 1.0]) == pytest.approx([1.0, -1.0, -1.0, 1.0])
+    assert group_advantages([0.3, 0.3]) is None
+
+
+def test_explained_variance():
+    assert explained_variance([1.0, 2.0], [1.0, 2.0]) == pytest.approx(1.0)
+    assert explained_variance([0.0, 0.0], [1.0, 1.0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"score": None}, "no_score"),
+        ({"untrainable": "length_mismatch"}, "untrainable: length_mismatch"),
+        ({"loss_mask": (0, 0, 0)}, "empty_loss_mask"),
+        ({"loss_mask": (1, 1)}, "length_mismatch"),
+        ({"logprobs": (-0.1, -0.1)}, "length_mismatch"),
+        ({"loss_mask": (1, 2, 0)}, "malformed_loss_mask"),
+        ({"logprobs": (-0.1, float("-inf"), -0.1)}, "malformed_logprobs"),
+        ({"tokens": (1, 2), "loss_mask": (), "logprobs": ()}, "no_tokens"),
+        ({"prompt_length": 0, "loss_mask": (1,) * 5, "logprobs": (-0.1,) * 5}, "no_tokens"),
+        ({"temperature": 0.0}, "sampled_greedily"),
+    ],
+)
+def test_what_cannot_be_trained_on_has_a_name(changes, reason):
+    """T4: an empty mask is an error with a name, and so is everything else that is wrong with a sample."""
+    bad = sample(**changes)
+    assert unfit(bad) == reason
+    with pytest.raises(Poison, match="cannot be trained on"):
+        rollout(bad)
+
+
+def test_micro_batches_hold_every_rollout_once_within_the_budget():
+    rollouts = [
+        rollout(sample(i, tokens=(1, 2, *range(3, 3 + n)), loss_mask=(1,) * n, logprobs=(-0.1,) * n))
+        for i, n in enumerate((9, 1, 4, 2, 30))
+    ]
+    groups = micro_batches(rollouts, 14)
+    assert sorted(i for group in groups for i in group) == [0, 1, 2, 3, 4]
+    for group in groups:
+        padded = len(group) * max(len(rollouts[i].prompt) + len(rollouts[i].response) for i in group)
+        assert padded <= 14 or len(group) == 1
