@@ -130,14 +130,26 @@ def settled(job: Job, publication: Publication) -> Job | None:
             return replace(job, state="selected", reason=publication.release.reason)
         case ReleasePending() if job.state == "awaiting":
             return replace(job, state="pending", reason="waits for a person")
-        case ReleaseRejected(outcome="rejected"):
-            return replace(job, state="rejected", reason=publication.reason)
-        case ReleaseRejected(outcome="conflicted"):
+        case ReleaseRejected() if _lost_a_race(job, publication):
             return replace(job, state="conflicted", reason=publication.reason) if job.state != "conflicted" else None
+        case ReleaseRejected(outcome="rejected") if _on_its_merits(publication):
+            return replace(job, state="rejected", reason=publication.reason)
         case ReleaseRejected():
             return replace(job, state="failed", reason=publication.reason)
         case _:
             return None
+
+
+def _lost_a_race(job: Job, publication: ReleaseRejected) -> bool:
+    """Whether another release became the head first: seen by the publisher, or by the evaluator, which then compares nothing."""
+    found = publication.evaluation
+    stale = found is not None and (found.head_release_id != job.base_release_id or found.reason.startswith("stale_base"))
+    return publication.outcome == "conflicted" or stale
+
+
+def _on_its_merits(publication: ReleaseRejected) -> bool:
+    """Whether the candidate was compared and lost; an evaluation that could not run says nothing of the proposal."""
+    return publication.evaluation is None or publication.evaluation.verdict == "reject"
 
 
 def lineage(job: Job, recipe: HarnessRecipe) -> Lineage:

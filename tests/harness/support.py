@@ -63,8 +63,8 @@ def pending(candidate: CandidateProposed, parent: Release) -> ReleasePending:
     return ReleasePending(event_id=candidate.event_id, at=AT, scenario=SCENARIO, release=release)
 
 
-def rejected(candidate: CandidateProposed, outcome="rejected") -> ReleaseRejected:
-    evaluation = Evaluation(verdict="reject", policy="score_comparison", reason="it lost", head_release_id=candidate.base_release_id)
+def rejected(candidate: CandidateProposed, outcome="rejected", *, verdict="reject", reason="it lost", head=None) -> ReleaseRejected:
+    evaluation = Evaluation(verdict=verdict, policy="score_comparison", reason=reason, head_release_id=head or candidate.base_release_id)
     return ReleaseRejected(
         event_id=f"rejected-{candidate.event_id}-{outcome}", at=AT, scenario=SCENARIO, outcome=outcome, reason="it lost",
         candidate_id=candidate.event_id, evaluation=evaluation,

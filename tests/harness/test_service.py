@@ -145,6 +145,32 @@ async def test_a_lost_race_is_run_again_on_the_new_head_and_not_for_ever(tmp_pat
     assert worker.handlers.jobs.current(BINDING.key) is None
 
 
+@pytest.mark.parametrize("seen", [{"reason": "stale_base: rel-1 became the head meanwhile"}, {"head": "rel-1"}])
+async def test_a_race_that_the_evaluator_saw_is_run_again_too(tmp_path, seen):
+    out = Published()
+    worker = service(tmp_path, out)
+    await worker.handlers.on_publication(first(base_release()))
+    await fed(worker, 1, 2, 3)
+    await worker.turn(BINDING)
+    await worker.handlers.on_publication(published(None, base_release(), kind="lora", content="lora-1"))
+    await worker.handlers.on_publication(rejected(out.of(CandidateProposed)[0], **seen))
+    await worker.turn(BINDING)
+    assert [item.base_release_id for item in out.of(CandidateProposed)] == ["rel-0", "rel-1"]
+
+
+async def test_an_evaluation_that_could_not_run_is_not_held_against_the_proposal(tmp_path):
+    out = Published()
+    worker = service(tmp_path, out)
+    await worker.handlers.on_publication(first(base_release()))
+    await fed(worker, 1, 2, 3)
+    await worker.turn(BINDING)
+    await worker.handlers.on_publication(rejected(out.of(CandidateProposed)[0], verdict="evaluation_failed"))
+    assert worker.handlers.jobs.rejected(BINDING.key) == []
+    await fed(worker, 4, 5, 6)
+    await worker.turn(BINDING)
+    assert [item.lineage.step for item in out.of(CandidateProposed)] == [1, 2]
+
+
 async def test_a_winner_that_waits_for_a_person_holds_the_recipe_until_it_is_promoted_or_passed_by(tmp_path):
     out = Published()
     worker = service(tmp_path, out)
