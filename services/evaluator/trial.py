@@ -13,7 +13,8 @@ import structlog
 from reefcommon.artifacts import ArtifactStore, materialize
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import CandidateProposed, Release
-from reefcommon.harness import Tree
+from reefcommon.harness import Inadmissible, Tree
+from reefcommon.harness_admission import CHAT, check_tree
 from reefcommon.harness_files import read_tree
 from reefcommon.ids import digest
 from reefcommon.releases import adapter_name
@@ -59,6 +60,7 @@ class Bench:
         try:
             if candidate.kind == "harness":
                 proposed = await self._tree(candidate.content_id, candidate.scenario)
+                await self._admit(proposed)
                 yield node, (Side(model, proposed), Side(model, tree))
             else:
                 await self._load(node, candidate)
@@ -122,6 +124,13 @@ class Bench:
             raise DoesNotServe(str(error)) from error
         finally:
             await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+
+    async def _admit(self, tree: Tree) -> None:
+        """Anybody may propose a harness, so it passes the same gate as one of Reef's own recipes before any model reads it."""
+        try:
+            await asyncio.to_thread(check_tree, tree, CHAT)
+        except Inadmissible as error:
+            raise DoesNotServe(str(error)) from error
 
     async def _fetch(self, content: str, scenario: str, root: Path) -> Path:
         return await asyncio.to_thread(materialize, self.store, content, scenario, root)
