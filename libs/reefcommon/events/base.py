@@ -1,0 +1,32 @@
+"""What all events have."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+Kind = Literal["base", "lora", "checkpoint", "harness", "routing"]
+Operation = Literal["creation", "training", "harness", "manual", "rollback", "promote", "recovery"]
+Outcome = Literal["ok", "aborted", "failed", "upstream_incomplete"]
+Verdict = Literal["select", "reject", "evaluation_failed"]
+Policy = Literal["score_comparison", "paired_confidence", "no_regression", "always"]
+
+
+def utc_now() -> datetime:
+    """The time now, with its zone."""
+    return datetime.now(UTC)
+
+
+class Value(BaseModel):
+    """A frozen part of an event."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+
+
+class Event(Value):
+    """What all events have."""
+
+    event_id: str
+    at: AwareDatetime
+    scenario: str
+    traceparent: str = ""

@@ -1,0 +1,110 @@
+"""An exchange with the model, what was said of it, and the sample that both make."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, Field, FiniteFloat
+
+from reefcommon.events.base import Event, Outcome, Value
+
+
+class WeightSpan(Value):
+    """Tokens [start, end) of a completion were sampled from the weights named `version`."""
+
+    version: str
+    start: int
+    end: int
+
+
+class Completion(Value):
+    """One choice as the engine sampled it. `token_ids` and `logprobs` have equal length, or the record is untrainable."""
+
+    index: int
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    weight_versions: tuple[WeightSpan, ...] = ()
+
+
+class Usage(Value):
+    """Token counts as the engine states them; `estimated` where it did not and Reef counted what it saw."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    estimated: bool = False
+
+
+class BodyRef(Value):
+    """A claim check: the body lies in the object store under its digest."""
+
+    uri: str
+    sha256: str
+    size_bytes: int
+
+
+class InferenceRecorded(Event):
+    """One exchange with the model. `event_id` is the receipt."""
+
+    type: Literal["inference.recorded.v1"] = "inference.recorded.v1"
+    api: Literal["chat.completions", "completions", "responses", "messages"] = "chat.completions"
+    outcome: Outcome
+    session_tag: str | None = None
+    tags: dict[str, str] = {}
+    release_id: str | None = None
+    load_id: str | None = None
+    model: str = ""
+    engine: str = ""
+    request: dict[str, Any] | None = None
+    response: dict[str, Any] | None = None
+    body_ref: BodyRef | None = None
+    prompt_token_ids: tuple[int, ...] = ()
+    completions: tuple[Completion, ...] = ()
+    usage: Usage | None = None
+    error: str | None = None
+    status: int = 200
+    stream: bool = False
+    first_token_ms: float | None = None
+    duration_ms: float = 0.0
+    idempotency_digest: str | None = None
+
+
+class FeedbackReported(Event):
+    """Rewards or words about earlier exchanges. `event_id` is the report's own receipt."""
+
+    type: Literal["feedback.reported.v1"] = "feedback.reported.v1"
+    references: tuple[str, ...]
+    score: FiniteFloat | None = None
+    feedback: str | dict[str, Any] | None = None
+    metadata: dict[str, Any] = {}
+    content_digest: str
+
+
+class SampleReady(Event):
+    """A piece of experience that a recipe may use: one record, or the turns of one session, with what was said of it.
+
+    `tokens` = prompt + response ids exactly as the engine saw and sampled them; `loss_mask` and `logprobs` have the length of the
+    response (`len(tokens) - prompt_length`): mask 1 on sampled tokens, 0 on what the environment put between them (logprob 0.0 there).
+    `event_id` is the sample's id. Where `untrainable` names a reason, the token fields are empty and only the text can be used.
+    """
+
+    type: Literal["sample.ready.v1"] = "sample.ready.v1"
+    record_ids: tuple[str, ...]
+    report_id: str | None = None
+    session_id: str | None = None
+    tags: dict[str, str] = {}
+    release_id: str | None = None
+    load_id: str | None = None
+    score: FiniteFloat | None = None
+    feedback: str | dict[str, Any] | None = None
+    metadata: dict[str, Any] = {}
+    tokens: tuple[int, ...] = ()
+    prompt_length: int = 0
+    loss_mask: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    temperature: float = 1.0
+    untrainable: str | None = None
+    messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    recorded_at: AwareDatetime
+
+
+Experience = Annotated[InferenceRecorded | FeedbackReported, Field(discriminator="type")]

@@ -1,0 +1,106 @@
+"""The release chain, what people ask of it, and what could not be handled."""
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, Field
+
+from reefcommon.events.base import Event, Kind, Operation, Value
+from reefcommon.events.learning import Evaluation, Lineage
+
+
+class Release(Value):
+    """One link of a scenario's append-only chain. `contents` maps each kind to the content that this release serves of it."""
+
+    release_id: str
+    scenario: str
+    sequence: int
+    parent_id: str | None = None
+    kind: Kind
+    content_id: str
+    contents: dict[str, str] = {}
+    operation: Operation
+    load_id: str
+    adapter: str | None = None
+    candidate_id: str | None = None
+    metrics: dict[str, float] = {}
+    evaluation: Evaluation | None = None
+    lineage: Lineage = Lineage()
+    created_at: AwareDatetime
+    reason: str = ""
+
+
+class ReleasePublished(Event):
+    """The head of the chain has advanced to this release. `event_id` is the release's id."""
+
+    type: Literal["release.published.v1"] = "release.published.v1"
+    release: Release
+    command_id: str | None = None
+
+
+class ReleasePending(Event):
+    """A winner that waits for a person: it serves nobody until it is promoted. `event_id` is the candidate's id."""
+
+    type: Literal["release.pending.v1"] = "release.pending.v1"
+    release: Release
+
+
+class ReleaseRejected(Event):
+    """A candidate or a command came to nothing; the chain is unchanged. `event_id` = digest of what was rejected."""
+
+    type: Literal["release.rejected.v1"] = "release.rejected.v1"
+    outcome: Literal["rejected", "conflicted", "aborted"]
+    reason: str
+    candidate_id: str | None = None
+    command_id: str | None = None
+    evaluation: Evaluation | None = None
+
+
+class ServingSynced(Event):
+    """A serving node holds a release and answered a probe with it."""
+
+    type: Literal["serving.synced.v1"] = "serving.synced.v1"
+    release_id: str
+    load_id: str
+    node: str
+    adapter: str | None = None
+    duration_ms: float
+
+
+class ScenarioCreateRequested(Event):
+    """Somebody wants this scenario to exist. `event_id` is the command's id."""
+
+    type: Literal["scenario.create.requested.v1"] = "scenario.create.requested.v1"
+
+
+class RollbackRequested(Event):
+    """Somebody wants the content of an earlier release to serve again."""
+
+    type: Literal["rollback.requested.v1"] = "rollback.requested.v1"
+    release_id: str
+    reason: str = ""
+
+
+class PromoteRequested(Event):
+    """Somebody wants a pending release to serve."""
+
+    type: Literal["promote.requested.v1"] = "promote.requested.v1"
+    release_id: str
+    reason: str = ""
+
+
+class DeadLettered(Event):
+    """An event that could not be handled, as it lay in its topic. `event_id` = digest of group, topic, partition, offset."""
+
+    type: Literal["event.dead.v1"] = "event.dead.v1"
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    key: str | None = None
+    value: str = Field(description="the original bytes, base64")
+    reason: str
+    attempts: int
+
+
+Publication = Annotated[ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced, Field(discriminator="type")]
+Command = Annotated[ScenarioCreateRequested | RollbackRequested | PromoteRequested, Field(discriminator="type")]
