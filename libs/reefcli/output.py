@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -18,19 +19,16 @@ def console(*, err: bool = False) -> Console:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout, indented on a terminal, on one line in a pipe."""
-    out = console()
-    option = orjson.OPT_INDENT_2 if out.is_terminal else 0
-    out.print(orjson.dumps(value, option=option, default=str).decode(), markup=False, soft_wrap=True)
+    option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if console().is_terminal else 0)
+    typer.echo(orjson.dumps(value, option=option, default=str).decode())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "", empty: str = "nothing yet") -> None:
     """A table of cells; `empty` is said where there are no rows."""
     out, cells = console(), [[_shown(cell) for cell in row] for row in rows]
     if not out.is_terminal:
-        for line in [list(columns), *cells] if cells else []:
-            out.print("\t".join(line), markup=False, soft_wrap=True)
-        if not cells:
-            out.print(f"({empty})", markup=False)
+        for line in [list(columns), *cells] if cells else [[f"({empty})"]]:
+            typer.echo("\t".join(line))  # not through rich, which turns tabs into spaces
         return
     if not cells:
         out.print(f"[dim]{empty}[/dim]")

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One topic of a live broker: events ever written, and by consumer group the events not yet handled (None: never committed)."""
+    """One topic of a live broker: where each partition ends, and by consumer group how many events are not yet handled.
+
+    A lag of None: the group has no offsets; such a consumer reads everything at each start.
+    """
 
     topic: str
     partitions: int
@@ -81,7 +84,7 @@ def _joined(value: str | int | list[str]) -> str:
 
 
 def _depth_row(depth: Depth) -> tuple[str, int, int, str]:
-    lag = ", ".join(f"{group} {'has read nothing' if behind is None else behind}" for group, behind in depth.lag.items())
+    lag = ", ".join(f"{group} {'without offsets' if behind is None else behind}" for group, behind in depth.lag.items())
     return depth.topic, depth.partitions, sum(depth.end_offsets.values()), lag
 
 

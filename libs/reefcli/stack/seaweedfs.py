@@ -63,6 +63,7 @@ def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets)
             "-admin.ui=false",
             "-webdav=false",
             "-master.telemetry=false",
+            "-volume.preStopSeconds=0",
         ),
         probe=S3Writable(url, BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
         log=state_dir / "logs" / f"{NAME}.log",

