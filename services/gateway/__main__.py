@@ -12,6 +12,7 @@ from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
 from services.gateway.app import SERVICE, Gateway, build
 from services.gateway.settings import Settings
+from services.gateway.tracing import Spans
 
 log = structlog.get_logger()
 
@@ -51,8 +52,8 @@ def main() -> int:
     try:
         system = SystemSettings.load()
         settings = Settings.read(system)
-        telemetry.set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
-        gateway = build(system, settings)
+        provider = telemetry.set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
+        gateway = build(system, settings, Spans(provider) if system.otlp_endpoint else None)
     except BadConfig as error:
         sys.stderr.write(f"gateway cannot start: {error}\n")
         return 2

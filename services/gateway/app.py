@@ -28,13 +28,14 @@ from services.gateway.handlers import BodyStore, CommandBus, Engines, Handlers, 
 from services.gateway.inference import Inference
 from services.gateway.intake import Intake
 from services.gateway.kafka import KafkaRecordLog, ReleaseTail
-from services.gateway.lifecycle import Lifecycle
+from services.gateway.lifecycle import Adapters, Lifecycle
 from services.gateway.redis import RedisLedger
 from services.gateway.repeats import Repeats
 from services.gateway.routes import Desk
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
 from services.gateway.status import SystemStatus
+from services.gateway.tracing import Spans
 
 SERVICE = "gateway"
 
@@ -77,6 +78,7 @@ def assemble(
     access: Access,
     config: ServeConfig | None,
     lifespan: Callable[["Gateway"], Callable[[Any], AbstractAsyncContextManager[None]]],
+    spans: Spans | None = None,
 ) -> Gateway:
     """A gateway on any ports."""
     table, recent, fanout = RoutingTable(), Recent(), Fanout()
@@ -85,7 +87,7 @@ def assemble(
     )
     scenarios = Scenarios(handlers, config)
     intake = Intake(access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios)
-    inference = Inference(ports.engines, ports.log, ports.bodies, recent)
+    inference = Inference(ports.engines, ports.log, ports.bodies, recent, spans)
     health = Health(SERVICE)
     services = {
         "experience": system.experience_url,
@@ -109,49 +111,45 @@ def assemble(
     return gateway
 
 
-def build(system: SystemSettings, settings: Settings) -> Gateway:
-    """The gateway on the real systems."""
-    record_log = KafkaRecordLog(
+def adapters(system: SystemSettings, settings: Settings) -> Adapters:
+    """The real outside systems; nothing is connected yet."""
+    log = KafkaRecordLog(
         system.kafka_bootstrap,
         idempotence=system.kafka_idempotence,
         linger_ms=settings.linger_ms,
         ack_timeout_s=settings.ack_timeout_s,
     )
-    engines = AiohttpEngines(
-        system.engines,
-        api_key=system.engine_api_key,
-        connect_timeout_s=settings.connect_timeout_s,
-        read_timeout_s=settings.read_timeout_s,
-    )
-    heads_client = connect(system.redis_url)
-    ledger = RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s)
-    reads = ExperienceReads(system.experience_url)
-    tail = ReleaseTail(system.kafka_bootstrap, record_log)
-    ports = Ports(
-        log=record_log,
-        bodies=FilesystemBodies(system.state_dir / "bodies"),
-        engines=engines,
-        heads=RedisReleaseHeads(heads_client),
-        ledger=ledger,
-        reads=reads,
-        commands=tail,
-        engine_rows=engines.rows,
+    return Adapters(
+        log=log,
+        engines=AiohttpEngines(
+            system.engines,
+            api_key=system.engine_api_key,
+            connect_timeout_s=settings.connect_timeout_s,
+            read_timeout_s=settings.read_timeout_s,
+        ),
+        tail=ReleaseTail(system.kafka_bootstrap, log),
+        ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),
+        reads=ExperienceReads(system.experience_url),
+        heads_client=connect(system.redis_url),
     )
 
-    def lifespan(gateway: Gateway) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-        return Lifecycle(
-            gateway.edge,
-            gateway.scenarios,
-            gateway.fanout,
-            gateway.health,
-            settings,
-            record_log,
-            engines,
-            tail,
-            ledger,
-            reads,
-            heads_client,
-        ).span
+
+def build(system: SystemSettings, settings: Settings, spans: Spans | None = None) -> Gateway:
+    """The gateway on the real systems. `spans` where traces leave the process."""
+    outside = adapters(system, settings)
+    ports = Ports(
+        log=outside.log,
+        bodies=FilesystemBodies(system.state_dir / "bodies"),
+        engines=outside.engines,
+        heads=RedisReleaseHeads(outside.heads_client),
+        ledger=outside.ledger,
+        reads=outside.reads,
+        commands=outside.tail,
+        engine_rows=outside.engines.rows,
+    )
+
+    def lifespan(made: Gateway) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+        return Lifecycle(made.edge, made.scenarios, made.fanout, made.health, settings, outside).span
 
     return assemble(
         settings,
@@ -160,4 +158,5 @@ def build(system: SystemSettings, settings: Settings) -> Gateway:
         access=tokens.read(settings.tokens_file),
         config=serve_config.load(system.config) if system.config is not None else None,
         lifespan=lifespan,
+        spans=spans,
     )

@@ -28,6 +28,7 @@ from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import Ending, body_of, event_of
 from services.gateway.handlers import BodyStore, EngineAnswer, Engines, NotDurable, RecordLog, UpstreamFailed
 from services.gateway.intake import own_receipt
+from services.gateway.tracing import Spans
 from services.gateway.watch import ClientGone, ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
@@ -57,6 +58,7 @@ class Inference:
     log: RecordLog
     bodies: BodyStore
     recent: Recent
+    spans: Spans | None = None
     leftovers: set[asyncio.Task[None]] = field(default_factory=set)
     """Records of exchanges that were cut off by a shutdown, on their way to the log."""
 
@@ -66,6 +68,16 @@ class Inference:
         Raises:
             ApiError: nothing was sent yet, and this is what to send.
         """
+        if self.spans is None:
+            return (await self._answer(x, out, watch)).outcome
+        span, ending = self.spans.start(x), None
+        try:
+            ending = await self._answer(x, out, watch)
+            return ending.outcome
+        finally:
+            self.spans.end(span, x, ending)
+
+    async def _answer(self, x: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> Ending:
         p = Progress()
         metrics.IN_FLIGHT.inc()
         try:
@@ -73,10 +85,11 @@ class Inference:
             await self._keep(x, p, ending)
             if ending.outcome != "aborted":
                 await self._finish(x, p, out)
-            return ending.outcome
+            return ending
         except asyncio.CancelledError:
             if not p.kept:
-                self._keep_later(x, self._ending(x, p, "aborted", error="the gateway was stopped before the answer was complete"))
+                reason = "the gateway was stopped before the answer was complete"
+                self._keep_later(x, self._ending(x, p, "aborted", error=reason))
             raise
         finally:
             metrics.IN_FLIGHT.dec()

@@ -26,21 +26,28 @@ from services.gateway.settings import Settings
 log = structlog.get_logger()
 
 
-@dataclass
+@dataclass(frozen=True)
+class Adapters:
+    """The outside systems of a running gateway."""
+
+    log: KafkaRecordLog
+    engines: AiohttpEngines
+    tail: ReleaseTail
+    ledger: RedisLedger
+    reads: ExperienceReads
+    heads_client: Redis
+
+
+@dataclass(frozen=True)
 class Lifecycle:
-    """The adapters of a running gateway."""
+    """What is started and stopped around the application."""
 
     edge: Edge
     scenarios: Scenarios
     fanout: Fanout
     health: Health
     settings: Settings
-    record_log: KafkaRecordLog
-    engines: AiohttpEngines
-    tail: ReleaseTail
-    ledger: RedisLedger
-    reads: ExperienceReads
-    heads_client: Redis
+    outside: Adapters
 
     @asynccontextmanager
     async def span(self, _app: Any) -> AsyncIterator[None]:
@@ -48,12 +55,12 @@ class Lifecycle:
         self._describe()
         await self._connect()
         await self.scenarios.snapshot()
-        await self.engines.look()
+        await self.outside.engines.look()
         tasks = [
-            asyncio.create_task(self.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s)),
-            asyncio.create_task(self.engines.watch()),
+            asyncio.create_task(self.outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s)),
+            asyncio.create_task(self.outside.engines.watch()),
         ]
-        log.info("gateway_started", engines=len(self.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
+        log.info("gateway_started", engines=len(self.outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
         try:
             yield
         finally:
@@ -62,7 +69,7 @@ class Lifecycle:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._close()
-            log.info("gateway_stopped", unacknowledged=self.record_log.waiting)
+            log.info("gateway_stopped", unacknowledged=self.outside.log.waiting)
 
     async def _on_news(self, news: News) -> None:
         await self.scenarios.handlers.on_release(news)
@@ -72,13 +79,13 @@ class Lifecycle:
     async def _connect(self) -> None:
         while True:
             try:
-                await self.record_log.start()
+                await self.outside.log.start()
                 break
             except KafkaError as error:
                 log.warning("broker_unavailable", reason=repr(error)[:300])
                 await asyncio.sleep(0.5)
-        await self.engines.start()
-        await self.reads.start()
+        await self.outside.engines.start()
+        await self.outside.reads.start()
 
     async def _drain(self) -> None:
         """What uvicorn left: keyed exchanges that go on without their clients, and records of those that were cut off."""
@@ -90,20 +97,20 @@ class Lifecycle:
             log.warning("drain_deadline_passed", exchanges=self.edge.repeats.running, records=len(self.edge.inference.leftovers))
 
     async def _close(self) -> None:
-        await self.record_log.stop()
-        await self.engines.stop()
-        await self.reads.stop()
-        await self.ledger.stop()
-        await self.heads_client.aclose()
+        await self.outside.log.stop()
+        await self.outside.engines.stop()
+        await self.outside.reads.stop()
+        await self.outside.ledger.stop()
+        await self.outside.heads_client.aclose()
 
     def _describe(self) -> None:
-        self.health.checks.update({"broker": self.record_log.failure, "heads": self._heads, "engines": self.engines.failure})
+        self.health.checks.update({"broker": self.outside.log.failure, "heads": self._heads, "engines": self.outside.engines.failure})
         self.health.facts.update(
             {
                 "in_flight_body_bytes": lambda: self.edge.held_bytes,
-                "events_waiting_for_acknowledgement": lambda: self.record_log.waiting,
-                "engines": self.engines.rows,
-                "following_releases": self.tail.listening.is_set,
+                "events_waiting_for_acknowledgement": lambda: self.outside.log.waiting,
+                "engines": self.outside.engines.rows,
+                "following_releases": self.outside.tail.listening.is_set,
             }
         )
 

@@ -59,11 +59,17 @@ class Desk:
 
         return check
 
+    async def relay(self, path: str, **query: object) -> Response:
+        """The experience service's answer as it is."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        status, body = await self.reads.get(path, given)
+        return Response(body, status_code=status, media_type="application/json")
+
 
 def router(desk: Desk) -> APIRouter:
     """All of them."""
     whole = APIRouter()
-    for part in (_models(desk), _scenarios(desk), _commands(desk), _reads(desk)):
+    for part in (_models(desk), _scenarios(desk), _commands(desk), _records(desk), _lists(desk)):
         whole.include_router(part)
     return whole
 
@@ -134,25 +140,29 @@ def _commands(desk: Desk) -> APIRouter:
     return routes
 
 
-def _reads(desk: Desk) -> APIRouter:
+def _records(desk: Desk) -> APIRouter:
     routes = APIRouter(prefix="/reef", tags=["reads"])
-    allowed = [Depends(desk.allow("read"))]
-
-    async def relay(path: str, **query: object) -> Response:
-        given = {name: str(value) for name, value in query.items() if value is not None}
-        status, body = await desk.reads.get(path, given)
-        return Response(body, status_code=status, media_type="application/json")
 
     @routes.get("/records/{record_id}")
     async def record(record_id: str, grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
         if not is_receipt(record_id):
             raise invalid("record_id", "This is not a receipt.")
-        answer = await relay(f"/records/{record_id}")
+        answer = await desk.relay(f"/records/{record_id}")
         if answer.status_code == 200 and not grant.sees(str(orjson.loads(answer.body).get("scenario"))):
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
 
-    @routes.get("/scenarios/{scenario}/records", dependencies=allowed)
+    @routes.get("/status", tags=["operations"], dependencies=[Depends(desk.allow("read"))])
+    async def status() -> Response:
+        return _json(await desk.status.read())
+
+    return routes
+
+
+def _lists(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef/scenarios/{scenario}", tags=["reads"], dependencies=[Depends(desk.allow("read"))])
+
+    @routes.get("/records")
     async def records(
         scenario: Scenario,
         session: Annotated[str | None, Query(max_length=256)] = None,
@@ -160,24 +170,20 @@ def _reads(desk: Desk) -> APIRouter:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        return await relay(f"/scenarios/{scenario}/records", session=session, outcome=outcome, limit=limit, cursor=cursor)
+        return await desk.relay(f"/scenarios/{scenario}/records", session=session, outcome=outcome, limit=limit, cursor=cursor)
 
-    @routes.get("/scenarios/{scenario}/sessions", dependencies=allowed)
+    @routes.get("/sessions")
     async def sessions(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return await relay(f"/scenarios/{scenario}/sessions", limit=limit, cursor=cursor)
+        return await desk.relay(f"/scenarios/{scenario}/sessions", limit=limit, cursor=cursor)
 
-    @routes.get("/scenarios/{scenario}/samples", dependencies=allowed)
+    @routes.get("/samples")
     async def samples(scenario: Scenario, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
         wanted = None if trainable is None else str(trainable).lower()
-        return await relay(f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor)
+        return await desk.relay(f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor)
 
-    @routes.get("/scenarios/{scenario}/steps", dependencies=allowed)
+    @routes.get("/steps")
     async def steps(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return await relay(f"/scenarios/{scenario}/steps", limit=limit, cursor=cursor)
-
-    @routes.get("/status", tags=["operations"], dependencies=allowed)
-    async def status() -> Response:
-        return _json(await desk.status.read())
+        return await desk.relay(f"/scenarios/{scenario}/steps", limit=limit, cursor=cursor)
 
     return routes
 

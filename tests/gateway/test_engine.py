@@ -22,8 +22,8 @@ def node_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A serving node in a thread of this process."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import uvicorn
-    from reefcli.models import prepare
 
+    from reefcli.models import prepare
     from services.engine.app import build_app
     from services.engine.settings import Settings
 
