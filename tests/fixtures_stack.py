@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from reefcli.stack.embedded import Options, Stack, embedded_stack
 
+from reefcli.stack.embedded import Options, Stack, embedded_stack
 from reefcommon.config import ServeConfig, parse
 
 CONFIG: ServeConfig = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
