@@ -3,6 +3,7 @@
 from datetime import timedelta
 from urllib.parse import urlsplit
 
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from fastapi import FastAPI
 from faststream.kafka import KafkaBroker, KafkaRoute, KafkaRouter
 
@@ -17,7 +18,7 @@ from services.experience.domain.sessions import SessionBook
 from services.experience.filesystem import FilesystemBodies
 from services.experience.handlers import Handlers
 from services.experience.http import read_routes, unavailable
-from services.experience.kafka import KafkaDeadLetters, decode_experience, decode_outcomes
+from services.experience.kafka import KafkaDeadLetters, decode
 from services.experience.lifecycle import Lifecycle, Progress
 from services.experience.ports import BodyStore, DeadLetters, ExperienceStore
 from services.experience.settings import Settings
@@ -26,11 +27,23 @@ SERVICE = "experience"
 
 
 def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
-    """The routing table."""
-    batch = {"batch": True, "max_records": settings.batch_records, "batch_timeout_ms": settings.batch_wait_ms}
+    """The routing table. Ranges: partition n of each topic goes to the same process, so that a report meets its records there."""
     return [
-        route(handlers.on_experience, topics.INFERENCES, topics.FEEDBACK, group=SERVICE, decoder=decode_experience, **batch),
-        route(handlers.on_outcomes, topics.TRAINING, topics.RELEASES, group=f"{SERVICE}-outcomes", decoder=decode_outcomes, **batch),
+        route(
+            handlers.on_events,
+            topics.INFERENCES,
+            topics.FEEDBACK,
+            topics.TRAINING,
+            topics.RELEASES,
+            group=SERVICE,
+            decoder=decode,
+            batch=True,
+            max_records=settings.batch_records,
+            batch_timeout_ms=settings.batch_wait_ms,
+            partition_assignment_strategy=(RangePartitionAssignor,),
+            session_timeout_ms=6_000,  # a killed process is replaced this much later
+            heartbeat_interval_ms=2_000,
+        )
     ]
 
 
@@ -63,11 +76,11 @@ def open_store(system: SystemSettings) -> Database:
     return Database.server(system.clickhouse_url) if system.clickhouse_url else Database.embedded(system.state_dir / "chdb")
 
 
-def build(system: SystemSettings, settings: Settings) -> FastAPI:
-    """The whole service."""
+def build(system: SystemSettings, settings: Settings, *, database: Database | None = None) -> FastAPI:
+    """The whole service, on the store that the settings name or on `database`."""
     broker = kafka_broker(system, SERVICE)
     guard = Guard(service=SERVICE, group=SERVICE, broker=broker)
-    database = open_store(system)
+    database = database or open_store(system)
     handlers = build_handlers(
         settings,
         store=ClickHouseStore(database),

@@ -3,13 +3,14 @@
     inferences  known already? --no--> its place in a session --> rows: records, sessions
     feedback    all its records known? --yes--> sample: row, then published --> row: report joined
                                        --no---> row: report parked; looked at again when a record comes, and by `sweep`
+    outcomes    steps, refusals, releases, servings --> rows
 
 The report's row is the mark that it is done, so it is written last. Offsets are committed after a handler returns.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -63,21 +64,14 @@ class Handlers:
         self.book.restore(await self.store.recent_sessions(within_s=self.session_ttl_s, limit=self.max_open_sessions))
         log.info("sessions_restored", open=len(self.book))
 
-    async def on_experience(self, arrivals: Sequence[Arrival]) -> None:
-        """A batch of exchanges and reports. Raises Unavailable, with nothing half done that a repetition would not mend."""
+    async def on_events(self, arrivals: Sequence[Arrival]) -> None:
+        """A batch of events. Raises Unavailable, with nothing half done that a repetition would not mend."""
         async with self._one_at_a_time:
             try:
                 await self._take(arrivals)
             except Poison as error:
-                await self._one_by_one(arrivals, error, self._take)
+                await self._one_by_one(arrivals, error)
         self._show()
-
-    async def on_outcomes(self, arrivals: Sequence[Arrival]) -> None:
-        """A batch of what became of samples and of releases: kept as rows."""
-        try:
-            await self._keep(arrivals)
-        except Poison as error:
-            await self._one_by_one(arrivals, error, self._keep)
 
     async def sweep(self, *, caught_up: bool) -> None:
         """Look at waiting reports again. One that waited too long is dead, but not while events still queue up in the log."""
@@ -94,6 +88,7 @@ class Handlers:
 
     async def _take(self, arrivals: Sequence[Arrival]) -> None:
         dead: Dead = [(arrival, arrival.flaw) for arrival in arrivals if arrival.event is None]
+        await self.store.insert_outcomes([arrival.event for arrival in arrivals if arrival.event is not None])
         inferences = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, InferenceRecorded)]
         feedback = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, FeedbackReported)]
         records = await self._record(inferences, dead) if inferences else {}
@@ -105,25 +100,22 @@ class Handlers:
 
     async def _record(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead) -> dict[str, Record]:
         """Give each new exchange its place and its row. Returns all exchanges of the batch, the repeated ones too."""
-        known = dict(await self.store.places([event.event_id for _, event in arrivals]))
-        fresh: dict[str, tuple[InferenceRecorded, str]] = {}
-        repeated: dict[str, tuple[InferenceRecorded, str]] = {}
+        known = await self.store.places([event.event_id for _, event in arrivals])
+        taken: dict[str, tuple[InferenceRecorded, str]] = {}  # in order of arrival, which is that of the turns
         for arrival, event in arrivals:
             digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
-            before = known[event.event_id][0] if event.event_id in known else fresh.get(event.event_id, (None, None))[1]
-            if before is None:
-                fresh[event.event_id] = event, digest
-            elif before == digest:
-                REPEATS.labels(arrival.topic).inc()
-                if event.event_id in known:
-                    repeated[event.event_id] = event, digest
-            else:
+            before = known.get(event.event_id) or taken.get(event.event_id, (None, None))[::-1]
+            if before[0] not in (None, digest):
                 CONFLICTS.labels(arrival.topic).inc()
                 dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
-        entries = {record_id: await self._entry(event) for record_id, (event, _) in (fresh | repeated).items()}
-        places, sessions = await self._places(entries, {record_id: known[record_id][1] for record_id in repeated})
-        records = {record_id: Record(event, digest, places[record_id]) for record_id, (event, digest) in (fresh | repeated).items()}
-        await self.store.insert_records([records[record_id] for record_id in fresh])
+                continue
+            if before[0] is not None:
+                REPEATS.labels(arrival.topic).inc()
+            taken.setdefault(event.event_id, (event, digest))
+        entries = {record_id: await self._entry(event) for record_id, (event, _) in taken.items()}
+        places, sessions = await self._places(entries, {record_id: known[record_id][1] for record_id in taken if record_id in known})
+        records = {record_id: Record(event, digest, places[record_id]) for record_id, (event, digest) in taken.items()}
+        await self.store.insert_records([record for record_id, record in records.items() if record_id not in known])
         await self.store.insert_sessions(sessions)
         if entries:
             self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
@@ -226,18 +218,14 @@ class Handlers:
             await self._mark([self._row(parked, "expired")])
             EXPIRED.inc()
 
-    async def _keep(self, arrivals: Sequence[Arrival]) -> None:
-        await self.store.insert_outcomes([arrival.event for arrival in arrivals if arrival.event is not None])
-        await self._bury([(arrival, arrival.flaw) for arrival in arrivals if arrival.event is None])
-
-    async def _one_by_one(self, arrivals: Sequence[Arrival], error: Poison, take: Callable[[Sequence[Arrival]], Awaitable[None]]) -> None:
+    async def _one_by_one(self, arrivals: Sequence[Arrival], error: Poison) -> None:
         """One row of the batch was refused: the others go through, and that one alone is dead."""
         if len(arrivals) == 1:
             await self._bury([(arrivals[0], str(error))])
             return
         for arrival in arrivals:
             try:
-                await take((arrival,))
+                await self._take((arrival,))
             except Poison as own:
                 await self._bury([(arrival, str(own))])
 

@@ -1,39 +1,52 @@
 """Kafka: batches of messages as arrivals, single messages to the dead-letter topic."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from faststream.message import StreamMessage
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcommon.bus import Guard, lags
 from reefcommon.errors import Unavailable
-from reefcommon.events import Experience, InferenceRecorded, Learning, Publication
+from reefcommon.events import (
+    FeedbackReported,
+    InferenceRecorded,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleRefused,
+    ServingSynced,
+    StepCompleted,
+)
 from services.experience.ports import Arrival
 
-EXPERIENCE: TypeAdapter[Any] = TypeAdapter(Experience)
-OUTCOMES: TypeAdapter[Any] = TypeAdapter(Learning | Publication)
+Taken = (
+    InferenceRecorded
+    | FeedbackReported
+    | StepCompleted
+    | SampleRefused
+    | ReleasePublished
+    | ReleasePending
+    | ReleaseRejected
+    | ServingSynced
+)
+TAKEN: TypeAdapter[Any] = TypeAdapter(Annotated[Taken, Field(discriminator="type")])
 MAX_TOKEN_ID = 2**32 - 1
 
 
-async def decode_experience(message: StreamMessage[Any]) -> list[Arrival]:
-    """A batch of exchanges and reports. One that cannot be decoded is an arrival with a flaw, so that the others go on."""
-    return [arrival(record, EXPERIENCE) for record in message.raw_message]
+async def decode(message: StreamMessage[Any]) -> list[Arrival]:
+    """A batch as arrivals. What cannot be decoded is an arrival with a flaw, so that the others go on."""
+    return [arrival(record) for record in message.raw_message]
 
 
-async def decode_outcomes(message: StreamMessage[Any]) -> list[Arrival]:
-    """A batch of steps, refusals and releases."""
-    return [arrival(record, OUTCOMES) for record in message.raw_message]
-
-
-def arrival(record: ConsumerRecord, adapter: TypeAdapter[Any]) -> Arrival:
+def arrival(record: ConsumerRecord) -> Arrival:
     """One message, decoded from its bytes at once (not by way of a dict)."""
     value = record.value or b""
     event, flaw = None, ""
     try:
-        event = adapter.validate_json(value)
+        event = TAKEN.validate_json(value)
     except ValidationError as error:
         flaw = f"ValidationError: {error}"
     if isinstance(event, InferenceRecorded) and (wrong := _impossible_token(event)) is not None:

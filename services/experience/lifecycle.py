@@ -34,7 +34,10 @@ class Progress:
     async def check(self) -> str | None:
         """None: nothing waits, or the offsets move."""
         assert self.guard.broker is not None
-        partitions = await lags(self.guard.broker)
+        try:
+            partitions = await lags(self.guard.broker)
+        except Unavailable as error:
+            return str(error)
         committed, waiting = sum(row.position for row in partitions), sum(row.lag for row in partitions)
         if committed != self._committed or not waiting:
             self._committed, self._since = committed, time.monotonic()

@@ -27,7 +27,7 @@ class Service:
     clock: Clock
 
     async def take(self, *events: Any) -> None:
-        await self.handlers.on_experience([arrive(event, offset) for offset, event in enumerate(events)])
+        await self.handlers.on_events([arrive(event, offset) for offset, event in enumerate(events)])
 
     async def restarted(self, settings: Settings | None = None) -> "Service":
         """The same store and outside, a new process."""

@@ -113,6 +113,22 @@ async def test_a_write_that_fails_once_is_written_by_the_redelivery(service: Ser
     assert (row["turns"], row["records"]) == (2, 2)
 
 
+async def test_a_batch_that_was_written_in_part_is_completed_in_order(service: Service) -> None:
+    """E3: killed when the first of three turns had its row and no session had."""
+    said = [user("a")]
+    turns = []
+    for number in range(3):
+        turns.append(inference(said, str(number), at=number))
+        said = [*said, assistant(str(number)), user("on")]
+    first = await service.restarted()
+    await first.take(turns[0])
+    await service.reads.database._run(lambda client: client.command("TRUNCATE TABLE sessions"))
+    after = await service.restarted()
+    await after.take(*turns)
+    (row,) = await after.reads.sessions("default", limit=9, cursor=None)
+    assert (row["turns"], row["records"], row["last_turn_record_id"]) == (3, 3, turns[2].event_id)
+
+
 async def test_a_sample_that_was_not_acknowledged_is_published_by_the_redelivery(service: Service) -> None:
     record = inference()
     batch = (record, report(record.event_id))
@@ -214,7 +230,7 @@ async def test_an_undecodable_event_is_dead_alone(service: Service) -> None:
     """E4: the others of its batch went through."""
     good = inference()
     bad = Arrival("reef.inferences.v1", 3, 7, b"k", b"{", None, "ValidationError: broken")
-    await service.handlers.on_experience([arrive(inference()), bad, arrive(good)])
+    await service.handlers.on_events([arrive(inference()), bad, arrive(good)])
     assert await service.count("records") == 2
     assert service.graves.buried == [(bad, "ValidationError: broken")]
 

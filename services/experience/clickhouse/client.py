@@ -14,12 +14,17 @@ from typing import Any, TypeVar
 
 import clickhouse_connect
 import structlog
+from clickhouse_connect.driver import options
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
 
 from reefcommon.errors import BadConfig, Poison, Unavailable
 
 log = structlog.get_logger()
+
+# The client would import pandas (seconds, 50 MB) at the first insert only to see whether the rows are a data frame: they never are.
+options.pd = None
+options.pd_time_test = None
 
 MIGRATIONS = Path(__file__).parent.parent / "migrations"
 T = TypeVar("T")

@@ -6,6 +6,7 @@ may add or drop between turns (ids, names, reasoning, cache marks) does not coun
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +109,7 @@ def _part_text(part: object) -> str:
         return text
     if "content" in part:
         return flat_text(part["content"])
-    return hashlib.blake2b(orjson.dumps(part, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(part, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _call(call: Json) -> tuple[str, str]:
@@ -121,10 +122,11 @@ def _arguments(value: object) -> str:
     """Arguments in one spelling: engines and clients differ in spaces and in the order of keys."""
     if isinstance(value, str):
         try:
-            value = orjson.loads(value or "{}")
-        except orjson.JSONDecodeError:
+            value = json.loads(value or "{}")
+        except (ValueError, RecursionError):
             return str(value)
-    return orjson.dumps(value or {}, option=orjson.OPT_SORT_KEYS).decode()
+    # The standard library: integers of any size, and half a surrogate pair of an answer that was cut, stay what they are.
+    return json.dumps(value or {}, sort_keys=True)
 
 
 def _chain(link: str, message: Json) -> str:

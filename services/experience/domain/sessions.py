@@ -167,7 +167,7 @@ class SessionBook:
                 sequence=assignment.sequence,
                 first_at=entry.at if session is None else session.first_at,
                 last_at=entry.at if session is None else max(session.last_at, entry.at),
-                turn_record_id=entry.record_id,
+                turn_record_id=assignment.retry_of or entry.record_id,
                 request_hash=entry.fingerprint.request,
                 tail_hashes=tails,
             )

@@ -1,0 +1,182 @@
+"""Which session a record belongs to, whatever the order and however often."""
+
+import random
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.experience.domain.conversation import fingerprint
+from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
+from tests.experience.factory import T0, assistant, user
+
+
+def entry(
+    record_id: str, messages: list[dict[str, object]], answer: str = "ok", *, at: float = 0.0, tag: str | None = None, scenario: str = "s"
+) -> Entry:
+    print_ = fingerprint({"messages": messages}, {"choices": [{"message": assistant(answer)}]}, "chat.completions")
+    return Entry(record_id, scenario, T0 + timedelta(seconds=at), tag, print_)
+
+
+def book(max_open: int = 1000, ttl_s: float = 900.0) -> SessionBook:
+    return SessionBook(max_open=max_open, ttl_s=ttl_s)
+
+
+def turns(name: str, length: int, *, start: float = 0.0, tag: str | None = None) -> list[Entry]:
+    """A conversation: each request holds all that was said before."""
+    said: list[dict[str, object]] = [{"role": "system", "content": "be kind"}, user(f"{name} begins")]
+    made = []
+    for number in range(length):
+        made.append(entry(f"{name}-{number}", list(said), f"{name} answer {number}", at=start + number, tag=tag))
+        said += [assistant(f"{name} answer {number}"), user(f"{name} goes on {number}")]
+    return made
+
+
+def take(sessions: SessionBook, *entries: Entry) -> list[Assignment]:
+    made = []
+    for one in entries:
+        made.append(sessions.assign(one))
+        sessions.settle([one.record_id], newest=one.at)
+    return made
+
+
+def test_turns_go_on_and_a_tag_wins() -> None:
+    places = take(book(), *turns("a", 3))
+    assert [(place.turn, place.sequence) for place in places] == [(0, 1), (1, 2), (2, 3)]
+    assert len({place.session_id for place in places}) == 1
+    tagged = take(book(), entry("r1", [user("x")], tag="t"), entry("r2", [user("unrelated")], tag="t"))
+    assert [(place.session_id, place.turn) for place in tagged] == [("t", 0), ("t", 1)]
+
+
+def test_an_equal_request_is_a_retry_and_either_answer_may_be_gone_on_from() -> None:
+    sessions = book()
+    first, again = entry("r1", [user("x")], "one"), entry("r2", [user("x")], "two", at=1)
+    following = entry("r3", [user("x"), assistant("two"), user("y")], at=2)
+    one, two, three = take(sessions, first, again, following)
+    assert two == Assignment(one.session_id, 0, 2, "r1")
+    assert three == Assignment(one.session_id, 1, 3)
+
+
+def test_an_edited_history_another_scenario_and_a_long_pause_split() -> None:
+    first = entry("r1", [user("x")], "<think>hm</think>one")
+    others = [
+        entry("r2", [user("x"), assistant("one"), user("y")], at=1),
+        entry("r3", [user("x"), assistant("<think>hm</think>one"), user("y")], at=1, scenario="other"),
+        entry("r4", [user("x"), assistant("<think>hm</think>one"), user("y")], at=901),
+        entry("r5", [user("x")], at=902),
+    ]
+    for other in others:
+        one, two = take(book(), first, other)
+        assert one.session_id != two.session_id
+        assert two.turn == 0
+
+
+def test_memory_is_bounded_and_evictions_are_counted() -> None:
+    """E7."""
+    sessions = book(max_open=5)
+    take(sessions, *(entry(f"r{n}", [user(f"q{n}")]) for n in range(100)))
+    assert (len(sessions), sessions.evicted) == (5, 95)
+    assert (len(sessions._by_request), len(sessions._by_tail), len(sessions._unsettled)) == (5, 5, 0)
+    take(sessions, entry("late", [user("late")], at=10_000))
+    assert len(sessions) == 1, "closed sessions are let go without being counted as evicted"
+    assert sessions.evicted == 95
+
+
+def test_nothing_is_evicted_before_its_row_is_durable() -> None:
+    sessions = book(max_open=1)
+    entries = [entry(f"r{n}", [user(f"q{n}")]) for n in range(3)]
+    places = [sessions.assign(one) for one in entries]
+    assert all(sessions.get(("s", place.session_id)) for place in places)
+
+
+CONVERSATIONS = st.lists(st.integers(1, 5), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=CONVERSATIONS, seed=st.integers(0, 2**32), tagged=st.booleans())
+def test_conversations_are_merged_whatever_their_interleaving(lengths: list[int], seed: int, tagged: bool) -> None:
+    chooser = random.Random(seed)
+    waiting = [turns(f"c{n}", length, tag=f"t{n}" if tagged else None) for n, length in enumerate(lengths)]
+    sessions, places = book(), {}
+    while any(waiting):
+        queue = chooser.choice([queue for queue in waiting if queue])
+        one = queue.pop(0)
+        places[one.record_id] = take(sessions, one)[0]
+    for n, length in enumerate(lengths):
+        mine = [places[f"c{n}-{turn}"] for turn in range(length)]
+        assert [place.turn for place in mine] == list(range(length))
+        assert len({place.session_id for place in mine}) == 1
+    assert len({place.session_id for place in places.values()}) == len(lengths)
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=CONVERSATIONS, seed=st.integers(0, 2**32))
+def test_redelivery_and_restart_change_nothing(lengths: list[int], seed: int) -> None:
+    """Each record may come again later, in this process or in one that has read its sessions from the rows."""
+    chooser = random.Random(seed)
+    waiting = [turns(f"c{n}", length) for n, length in enumerate(lengths)]
+    sessions, places, rows = book(), {}, {}
+    seen: list[Entry] = []
+
+    def keep(one: Entry, place: Assignment) -> None:
+        session = sessions.get((one.scenario, place.session_id))
+        assert session is not None
+        rows[session.key] = max(session, rows.get(session.key, session), key=lambda s: s.sequence)
+
+    while any(waiting):
+        queue = chooser.choice([queue for queue in waiting if queue])
+        one = queue.pop(0)
+        places[one.record_id] = take(sessions, one)[0]
+        keep(one, places[one.record_id])
+        seen.append(one)
+        again = chooser.choice(seen)
+        sessions.replay(again, places[again.record_id])
+        keep(again, places[again.record_id])
+        if chooser.random() < 0.3:
+            sessions = book()
+            sessions.restore(sorted(rows.values(), key=lambda session: session.last_at))
+    straight = book()
+    for n, length in enumerate(lengths):
+        expected = take(straight, *turns(f"c{n}", length))
+        assert [places[f"c{n}-{turn}"] for turn in range(length)] == expected
+        assert rows["s", expected[0].session_id] == straight.get(("s", expected[0].session_id))
+
+
+def test_a_batch_that_is_tried_again_gets_the_same_places() -> None:
+    sessions = book()
+    entries = turns("a", 3)
+    first = [sessions.assign(one) for one in entries]
+    assert [sessions.assign(one) for one in entries] == first
+
+
+def test_a_session_that_was_lost_between_two_rows_is_mended_by_the_redelivery() -> None:
+    """The record's row was written, the session's was not, and the process was killed."""
+    one, two = turns("a", 2)
+    lost = book()
+    places = take(lost, one, two)
+    after = book()
+    after.replay(one, places[0])
+    after.replay(two, places[1])
+    assert after.get(("s", places[0].session_id)) == lost.get(("s", places[0].session_id))
+    after.replay(one, places[0])
+    session: Session | None = after.get(("s", places[0].session_id))
+    assert session is not None
+    assert session.sequence == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from("xyz"), min_size=1, max_size=4), st.none() | st.sampled_from("tu")),
+        max_size=30,
+    )
+)
+def test_any_traffic_keeps_the_book_in_order(traffic: list[tuple[str, list[str], str | None]]) -> None:
+    sessions = book(max_open=4)
+    for number, (answer, texts, tag) in enumerate(traffic):
+        messages = [assistant(text) if turn % 2 else user(text) for turn, text in enumerate(texts)]
+        take(sessions, entry(f"r{number}", messages, answer, at=number, tag=tag))
+        open_keys = set(sessions._sessions)
+        assert len(open_keys) <= 4
+        assert set(sessions._by_request.values()) <= open_keys
+        assert set(sessions._by_tail.values()) <= open_keys
