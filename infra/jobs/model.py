@@ -1,0 +1,47 @@
+"""`python -m infra.jobs.model`: the base model that `serve.yaml` names, as a directory that `/models/current` points to."""
+
+import sys
+from pathlib import Path
+
+import structlog
+
+from reefcli.models import UnknownModelError, prepare
+from reefcommon.config import load
+from reefcommon.errors import BadConfig
+from reefcommon.settings import SystemSettings
+from reefcommon.telemetry import set_up
+
+log = structlog.get_logger()
+
+
+def point(link: Path, target: Path) -> None:
+    """Make `link` a symbolic link to `target` in one step: a reader finds the old directory or the new one."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    fresh = link.with_name(f".{link.name}.new")
+    fresh.unlink(missing_ok=True)
+    # Relative where it lies beside the link: the volume may be mounted elsewhere.
+    fresh.symlink_to(target.name if target.parent == link.parent else target)
+    fresh.replace(link)
+
+
+def main() -> int:
+    """Run to the end. Exit status 2 where the configuration or the model's name is wrong."""
+    set_up("model")
+    system = SystemSettings.load()
+    link = system.model_path
+    if system.config is None or link is None:
+        sys.stderr.write("model: REEF_CONFIG and REEF_MODEL_PATH must be set\n")
+        return 2
+    try:
+        name = load(system.config).model.name
+        path = prepare(name, link.parent, lambda what, share: log.debug("model_progress", what=what, share=share))
+    except (BadConfig, UnknownModelError, FileNotFoundError) as error:
+        sys.stderr.write(f"model: {error}\n")
+        return 2
+    point(link, path)
+    log.info("model_ready", model=name, path=str(path), link=str(link))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""`python -m infra.jobs.setup`: create the topics and the artifact repository where they are missing. Safe to run at every start."""
+
+import asyncio
+import sys
+from urllib.parse import unquote, urlsplit
+
+import structlog
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from reefcommon.bus import ensure_topics
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.settings import SystemSettings
+from reefcommon.telemetry import set_up
+
+log = structlog.get_logger()
+
+
+class Settings(BaseSettings):
+    """`REEF_SETUP_*`."""
+
+    model_config = SettingsConfigDict(env_prefix="REEF_SETUP_", extra="forbid", frozen=True)
+
+    replication_factor: int = Field(1, ge=1, description="copies of each topic: at most the number of Kafka nodes")
+    storage_namespace: str = Field("local://reef", description="where lakeFS keeps the objects of the repository: local://…, s3://…, …")
+    attempts: int = Field(30, ge=1, description="tries, one a second, before the job fails")
+
+
+def ensure_repository(url: str, storage_namespace: str) -> bool:
+    """Create the lakeFS repository that `url` (as in REEF_ARTIFACTS_URL) names. Returns whether it was missing.
+
+    Raises:
+        BadConfig: the URL is not one of lakeFS.
+        Unavailable: lakeFS does not answer, or refuses.
+    """
+    import lakefs  # takes two seconds, and an embedded artifact store does without
+    import urllib3.exceptions
+    from lakefs.exceptions import LakeFSException
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("lakefs", "lakefs+https") or not parts.hostname:
+        raise BadConfig("REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)")
+    scheme = "https" if parts.scheme.endswith("https") else "http"
+    host = f"{scheme}://{parts.hostname}:{parts.port}" if parts.port else f"{scheme}://{parts.hostname}"
+    client = lakefs.Client(host=host, username=unquote(parts.username or ""), password=unquote(parts.password or ""))
+    name = parts.path.strip("/")
+    try:
+        if any(found.id == name for found in lakefs.repositories(client=client, prefix=name)):
+            return False
+        lakefs.Repository(name, client=client).create(storage_namespace=storage_namespace, exist_ok=True)
+    except (LakeFSException, urllib3.exceptions.HTTPError) as error:
+        raise Unavailable(f"lakeFS at {host} cannot make the repository {name!r}: {error}") from error
+    return True
+
+
+async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
+    """Topics first: without them nothing starts. Raises BadConfig, or Unavailable after the last try."""
+    for attempt in range(1, settings.attempts + 1):
+        try:
+            created = await ensure_topics(system.kafka_bootstrap, replication_factor=settings.replication_factor)
+            log.info("topics_ready", created=created)
+            if system.artifacts_url:
+                missing = await asyncio.to_thread(ensure_repository, system.artifacts_url, settings.storage_namespace)
+                log.info("repository_ready", created=missing)
+        except Unavailable as error:
+            if attempt == settings.attempts:
+                raise
+            log.warning("setup_waits", attempt=attempt, reason=str(error))
+            await asyncio.sleep(1)
+        else:
+            return
+
+
+def main() -> int:
+    """Run to the end. Exit status 2 for a wrong setting, 1 for a system that does not answer."""
+    set_up("setup")
+    try:
+        asyncio.run(set_up_systems(SystemSettings.load(), Settings()))
+    except BadConfig as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 2
+    except Unavailable as error:
+        sys.stderr.write(f"setup: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Prints the requirements of pyproject.toml, one a line: the project's own or those of an extra, without the packages that are named.
+
+python infra/requirements.py [EXTRA] [-PACKAGE ...]
+"""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+
+def requirements(pyproject: str, extra: str = "", without: tuple[str, ...] = ()) -> list[str]:
+    """The requirements as written. Raises KeyError for an extra that does not exist."""
+    project = tomllib.loads(pyproject)["project"]
+    found: list[str] = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return [line for line in found if re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] not in without]
+
+
+if __name__ == "__main__":
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    without = tuple(word[1:] for word in sys.argv[1:] if word.startswith("-"))
+    extras = [word for word in sys.argv[1:] if not word.startswith("-")]
+    sys.stdout.write("\n".join(requirements(text, *extras[:1], without=without)) + "\n")
