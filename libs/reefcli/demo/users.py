@@ -39,7 +39,7 @@ class Users:
     async def _one(self, client: openai.AsyncOpenAI, http: httpx.AsyncClient, rng: random.Random) -> None:
         tasks = list(self.preset.training_tasks)
         while True:
-            while len(self.progress.rewards) - self.progress.consumed > 3 * self.preset.batch:
+            while len(self.progress.rewards) - self.progress.consumed > 2 * self.preset.batch:
                 self.something_consumed.clear()
                 await self.something_consumed.wait()
             try:
