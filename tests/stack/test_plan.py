@@ -40,6 +40,8 @@ def test_the_whole_stack_in_order() -> None:
     for spec in specs.values():
         earlier = {*order[: order.index(spec.name)], "topics"}
         assert set(spec.depends_on) <= earlier, spec.name
+    assert {"publisher", "experience"} <= set(specs["gateway"].ends_before), "nothing comes in while the others end"
+    assert "engine" in {*specs["trainer"].depends_on, *specs["trainer"].ends_before}
     assert specs["gateway"].probe == HttpReady("http://127.0.0.1:8900/readyz")
     assert specs["tansu"].probe == KafkaAnswers("127.0.0.1:8902")
     assert isinstance(specs["seaweedfs"].probe, S3Writable)

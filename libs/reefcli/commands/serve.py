@@ -102,22 +102,27 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
             view.__exit__(None, None, None)
             if not as_json:
-                out.print(_welcome(config, stack, terminal=out.is_terminal))
+                _welcome(config, stack, out)
             raise await stack.failed()
     except asyncio.CancelledError:
         if not as_json:
             out.print(f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True)
 
 
-def _welcome(config: ServeConfig, stack: "Stack", *, terminal: bool) -> Panel | str:
+def _welcome(config: ServeConfig, stack: "Stack", out: Console) -> None:
     url = stack.urls.get("gateway", "")
     learns = ", ".join(f"{binding.scenario} ← {binding.recipe}" for binding in config.reef)
     text = (
         f"Serving {config.model.name} as '{config.model.served_as}' at {url}/v1\n"
         f"Learning: {learns}\n"
-        f"Console: {url}/   Status: reef status   Logs: {stack.state_dir / 'logs'}\n\n"
-        f"Try:  curl {url}/v1/chat/completions -H 'content-type: application/json' \\\n"
-        f'        -d \'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}\'\n\n'
-        "Ctrl-C stops it."
+        f"Console: {url}/\n"
+        f"Logs: {stack.state_dir / 'logs'}"
     )
-    return Panel(text, title="Reef is up", expand=False) if terminal else text
+    out.print(Panel(text, title="Reef is up", expand=False) if out.is_terminal else text, markup=False, soft_wrap=not out.is_terminal)
+    body = f'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    # outside of the panel and never wrapped, so that it can be copied
+    out.print(
+        f"\nTry:\ncurl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\nreef status\n\nCtrl-C stops it.",
+        markup=False,
+        soft_wrap=True,
+    )

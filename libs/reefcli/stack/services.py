@@ -19,7 +19,14 @@ SERVICES: Mapping[str, tuple[str, ...]] = {
     "evaluator": (TOPICS, "valkey"),
     "trainer": (TOPICS, "valkey"),
     "harness": (TOPICS, "valkey"),
-    "gateway": ("publisher", "experience"),
+    "gateway": (TOPICS, "valkey", ENGINE),
+}
+# Whoever asks others ends before them: the gateway first, so that nothing comes in any more, the serving node last.
+_ASKS: Mapping[str, tuple[str, ...]] = {
+    "gateway": ("publisher", "experience", "trainer", "evaluator", "harness"),
+    "evaluator": (ENGINE,),
+    "harness": (ENGINE,),
+    "trainer": (ENGINE,),
 }
 
 
@@ -58,6 +65,7 @@ def _python(
         log=state_dir / "logs" / f"{name}.log",
         env=env,
         depends_on=waits,
+        ends_before=_ASKS.get(name, ()),
         url=url,
         ports=(port,),
         ready_within_s=ready_within_s,

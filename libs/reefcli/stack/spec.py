@@ -60,7 +60,8 @@ class ProcessSpec:
     """One program of the stack.
 
     `env` is added to the environment of whoever starts it; `ports` are those that it listens on, and `depends_on` names the
-    programs (and `topics`, the step that creates them) that must be ready before it starts.
+    programs (and `topics`, the step that creates them) that must be ready before it starts; it ends before those, and before
+    the ones in `ends_before`, which it can do without for a while.
     """
 
     name: str
@@ -69,6 +70,7 @@ class ProcessSpec:
     log: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     depends_on: tuple[str, ...] = ()
+    ends_before: tuple[str, ...] = ()
     url: str = ""
     ports: tuple[int, ...] = ()
     files: tuple[ConfigFile, ...] = ()

@@ -137,7 +137,7 @@ class Supervisor:
 
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
         """Whether `spec` needs `name`, itself or through a step that came after it: then it has to end first."""
-        return any(self._step_after.get(needed, needed) == name for needed in spec.depends_on)
+        return any(self._step_after.get(needed, needed) == name for needed in (*spec.depends_on, *spec.ends_before))
 
     async def _run_step(self, name: str, after: str, step: Step) -> None:
         if after in self._programs:
