@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import orjson
 import structlog
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reefcommon.errors import Unavailable
 from services.gateway import metrics
@@ -50,8 +51,26 @@ class Edge:
             await self._guarded(scope, receive, send, path, self._infer)
         elif scope["type"] == "http" and path == REPORT:
             await self._guarded(scope, receive, send, path, self._report)
+        elif scope["type"] == "http":
+            await self._counted(scope, receive, send)
         else:
             await self.control(scope, receive, send)
+
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The control application, its routes counted by their pattern: a path of a client's making never becomes a label."""
+        status = 499
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.control(scope, receive, noting)
+        finally:
+            route = scope.get("route")
+            metrics.requests(route.path if isinstance(route, Route) else "other", status).inc()
 
     async def _guarded(
         self, scope: Scope, receive: Receive, send: Send, path: str, handle: Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]

@@ -146,9 +146,9 @@ class Handlers:
     now: Callable[[], Any]
     command_timeout_s: float = 30.0
 
-    async def on_release(self, news: News) -> None:
+    async def on_release(self, news: ReleasePublished) -> None:
         """A release became the head somewhere: the next request goes to it."""
-        if isinstance(news, ReleasePublished) and self.table.publish(news.release):
+        if self.table.publish(news.release):
             log.info(
                 "release_routed",
                 scenario=news.scenario,

@@ -25,7 +25,7 @@ from services.gateway.domain.assembly import Assembly
 from services.gateway.domain.errors import ApiError, not_durable
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.recent import Recent
-from services.gateway.domain.record import Ending, body_of, event_of
+from services.gateway.domain.record import INLINE_EVENT_BYTES, Ending, body_of, event_of
 from services.gateway.handlers import BodyStore, EngineAnswer, Engines, NotDurable, RecordLog, UpstreamFailed
 from services.gateway.intake import own_receipt
 from services.gateway.tracing import Spans
@@ -47,6 +47,7 @@ class Progress:
     tail: bytes = b""
     terminated: bool = False
     kept: bool = False
+    asked_at: float = 0.0
     answered_at: float = 0.0
 
 
@@ -97,6 +98,7 @@ class Inference:
                 await p.answer.close(finished=p.finished)
 
     async def _converse(self, x: Exchange, p: Progress, out: Outlet, watch: ClientWatch | NoWatch) -> Ending:
+        p.asked_at = time.time()
         try:
             async with watch:
                 p.answer = answer = await self.engines.open(x)
@@ -242,9 +244,10 @@ class Inference:
         self.recent.add(x.record_id, x.scenario, "inference")
 
     async def _append(self, x: Exchange, ending: Ending) -> None:
-        body = body_of(x, ending)
-        claim = await self.bodies.keep(body) if body is not None else None
-        await self.log.append(topics.INFERENCES.name, event_of(x, ending, claim), x.shard, x.traceparent)
+        event = event_of(x, ending)
+        if len(event) > INLINE_EVENT_BYTES:
+            event = event_of(x, ending, await self.bodies.keep(body_of(x, ending)))
+        await self.log.append(topics.INFERENCES.name, event, x.shard, x.traceparent)
 
     async def _finish(self, x: Exchange, p: Progress, out: Outlet) -> None:
         if p.assembly is not None:
@@ -254,6 +257,8 @@ class Inference:
         else:
             await out.start(p.status, [*p.headers, (b"content-length", b"%d" % len(p.tail))])
             await out.write(p.tail, more=False)
+            if p.answered_at:
+                metrics.ADDED.observe(time.time() - x.started - (p.answered_at - p.asked_at))
         p.finished = p.finished or p.terminated
 
     def _keep_later(self, x: Exchange, ending: Ending) -> None:

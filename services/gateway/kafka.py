@@ -12,12 +12,14 @@ from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
-from reefcommon.events import Publication
+from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
 from services.gateway.handlers import Command, News, NotDurable, command_of
 
 log = structlog.get_logger()
 
-_NEWS: TypeAdapter[News] = TypeAdapter(Publication)
+_FOLLOWED = (topics.RELEASES, topics.TRAINING)
+_HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
+OnEvent = Callable[[Event], Awaitable[None]]
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 
 
@@ -83,7 +85,10 @@ class KafkaRecordLog:
 
 
 class ReleaseTail:
-    """Reads `reef.releases.v1` from its end, without a group: every gateway hears everything. Also tells who waits for a command."""
+    """Reads the releases, and the recipes' steps, from the end, without a group: every gateway hears everything.
+
+    It also answers those who wait for what comes of a command.
+    """
 
     def __init__(self, bootstrap: str, log_: KafkaRecordLog) -> None:
         self._bootstrap = bootstrap
@@ -104,21 +109,21 @@ class ReleaseTail:
         finally:
             del self._waiting[command.event_id]
 
-    async def run(self, snapshot: Callable[[], Awaitable[None]], on_news: Callable[[News], Awaitable[None]], *, every_s: float) -> None:
+    async def run(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, *, every_s: float) -> None:
         """For ever: stand at the end of the topic, take a snapshot, follow; start over after an error, and look again every `every_s`."""
         while True:
             try:
-                await self._follow(snapshot, on_news, every_s)
+                await self._follow(snapshot, on_event, every_s)
             except (KafkaError, OSError) as error:
                 self.listening.clear()
                 log.warning("release_tail_broken", reason=repr(error)[:300])
                 await asyncio.sleep(1)
 
-    async def _follow(self, snapshot: Callable[[], Awaitable[None]], on_news: Callable[[News], Awaitable[None]], every_s: float) -> None:
+    async def _follow(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, every_s: float) -> None:
         consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="latest")
         await consumer.start()
         try:
-            assigned = [TopicPartition(topics.RELEASES.name, n) for n in range(topics.RELEASES.partitions)]
+            assigned = [TopicPartition(topic.name, n) for topic in _FOLLOWED for n in range(topic.partitions)]
             consumer.assign(assigned)
             await consumer.seek_to_end(*assigned)
             for partition in assigned:
@@ -129,20 +134,20 @@ class ReleaseTail:
             while True:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     for record in records:
-                        await self._hear(record.value, on_news)
+                        await self._hear(record.value, on_event)
                 if asyncio.get_running_loop().time() - seen > every_s:
                     await snapshot()
                     seen = asyncio.get_running_loop().time()
         finally:
             await consumer.stop()
 
-    async def _hear(self, value: bytes | None, on_news: Callable[[News], Awaitable[None]]) -> None:
+    async def _hear(self, value: bytes | None, on_event: OnEvent) -> None:
         try:
-            news = _NEWS.validate_json(value or b"")
+            event = _HEARD.validate_json(value or b"")
         except ValidationError as error:
-            log.warning("release_event_unreadable", reason=str(error)[:300])
+            log.warning("event_unreadable", reason=str(error)[:300])
             return
-        await on_news(news)
-        future = self._waiting.get(command_of(news) or "")
-        if future is not None and not future.done():
-            future.set_result(news)
+        await on_event(event)
+        future = self._waiting.get(command_of(event) or "")
+        if future is not None and not future.done() and isinstance(event, (ReleasePublished, ReleaseRejected)):
+            future.set_result(event)

@@ -11,13 +11,13 @@ from aiokafka.errors import KafkaError
 from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
-from reefcommon.events import ServingSynced
+from reefcommon.events import Event, ReleasePublished, ServingSynced
 from reefcommon.ops import Health
+from services.gateway import metrics
 from services.gateway.edge import Edge
 from services.gateway.engines import AiohttpEngines
 from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
-from services.gateway.handlers import News
 from services.gateway.kafka import KafkaRecordLog, ReleaseTail
 from services.gateway.redis import RedisLedger
 from services.gateway.scenarios import Scenarios
@@ -71,10 +71,11 @@ class Lifecycle:
             await self._close()
             log.info("gateway_stopped", unacknowledged=self.outside.log.waiting)
 
-    async def _on_news(self, news: News) -> None:
-        await self.scenarios.handlers.on_release(news)
-        if not isinstance(news, ServingSynced):
-            self.fanout.tell(news)
+    async def _on_news(self, event: Event) -> None:
+        if isinstance(event, ReleasePublished):
+            await self.scenarios.handlers.on_release(event)
+        if not isinstance(event, ServingSynced):
+            self.fanout.tell(event)
 
     async def _connect(self) -> None:
         while True:
@@ -104,6 +105,7 @@ class Lifecycle:
         await self.outside.heads_client.aclose()
 
     def _describe(self) -> None:
+        metrics.BODY_BYTES.set_function(lambda: self.edge.held_bytes)
         self.health.checks.update({"broker": self.outside.log.failure, "heads": self._heads, "engines": self.outside.engines.failure})
         self.health.facts.update(
             {

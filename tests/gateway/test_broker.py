@@ -131,6 +131,7 @@ async def test_rollback_waits_for_the_publisher(kafka_bootstrap: str, redis_url:
         assert answer.status_code == 200, answer.text
         assert answer.json()["release_id"] == f"rel-{scenario}-2"
         assert answer.json()["operation"] == "rollback"
+        assert (await http.get("/readyz")).status_code == 200
         routed = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers={"x-reef-scenario": scenario})
         assert routed.headers["x-reef-release-id"] == f"rel-{scenario}-2"
 

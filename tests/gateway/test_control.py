@@ -119,6 +119,10 @@ async def test_operations(bench: Bench) -> None:
     assert (await bench.http.get("/readyz")).status_code == 200
     metrics = (await bench.http.get("/metrics")).text
     assert 'reef_gateway_requests_total{route="/v1/chat/completions",status="200"}' in metrics
+    await bench.http.get("/reef/scenarios/default/releases")
+    metrics = (await bench.http.get("/metrics")).text
+    assert 'reef_gateway_requests_total{route="/reef/scenarios/{scenario}/releases",status="200"}' in metrics
+    assert "default" not in metrics
     status = (await bench.http.get("/reef/status")).json()
     assert status["heads"]["default"]["release_id"] == "rel-default-0"
     assert set(status["services"]) == {"gateway", "experience", "trainer", "harness", "evaluator", "publisher"}

@@ -38,15 +38,23 @@ def usage_of(value: object) -> dict[str, Any] | None:
     return {"prompt_tokens": prompt, "completion_tokens": completion}
 
 
-def logprobs_in(value: object) -> list[float]:
-    """The sampled tokens' log-probabilities in a choice's `logprobs`: chat's `content[].logprob`, or completions' `token_logprobs`."""
+def raw_logprobs(value: object) -> list[Any]:
+    """The sampled tokens' log-probabilities in a choice's `logprobs`, unchecked: chat's `content[].logprob`, or `token_logprobs`."""
     if not isinstance(value, dict):
-        return []
+        return [None]
     content = value.get("content")
     if isinstance(content, list):
-        return numbers([item.get("logprob") if isinstance(item, dict) else None for item in content])
+        try:
+            return [item["logprob"] for item in content]
+        except (KeyError, TypeError):
+            return [None]
     flat = value.get("token_logprobs")
-    return numbers(flat) if isinstance(flat, list) else []
+    return flat if isinstance(flat, list) else []
+
+
+def logprobs_in(value: object) -> list[float]:
+    """The same, or nothing where one of them is not a number."""
+    return numbers(raw_logprobs(value))
 
 
 def spans_in(value: object) -> list[dict[str, Any]]:

@@ -4,16 +4,17 @@ from typing import Any
 
 import orjson
 
-from services.gateway.domain.answer import Captured, integers, logprobs_in, spans_in, strip, usage_of
+from services.gateway.domain.answer import Captured, integers, numbers, raw_logprobs, spans_in, strip, usage_of
 from services.gateway.domain.exchange import Api, Asked
 
 _KEPT = frozenset({"id", "type", "role", "index", "name"})  # named once, or repeated whole; never pieces of a text
+_NOT_HEAD = frozenset({"choices", "usage", "prompt_token_ids", "weight_version"})
 
 
 class Choice:
     """One choice of a stream, as it grows."""
 
-    __slots__ = ("extra", "finish_reason", "index", "logprob_rows", "logprobs", "message", "spans", "text", "token_ids")
+    __slots__ = ("extra", "finish_reason", "index", "logprob_rows", "message", "spans", "text", "token_ids")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -21,8 +22,7 @@ class Choice:
         self.message: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.logprob_rows: list[dict[str, Any]] = []
+        self.logprob_rows: list[Any] = []
         self.spans: list[dict[str, Any]] = []
         self.extra: dict[str, Any] = {}
 
@@ -49,53 +49,66 @@ class Assembly:
             return True
         asked = self._asked
         if not self._head:
-            self._head = {k: v for k, v in chunk.items() if k not in {"choices", "usage", "prompt_token_ids", "weight_version"}}
+            self._head = {k: v for k, v in chunk.items() if k not in _NOT_HEAD}
             self._prompt_token_ids = integers(chunk.get("prompt_token_ids"))
-        usage = chunk.get("usage")
-        if usage is not None:
-            self._usage = usage
+            strip(chunk, asked)
+        else:
+            chunk.pop("weight_version", None)
         choices = chunk.get("choices")
-        if not isinstance(choices, list):
-            choices = []
-        for choice in choices:
-            if isinstance(choice, dict):
-                self._add(choice)
-                strip(choice, asked)
-        strip(chunk, asked)
+        if isinstance(choices, list):
+            for choice in choices:
+                if isinstance(choice, dict):
+                    self._add(choice)
         if asked.model is not None and "model" in chunk:
             chunk["model"] = asked.model
-        if not asked.usage:
-            if usage is not None and not choices:
-                return False
-            chunk.pop("usage", None)
+        if "usage" in chunk:
+            usage = chunk["usage"] if asked.usage else chunk.pop("usage")
+            if usage is not None:
+                self._usage = usage
+                return asked.usage or bool(choices)
         return True
 
     def _add(self, part: dict[str, Any]) -> None:
+        """Take a choice's part of a chunk, and out of it what only Reef asked for. Types are checked once, at the end."""
         index = part.get("index", 0)
-        if type(index) is not int:
-            return
-        choice = self._choices.get(index)
+        choice = self._choices.get(index) if type(index) is int else None
         if choice is None:
-            choice = self._choices[index] = Choice(index)
-            own_prompt = integers(part.get("prompt_token_ids"))
-            if own_prompt and self._prompt_token_ids and own_prompt != self._prompt_token_ids:
-                self._mixed = True
-            self._prompt_token_ids = self._prompt_token_ids or own_prompt
-        token_ids = part.get("token_ids")
-        if token_ids:
-            choice.token_ids += integers(token_ids)
+            choice = self._new(index, part)
+            if choice is None:
+                return
+        asked = self._asked
+        if asked.token_ids:
+            token_ids = part.get("token_ids")
+        else:
+            token_ids = part.pop("token_ids", None)
+            part.pop("prompt_token_ids", None)
+        if token_ids and isinstance(token_ids, list):
+            choice.token_ids += token_ids
         logprobs = part.get("logprobs")
         if logprobs is not None:
-            choice.logprobs += logprobs_in(logprobs)
-            if self._asked.logprobs:
-                choice.logprob_rows.append(logprobs)
-        if part.get("weight_versions"):
-            choice.spans = spans_in(part["weight_versions"])
+            choice.logprob_rows.append(logprobs)
+            if not asked.logprobs:
+                part["logprobs"] = None
         reason = part.get("finish_reason")
-        if isinstance(reason, str):
-            choice.finish_reason = reason
-            choice.extra = {k: v for k, v in part.items() if k in {"stop_reason", "content_filter_results"}}
+        if reason is not None:
+            self._end(choice, part, reason)
         self._add_text(choice, part)
+
+    def _new(self, index: object, part: dict[str, Any]) -> Choice | None:
+        own_prompt = integers(part.get("prompt_token_ids"))
+        if own_prompt and self._prompt_token_ids and own_prompt != self._prompt_token_ids:
+            self._mixed = True
+        self._prompt_token_ids = self._prompt_token_ids or own_prompt
+        if type(index) is not int:
+            strip(part, self._asked)
+            return None
+        choice = self._choices[index] = Choice(index)
+        return choice
+
+    def _end(self, choice: Choice, part: dict[str, Any], reason: object) -> None:
+        choice.spans = spans_in(part.pop("weight_versions", None))
+        choice.finish_reason = reason if isinstance(reason, str) else None
+        choice.extra = {k: v for k, v in part.items() if k in {"stop_reason", "content_filter_results"}}
 
     def _add_text(self, choice: Choice, part: dict[str, Any]) -> None:
         if not self._chat:
@@ -104,7 +117,7 @@ class Assembly:
                 choice.text.append(text)
             return
         delta = part.get("delta")
-        if not isinstance(delta, dict):
+        if not isinstance(delta, dict) or not delta:
             return
         for key, value in delta.items():
             if key == "content" and isinstance(value, str):
@@ -123,8 +136,8 @@ class Assembly:
             {
                 "index": c.index,
                 "finish_reason": c.finish_reason,
-                "token_ids": c.token_ids,
-                "logprobs": c.logprobs,
+                "token_ids": integers(c.token_ids),
+                "logprobs": numbers([value for row in c.logprob_rows for value in raw_logprobs(row)]),
                 "weight_versions": c.spans,
             }
             for _, c in sorted(self._choices.items())
@@ -149,7 +162,7 @@ class Assembly:
         return whole
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
-        logprobs = joined(choice.logprob_rows) if choice.logprob_rows else None
+        logprobs = joined(choice.logprob_rows) if self._asked.logprobs and choice.logprob_rows else None
         whole: dict[str, Any] = {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish_reason, **choice.extra}
         if self._asked.token_ids:
             whole["token_ids"] = choice.token_ids
@@ -218,11 +231,11 @@ def finished(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": whole}
 
 
-def joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def joined(rows: list[Any]) -> dict[str, Any]:
     """The `logprobs` of all chunks of a choice as one."""
     whole: dict[str, Any] = {}
     for row in rows:
-        for key, value in row.items():
+        for key, value in row.items() if isinstance(row, dict) else ():
             if isinstance(value, list) and isinstance(whole.get(key), list):
                 whole[key] = whole[key] + value
             elif whole.get(key) is None:

@@ -25,7 +25,7 @@ class Ending:
     first_token_ms: float | None = None
 
 
-INLINE_BODY_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
+INLINE_EVENT_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,9 @@ class Claim:
     size_bytes: int
 
 
-def body_of(x: Exchange, end: Ending) -> bytes | None:
-    """Request and response as one JSON object, where they are too large to travel in the event."""
-    response = end.response or b"null"
-    if len(x.raw) + len(response) <= INLINE_BODY_BYTES:
-        return None
-    return orjson.dumps({"request": orjson.Fragment(x.raw), "response": orjson.Fragment(response)})
+def body_of(x: Exchange, end: Ending) -> bytes:
+    """Request and response as one JSON object, for where they are too large to travel in the event."""
+    return orjson.dumps({"request": orjson.Fragment(x.raw), "response": orjson.Fragment(end.response or b"null")})
 
 
 def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:

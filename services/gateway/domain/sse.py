@@ -59,8 +59,8 @@ class Frames:
 
 def data_of(frame: bytes) -> bytes:
     """The data of a frame; empty for comments and for frames without data."""
-    if frame.startswith(b"data:") and b"\n" not in frame:
-        return frame[5:].strip()
+    if frame.startswith(b"data: ") and b"\n" not in frame:
+        return frame[6:]
     return b"\n".join(line[5:].removeprefix(b" ") for line in frame.split(b"\n") if line.startswith(b"data:")).strip()
 
 
