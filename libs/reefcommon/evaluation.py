@@ -9,7 +9,7 @@ from typing import Literal
 
 from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.events import Policy
-from reefcommon.recipe import EvaluationPlan, load_recipe
+from reefcommon.recipe import EvaluationPlan, load_recipe, resolve
 
 HELD_OUT_SHARE = 5
 
@@ -36,7 +36,7 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> Chosen:
         BadConfig: a recipe that `serve.yaml` names cannot be loaded.
     """
     section = config.evaluation
-    plan = _plan(config.reef, scenario, recipe)
+    plan = _plan(config, scenario, recipe)
     named = "policy" in section.model_fields_set
     policy = section.policy if named or plan is None else plan.policy
     if section.tasks:
@@ -46,11 +46,17 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> Chosen:
     return Chosen(plan.method, policy, recipe)
 
 
-def _plan(bindings: tuple[RecipeBinding, ...], scenario: str, recipe: str) -> EvaluationPlan | None:
-    for binding in bindings:
-        if binding.scenario != scenario:
-            continue
-        loaded = load_recipe(binding.recipe, binding.knobs)
-        if recipe in (binding.recipe, loaded.name):
-            return loaded.evaluation()
+def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBinding, ...]:
+    """The bindings of a scenario that a candidate's recipe names: by `package.module:Class`, or by the class's own short name.
+
+    Raises:
+        BadConfig: a recipe that `serve.yaml` names does not exist.
+    """
+    here = (binding for binding in config.reef if binding.scenario == scenario)
+    return tuple(binding for binding in here if recipe in (binding.recipe, resolve(binding.recipe).name))
+
+
+def _plan(config: ServeConfig, scenario: str, recipe: str) -> EvaluationPlan | None:
+    for binding in bound(config, scenario, recipe):
+        return load_recipe(binding.recipe, binding.knobs).evaluation()
     return None

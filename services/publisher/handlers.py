@@ -10,6 +10,7 @@ from reefcommon import topics
 from reefcommon.bus import EventPublisher
 from reefcommon.config import ServeConfig
 from reefcommon.errors import Transient
+from reefcommon.evaluation import bound
 from reefcommon.events import (
     CandidateEvaluated,
     Command,
@@ -61,7 +62,8 @@ class Handlers:
             await self.publication.reject(work, turned.outcome, turned.reason)
             return
         work = work.to("evaluated", release=release)
-        if releases.needs_review(self.config, event.scenario, candidate.lineage.recipe):
+        own = bound(self.config, event.scenario, candidate.lineage.recipe)
+        if releases.needs_review(self.config, event.scenario, own):
             await self._keep_for_review(work, release)
             return
         await self._go_on(await self.publication.begin(work), event)

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from reefcommon.config import parse
+from reefcommon.evaluation import bound
 from reefcommon.events import PromoteRequested, ReleasePending, ReleasePublished, ReleaseRejected, RollbackRequested, utc_now
 from services.publisher.domain.releases import needs_review
 from tests.publisher.conftest import REVIEWED, World
@@ -178,10 +179,11 @@ async def test_two_promotions_at_once(world: World) -> None:
 
 
 def test_whose_winners_wait() -> None:
+    sao, grpo = "recipes.sao.recipe:SAORecipe", "recipes.grpo.recipe:GRPORecipe"
     config = parse(
-        "reef:\n"
-        "- {recipe: 'a:A', scenario: one, review: manual}\n- {recipe: 'b:B', scenario: one}\n"
-        "- {recipe: 'a:A', scenario: two}\nscenarios: [three]\n"
+        f"reef:\n- {{recipe: '{sao}', scenario: one, review: manual}}\n- {{recipe: '{grpo}', scenario: one}}\n"
+        f"- {{recipe: '{sao}', scenario: two}}\nscenarios: [three]\n"
     )
-    asked = [("one", "a:A"), ("one", "b:B"), ("one", "stranger"), ("two", "a:A"), ("two", "stranger"), ("three", "stranger")]
-    assert [needs_review(config, *pair) for pair in asked] == [True, False, True, False, False, False]
+    asked = [("one", sao), ("one", "sao"), ("one", "grpo"), ("one", "stranger"), ("two", "sao"), ("two", "stranger"), ("three", "sao")]
+    found = [needs_review(config, scenario, bound(config, scenario, recipe)) for scenario, recipe in asked]
+    assert found == [True, True, False, True, False, False, False]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.config import ServeConfig
+from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.events import CandidateEvaluated, Operation, Release
 from reefcommon.ids import LoadId, digest
 from reefcommon.releases import BASE_ADAPTER, adapter_name, next_contents
@@ -143,8 +143,8 @@ def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
     return dict(pair for pair in weights if pair is not None)
 
 
-def needs_review(config: ServeConfig, scenario: str, recipe: str) -> bool:
-    """Whether a winner waits for a person. A candidate of no bound recipe waits where any recipe of the scenario does."""
-    here = [binding for binding in config.reef if binding.scenario == scenario]
-    own = [binding for binding in here if binding.recipe == recipe]
-    return any(binding.review == "manual" for binding in own or here)
+def needs_review(config: ServeConfig, scenario: str, own: Sequence[RecipeBinding]) -> bool:
+    """Whether a winner waits for a person. `own`: the bindings of its recipe; a candidate of no bound recipe waits where any recipe of
+    the scenario does."""
+    asked = own or [binding for binding in config.reef if binding.scenario == scenario]
+    return any(binding.review == "manual" for binding in asked)

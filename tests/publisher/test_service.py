@@ -1,0 +1,168 @@
+"""Publisher and evaluator as processes, on the real broker, Valkey, git + LFS and the tiny model."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiokafka import AIOKafkaConsumer
+from pydantic import TypeAdapter
+from redis.asyncio import Redis
+
+from reefcli.models import prepare
+from reefcli.stack.embedded import Options, Stack, embedded_stack
+from reefcommon import topics
+from reefcommon.artifacts import describe
+from reefcommon.artifacts_git import GitArtifactStore
+from reefcommon.bus import KafkaPublisher, kafka_broker
+from reefcommon.config import parse
+from reefcommon.events import CandidateProposed, Event, Lineage, Publication, Release, ReleasePublished, RollbackRequested, utc_now
+from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.serving import HttpServingNode
+from reefcommon.settings import SystemSettings
+from tests.engine.conftest import save_adapter
+
+pytestmark = [pytest.mark.broker, pytest.mark.redis, pytest.mark.engine]
+
+CONFIG = parse(
+    "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\n"
+    "model: tiny\n"
+    "evaluation: {tasks: [hello, goodbye], score: 'tests.evaluator.verifiers:length', policy: always, max_tokens: 8, samples_per_task: 2}\n"
+)
+ROLES = frozenset({"kafka", "redis", "engine", "publisher", "evaluator"})
+
+
+class Watch:
+    """Everything that was said on `reef.releases.v1`, as it comes."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.consumer = AIOKafkaConsumer(topics.RELEASES.name, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+        self.events: list[Event] = []
+
+    async def until(self, found: Callable[[Event], bool], within_s: float = 60.0) -> Event:
+        """The first event of that kind, old or new."""
+        seen = 0
+        async with asyncio.timeout(within_s):
+            while True:
+                for event in self.events[seen:]:
+                    if found(event):
+                        return event
+                seen = len(self.events)
+                for records in (await self.consumer.getmany(timeout_ms=50)).values():
+                    self.events += [TypeAdapter(Publication).validate_json(record.value) for record in records]
+
+    async def published(self, found: Callable[[ReleasePublished], bool], within_s: float = 60.0) -> Release:
+        event = await self.until(lambda e: isinstance(e, ReleasePublished) and found(e), within_s)
+        assert isinstance(event, ReleasePublished)
+        return event.release
+
+
+def adapter(root: Path, seed: int) -> Path:
+    """A PEFT adapter of the tiny model, with random weights."""
+    from services.engine.runner import load_model
+
+    save_adapter(load_model(prepare("tiny"), 1), root / str(seed), ["q_proj", "v_proj", "lm_head"], seed)
+    return root / str(seed)
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    async with embedded_stack(CONFIG, tmp_path / "state", Options(only=ROLES, memory_broker=True, default_ports=False, env=env)) as running:
+        yield running
+
+
+async def killed(stack: Stack, name: str) -> None:
+    """kill -9, and wait until the supervisor has a new one that is ready."""
+    pid = stack.supervisor.children[name].record.pid
+    url = f"{stack.urls[name]}/{'health' if name == 'engine' else 'readyz'}"
+    os.kill(pid, signal.SIGKILL)
+    async with asyncio.timeout(120), aiohttp.ClientSession() as session:
+        while True:
+            await asyncio.sleep(0.2)
+            try:
+                async with session.get(url, timeout=aiohttp.ClientTimeout(total=2)) as response:
+                    if response.status == 200 and stack.supervisor.children[name].record.pid != pid:
+                        return
+            except (aiohttp.ClientError, TimeoutError):
+                continue
+
+
+@pytest.mark.timeout(400)
+async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_path: Path) -> None:
+    """P4, and the log as the truth: kill the publisher, the engine, and empty Redis."""
+    store = GitArtifactStore(stack.state_dir / "artifacts.git")
+    broker = kafka_broker(SystemSettings(kafka_bootstrap=stack.kafka_bootstrap), "test")
+    await broker.start()
+    watch = Watch(stack.kafka_bootstrap)
+    await watch.consumer.start()
+    redis: Redis = connect(stack.redis_url)
+    heads = RedisReleaseHeads(redis)
+    session = aiohttp.ClientSession()
+    node = HttpServingNode(stack.urls["engine"], session)
+    events = KafkaPublisher(broker)
+
+    async def propose(seed: int, base: Release) -> Release:
+        tree = await asyncio.to_thread(adapter, tmp_path, seed)
+        manifest = describe(tree, "lora", base="tiny")
+        store.put(tree, manifest, "default")
+        candidate = CandidateProposed(
+            event_id=f"cnd-{seed}",
+            at=utc_now(),
+            scenario="default",
+            kind="lora",
+            content_id=manifest.content_id,
+            base_release_id=base.release_id,
+            lineage=Lineage(recipe="recipes.sao.recipe:SAORecipe"),
+        )
+        await events.publish(candidate, topics.CANDIDATES)
+        return await watch.published(lambda e: e.release.candidate_id == candidate.event_id)
+
+    async def answer(release: Release) -> str:
+        assert release.adapter is not None
+        [found] = await node.chat(release.adapter, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0)
+        assert found.model == release.adapter
+        return found.text
+
+    try:
+        root = await watch.published(lambda e: e.release.operation == "creation")
+        first = await propose(1, root)
+        assert first.evaluation is not None
+        assert len(first.evaluation.tasks) == 2
+        assert first.evaluation.failed_episodes == 0
+        said = await answer(first)
+        await killed(stack, "publisher")
+        second = await propose(2, first)
+        assert await answer(second) != said
+
+        started = time.perf_counter()
+        await events.publish(
+            RollbackRequested(event_id="cmd-1", at=utc_now(), scenario="default", release_id=first.release_id), topics.COMMANDS
+        )
+        back = await watch.published(lambda e: e.command_id == "cmd-1", within_s=2.0)
+        assert await answer(back) == said
+        assert time.perf_counter() - started < 2.0
+
+        await killed(stack, "engine")
+        async with asyncio.timeout(30):
+            while not {first.adapter, second.adapter} <= set(await node.models()):
+                await asyncio.sleep(0.2)
+        assert await answer(back) == said
+
+        before = await heads.chain("default")
+        assert [release.operation for release in before] == ["rollback", "training", "training", "creation"]
+        await redis.flushall()
+        async with asyncio.timeout(20):
+            while await heads.chain("default") != before:
+                await asyncio.sleep(0.2)
+        third = await propose(3, back)
+        assert third.parent_id == back.release_id
+    finally:
+        await session.close()
+        await watch.consumer.stop()
+        await broker.stop()
+        await redis.aclose()
