@@ -19,7 +19,7 @@ def draw_terminal(progress: Progress, *, width: int = 72, height: int = 14) -> s
     plotext.ylim(0, 1.02)
     plotext.plot([point[1] for point in progress.heldout], [point[2] for point in progress.heldout], marker="braille")
     plotext.xlabel("release (sequence in the chain)")
-    return str(plotext.build())
+    return str(plotext.uncolorize(plotext.build()))
 
 
 def draw_png(progress: Progress, path: Path, *, title: str) -> Path:
