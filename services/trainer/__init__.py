@@ -1,0 +1,1 @@
+"""The trainer: hosts weight recipes. Samples and releases in, candidates (weights) out."""

@@ -1,0 +1,161 @@
+"""Composition root of the trainer: settings -> adapters -> handlers and loops -> routing table -> operations endpoint."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+from faststream.kafka import KafkaRouter
+from starlette.applications import Starlette
+
+from reefcommon import config, topics
+from reefcommon.artifacts_open import open_artifact_store
+from reefcommon.bus import KafkaPublisher, kafka_broker, route
+from reefcommon.config import RecipeBinding
+from reefcommon.errors import BadConfig
+from reefcommon.events import utc_now
+from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.ops import Health, ops_app, run
+from reefcommon.recipe import WeightRecipe, load_recipe
+from reefcommon.releases import ReleaseHeads
+from reefcommon.settings import SystemSettings
+from reefcommon.telemetry import set_up
+from services.trainer.child import ChildProcess
+from services.trainer.domain import Binding
+from services.trainer.filesystem import DirectoryCheckpoints
+from services.trainer.handlers import Handlers, StepProcess
+from services.trainer.learning import Learning, Patience, Ports
+from services.trainer.ledger import SqliteLedger
+from services.trainer.settings import Settings
+
+log = structlog.get_logger()
+SERVICE = "trainer"
+
+
+def weight_bindings(bound: tuple[RecipeBinding, ...]) -> tuple[Binding, ...]:
+    """The bindings of a `serve.yaml` whose recipe evolves weights; the others belong to other services. Raises BadConfig."""
+    loaded = ((binding, load_recipe(binding.recipe, binding.knobs)) for binding in bound)
+    return tuple(Binding(item.scenario, item.recipe, recipe) for item, recipe in loaded if isinstance(recipe, WeightRecipe))
+
+
+def build(
+    bindings: tuple[Binding, ...], ledger: SqliteLedger, ports: Ports, process: Callable[[Binding], StepProcess], patience: Patience
+) -> tuple[Handlers, tuple[Learning, ...]]:
+    """The service on its ports: the same function for production and tests."""
+    loops = tuple(Learning(binding, ports, process(binding), patience) for binding in bindings)
+
+    def wake(scenario: str) -> None:
+        for loop in loops:
+            if loop.binding.scenario == scenario:
+                loop.arrived.set()
+
+    return Handlers(bindings=bindings, inbox=ledger, jobs=ledger, heads=ledger, wake=wake), loops
+
+
+def routes(handlers: Handlers) -> KafkaRouter:
+    """The routing table."""
+    return KafkaRouter(
+        handlers=(
+            route(handlers.on_publication, topics.RELEASES, group=f"{SERVICE}-releases"),
+            route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples"),
+        )
+    )
+
+
+async def seed(heads: ReleaseHeads, bindings: tuple[Binding, ...], ledger: SqliteLedger) -> None:
+    """What serves now, before the release chain has been read. Raises Unavailable."""
+    for scenario in {binding.scenario for binding in bindings}:
+        if (release := await heads.head(scenario)) is not None:
+            ledger.advance(release)
+
+
+def _process(system: SystemSettings, settings: Settings, home: Path) -> Callable[[Binding], StepProcess]:
+    def child(binding: Binding) -> StepProcess:
+        if system.model_path is None:
+            raise BadConfig("REEF_MODEL_PATH is not set: the trainer needs the base model as a Hugging Face directory")
+        log_path = home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"
+        return ChildProcess(binding, system.model_path, log_path, timeout_s=settings.step_timeout_s, niceness=settings.niceness)
+
+    return child
+
+
+def application(system: SystemSettings, settings: Settings) -> Starlette:
+    """The service with its real adapters. Raises BadConfig where the deployment's file cannot be used."""
+    served = config.load(system.config) if system.config else None
+    bindings = weight_bindings(served.reef if served else ())
+    home = system.state_dir.resolve() / SERVICE
+    ledger = SqliteLedger(home / "ledger.sqlite")
+    broker = kafka_broker(system, SERVICE)
+    ports = Ports(
+        inbox=ledger,
+        jobs=ledger,
+        heads=ledger,
+        checkpoints=DirectoryCheckpoints(home / "states"),
+        artifacts=open_artifact_store(system),
+        publisher=KafkaPublisher(broker),
+        clock=utc_now,
+        adapters=home / "adapters",
+        kept_states=settings.kept_states,
+    )
+    patience = Patience(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
+    handlers, loops = build(bindings, ledger, ports, _process(system, settings, home), patience)
+    broker.include_router(routes(handlers))
+    health = Health(SERVICE, broker=broker)
+    health.facts["bindings"] = lambda: {loop.binding.key: _facts(loop, ledger) for loop in loops}
+
+    @asynccontextmanager
+    async def lifespan(_app: Any) -> AsyncIterator[None]:
+        redis = connect(system.redis_url)
+        await seed(RedisReleaseHeads(redis), bindings, ledger)
+        await broker.start()
+        tasks = [asyncio.create_task(loop.run(), name=loop.binding.key) for loop in loops]
+        health.checks["learning"] = lambda: _check(loops, tasks)
+        log.info("trainer_started", bindings=[binding.key for binding in bindings])
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
+            await broker.stop()
+            await redis.aclose()
+            ledger.close()
+            log.info("trainer_stopped")
+
+    return ops_app(health, lifespan)
+
+
+def _facts(loop: Learning, ledger: SqliteLedger) -> dict[str, Any]:
+    key = loop.binding.key
+    return {
+        "state": loop.doing,
+        "step": loop.step,
+        "samples": ledger.counts(key),
+        "refused": ledger.refusals(key),
+        "last_metrics": loop.last_metrics,
+        "last_error": loop.last_error,
+    }
+
+
+async def _check(loops: tuple[Learning, ...], tasks: "list[asyncio.Task[None]]") -> str | None:
+    ended = [task.get_name() for task in tasks if task.done()]
+    if ended:
+        return f"learning has ended for {', '.join(ended)}: restart the service; its log says why"
+    return "; ".join(f"{loop.binding.key}: {loop.failing}" for loop in loops if loop.failing) or None
+
+
+def main() -> None:
+    """Start the service; a mistake in its settings is told in one line."""
+    try:
+        system, settings = SystemSettings.load(), Settings.load()
+        set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
+        app = application(system, settings)
+    except BadConfig as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    run(app, host=system.bind_host, port=settings.own_port(system), drain_s=settings.drain_s)

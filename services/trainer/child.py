@@ -1,0 +1,125 @@
+"""StepProcess as a child process that speaks JSON lines: started at the first step, kept warm, killed when it hangs."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from reefcommon.errors import Poison, Transient
+from services.trainer.domain import Binding
+from services.trainer.handlers import StepReply, StepRequest
+
+log = structlog.get_logger()
+
+STOP_WITHIN_S = 3.0
+TAIL_BYTES = 2_000
+
+
+@dataclass(slots=True)
+class ChildProcess:
+    """The step process of one binding. One step at a time."""
+
+    binding: Binding
+    model_path: Path
+    log_path: Path
+    timeout_s: float
+    niceness: int
+    _child: asyncio.subprocess.Process | None = None
+
+    async def step(self, request: StepRequest) -> StepReply:
+        """Raises Poison where the batch can never be trained on, Transient where the process died or took too long."""
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                child = self._child or await self._start()
+                reply = await self._ask(child, as_line(request))
+        except TimeoutError:
+            await self.stop()
+            raise Transient(f"the step took longer than {self.timeout_s:.0f} s and was stopped (REEF_TRAINER_STEP_TIMEOUT_S)") from None
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        if "poison" in reply:
+            await self.stop()  # a batch that failed half-way leaves a learner that stands nowhere
+            raise Poison(reply["poison"])
+        return StepReply(**reply["ok"])
+
+    async def stop(self) -> None:
+        """End it; the next step starts a fresh one."""
+        child, self._child = self._child, None
+        if child is None or child.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            child.terminate()
+        try:
+            async with asyncio.timeout(STOP_WITHIN_S):
+                await child.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        environment |= {"TRANSFORMERS_VERBOSITY": "error", "PYTHONHASHSEED": "0"}
+        with self.log_path.open("ab") as errors:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "services.trainer.worker",
+                self.binding.dotted,
+                str(self.model_path),
+                str(self.niceness),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                limit=1 << 24,
+            )
+        self._child = child
+        log.info("step_process_started", binding=self.binding.key, pid=child.pid)
+        await self._write(child, self.binding.recipe.knobs.model_dump(mode="json"))
+        return child
+
+    async def _ask(self, child: asyncio.subprocess.Process, line: dict[str, Any]) -> dict[str, Any]:
+        await self._write(child, line)
+        assert child.stdout is not None
+        answer = await child.stdout.readline()
+        if not answer.endswith(b"\n"):
+            code = await child.wait()
+            self._child = None
+            raise Transient(f"the step process ended with code {code}: {self._tail()}")
+        reply: dict[str, Any] = orjson.loads(answer)
+        return reply
+
+    async def _write(self, child: asyncio.subprocess.Process, line: dict[str, Any]) -> None:
+        assert child.stdin is not None
+        # A child that has died is found by the read that follows: it alone knows the exit code.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            child.stdin.write(orjson.dumps(line) + b"\n")
+            await child.stdin.drain()
+
+    def _tail(self) -> str:
+        """The end of what it printed."""
+        with self.log_path.open("rb") as stream:
+            stream.seek(max(self.log_path.stat().st_size - TAIL_BYTES, 0))
+            lines = stream.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"nothing was printed, see {self.log_path}"
+
+
+def as_line(request: StepRequest) -> dict[str, Any]:
+    """A request as the step process reads it."""
+    return {
+        "job_id": request.job_id,
+        "state": str(request.state) if request.state else None,
+        "actor": str(request.actor) if request.actor else None,
+        "adopt": request.adopt,
+        "out": str(request.out),
+        "batch": [sample.model_dump(mode="json") for sample in request.batch],
+    }

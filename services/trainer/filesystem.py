@@ -1,0 +1,44 @@
+"""Checkpoints as directories: `<root>/<binding>/<job>/`, each put in place by one rename when it is whole."""
+
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import orjson
+
+from reefcommon.ids import digest
+from services.trainer.handlers import StepReply
+
+REPLY = "reply.json"
+ADAPTER = "adapter"
+
+
+class DirectoryCheckpoints:
+    """Checkpoints under one root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def path(self, binding: str, job_id: str) -> Path:
+        """Where the state of a job lies, or will."""
+        return self._home(binding) / job_id
+
+    def reply(self, binding: str, job_id: str) -> StepReply | None:
+        """What the step said, where its state is complete."""
+        path = self.path(binding, job_id) / REPLY
+        return StepReply(**orjson.loads(path.read_bytes())) if path.is_file() else None
+
+    def kept(self, binding: str) -> set[str]:
+        """Jobs whose state is there."""
+        home = self._home(binding)
+        return {path.name for path in home.iterdir() if (path / REPLY).is_file()} if home.is_dir() else set()
+
+    def prune(self, binding: str, keep: Collection[str]) -> None:
+        """Remove the states of this binding's other jobs, and what interrupted steps left."""
+        home = self._home(binding)
+        for path in home.iterdir() if home.is_dir() else ():
+            if path.name not in keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _home(self, binding: str) -> Path:
+        return self._root / digest("binding", binding, length=16)

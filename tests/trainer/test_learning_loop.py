@@ -1,0 +1,189 @@
+"""From samples to candidates through a real step process, with what can go wrong on the way."""
+
+import pytest
+
+from tests.recipes.samples import sample
+from tests.trainer.rig import Killed, Mortal, Rig
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    made = Rig(tmp_path)
+    await made.publish(5)
+    yield made
+    await made.stop()
+
+
+async def arrive(rig, *numbers, **changes):
+    for number in numbers:
+        await rig.handlers.on_sample(sample(number, **changes))
+
+
+async def test_a_batch_becomes_one_candidate_and_waits_for_its_verdict(rig):
+    await arrive(rig, 0, 0, 1, 2, 3)
+    await rig.settle()
+    (candidate,) = rig.bus.candidates
+    (step,) = rig.bus.steps
+    assert step.candidate_id == candidate.event_id
+    assert step.sample_ids == candidate.lineage.sample_ids == ("smp-0", "smp-1")
+    assert candidate.base_release_id == "r5"
+    assert candidate.lineage.knobs["batch_size"] == 2
+    assert "odd" not in step.metrics  # only finite figures
+    assert step.metrics["lag_max"] == 0.0
+    assert rig.shelf.trained_on(candidate.content_id) == ["smp-0", "smp-1"]
+    assert rig.loop.doing == "waiting for the verdict on its candidate"
+    assert rig.ledger.counts(rig.loop.binding.key) == {"trained": 2, "waiting": 2}
+
+
+async def test_published_rejected_and_rolled_back_actors(rig):
+    """The actor follows the head; the critic, and with it the step count, only ever goes on."""
+    await arrive(rig, 0, 1)
+    await rig.settle()
+    first = rig.bus.candidates[-1]
+    await rig.publish(6, first.content_id, candidate=first.event_id)
+    await arrive(rig, 2, 3, load_id="run:6")
+    await rig.settle()
+    second = rig.bus.candidates[-1]
+    assert rig.shelf.trained_on(second.content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    await rig.reject(second.event_id)
+    await arrive(rig, 4, 5, load_id="run:6")
+    await rig.settle()
+    third = rig.bus.candidates[-1]
+    assert rig.shelf.trained_on(third.content_id) == ["smp-0", "smp-1", "smp-4", "smp-5"]
+    assert [step.step for step in rig.bus.steps] == [1, 2, 3]
+    await rig.publish(7, third.content_id, candidate=third.event_id)
+    await rig.publish(8, "base")
+    await arrive(rig, 6, 7, load_id="run:8")
+    await rig.settle()
+    assert rig.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-6", "smp-7"]
+    assert rig.bus.steps[-1].step == 4
+
+
+async def test_a_foreign_release_is_adopted_from_the_store(rig, tmp_path):
+    await arrive(rig, 0, 1)
+    await rig.settle()
+    mine = rig.bus.candidates[-1]
+    other = Rig(tmp_path / "other")
+    other.bus, other.shelf = rig.bus, rig.shelf
+    await other.restart()
+    await other.publish(6, mine.content_id)
+    await arrive(other, 2, 3, load_id="run:6")
+    await other.settle()
+    assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    await other.stop()
+
+
+async def test_steps_that_propose_nothing_go_on_at_once(tmp_path):
+    rig = Rig(tmp_path, warmup=1, every=2)
+    await rig.publish(5)
+    await arrive(rig, *range(8))
+    await rig.settle()
+    assert [step.candidate_id is not None for step in rig.bus.steps] == [False, False, True]
+    assert rig.bus.steps[0].reason is not None
+    assert rig.shelf.trained_on(rig.bus.candidates[0].content_id) == [f"smp-{i}" for i in range(6)]
+    await rig.stop()
+
+
+async def test_refusals_are_durable_and_told_when_the_broker_is_back(tmp_path):
+    """E10: lags 0, 2, 3 and another incarnation under a bound of 2: refused exactly as designed, with the reason, durably."""
+    rig = Rig(tmp_path, max_staleness=2)
+    await rig.publish(5)
+    for number, load in enumerate(("run:5", "run:3", "run:2", "old:5")):
+        await rig.handlers.on_sample(sample(number, load_id=load))
+    rig.bus.away = True
+    with pytest.raises(Exception, match="no broker"):
+        await rig.settle()
+    rig.bus.away = False
+    await rig.restart()
+    await rig.settle()
+    assert [(e.sample_id, e.reason, e.lag) for e in rig.bus.refusals] == [("smp-2", "stale", 3), ("smp-3", "other_incarnation", None)]
+    assert rig.bus.steps[0].sample_ids == ("smp-0", "smp-1")
+    assert rig.bus.steps[0].metrics["lag_max"] == 2.0
+    assert rig.ledger.refusals(rig.loop.binding.key) == {"stale": 1, "other_incarnation": 1}
+    await rig.stop()
+
+
+async def test_a_record_trains_once(rig):
+    await arrive(rig, 0, 1)
+    await rig.settle()
+    await rig.reject(rig.bus.candidates[0].event_id)
+    await rig.handlers.on_sample(sample(9, record_ids=("rec-1", "rec-9")))
+    await rig.settle()
+    assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [("smp-9", "already_trained")]
+
+
+async def test_the_store_refuses_the_write(rig):
+    """T2: the batch stays pending, nothing is announced; the retry gives one candidate without a second step."""
+    await arrive(rig, 0, 1)
+    rig.shelf.away = True
+    for _ in range(2):
+        with pytest.raises(Exception, match="does not take it"):
+            await rig.settle()
+    assert rig.bus.events == []
+    assert rig.ledger.counts(rig.loop.binding.key) == {"taken": 2}
+    rig.shelf.away = False
+    await rig.restart()
+    await rig.settle()
+    assert len(rig.bus.candidates) == len(rig.bus.steps) == 1
+    assert rig.bus.steps[0].step == 1
+
+
+async def test_resume_keeps_the_staleness_bound(tmp_path):
+    """T3: at version 40 with a backlog of old samples, over the next 20 steps, restarted on the way."""
+    rig = Rig(tmp_path, max_staleness=2, batch_size=1)
+    await rig.publish(40)
+    for number in range(40):
+        await rig.handlers.on_sample(sample(number, load_id=f"run:{number}"))
+    for step in range(20):
+        await rig.handlers.on_sample(sample(100 + step, load_id=f"run:{40 + step}"))
+        if step % 7 == 3:
+            await rig.restart()
+        await rig.settle()
+        assert rig.loop.doing == "waiting for the verdict on its candidate"
+        candidate = rig.bus.candidates[-1]
+        await rig.publish(41 + step, candidate.content_id, candidate=candidate.event_id)
+    assert len(rig.bus.steps) == 20
+    assert max(step.metrics["lag_max"] for step in rig.bus.steps) <= 2
+    # run:38 and run:39 were fresh enough at first; each step takes one, so that the head runs ahead of the rest.
+    assert {e.reason for e in rig.bus.refusals} == {"stale"}
+    assert len({e.sample_id for e in rig.bus.refusals}) == len(rig.bus.refusals)
+    assert len(rig.checkpoints.kept(rig.loop.binding.key)) <= 4
+    await rig.stop()
+
+
+async def test_an_interrupted_step_is_decided_anew_when_another_release_serves(rig):
+    """The job was opened under r5 and never ran; under r6 its samples are too old."""
+    await arrive(rig, 0, 1)
+    assert await rig.loop.once()
+    await rig.restart()
+    await rig.publish(6)
+    await rig.settle()
+    assert rig.bus.steps == []
+    assert [(e.sample_id, e.reason, e.lag) for e in rig.bus.refusals] == [("smp-0", "stale", 1), ("smp-1", "stale", 1)]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("effect", range(1, 8))
+async def test_killed_at_every_effect(tmp_path, effect, after):
+    """T1: killed before or after each write; the restart finishes the same job once and trains on the same samples once."""
+    rig = Rig(tmp_path, mortal=Mortal(effect, after))
+    await rig.publish(5)
+    await rig.handlers.on_sample(sample(7, load_id="run:1"))
+    await arrive(rig, 0, 1)
+    killed = False
+    try:
+        await rig.settle()
+    except Killed:
+        killed = True
+        await rig.restart()
+        await arrive(rig, 0, 1)  # the offset was not committed: they come again
+        await rig.settle()
+    assert killed
+    assert len({e.event_id for e in rig.bus.candidates}) == 1
+    assert len({e.model_dump_json() for e in rig.bus.candidates}) == 1
+    assert {e.model_dump_json() for e in rig.bus.steps} == {rig.bus.steps[0].model_dump_json()}
+    assert rig.shelf.trained_on(rig.bus.candidates[0].content_id) == ["smp-0", "smp-1"]
+    assert rig.bus.steps[0].step == 1
+    assert rig.ledger.counts(rig.loop.binding.key) == {"trained": 2, "refused": 1}
+    assert {(e.sample_id, e.reason) for e in rig.bus.refusals} == {("smp-7", "stale")}
+    await rig.stop()

@@ -1,0 +1,100 @@
+"""The step process dies, hangs, or is given what nobody can learn from."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from reefcommon.errors import Transient
+from tests.recipes.samples import sample
+from tests.trainer.rig import Rig
+
+
+async def arrive(rig, scores, first=0):
+    for number, score in enumerate(scores):
+        await rig.handlers.on_sample(sample(first + number, score=score))
+
+
+async def ready(tmp_path, **options):
+    rig = Rig(tmp_path, **({"timeout_s": 120.0} | options))
+    await rig.publish(5)
+    return rig
+
+
+async def test_a_process_that_dies_is_started_again(tmp_path):
+    rig = await ready(tmp_path)
+    await arrive(rig, (1, -2))
+    with pytest.raises(Transient, match="ended with code 9: about to die"):
+        await rig.settle()
+    await rig.settle()
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1")]
+    await rig.stop()
+
+
+async def test_a_process_that_is_killed_between_steps(tmp_path):
+    rig = await ready(tmp_path, warmup=99)
+    await arrive(rig, (1, 1))
+    await rig.settle()
+    os.kill(rig.loop.process._child.pid, signal.SIGKILL)
+    await arrive(rig, (1, 1), first=2)
+    with pytest.raises(Transient, match="ended with code -9"):
+        await rig.settle()
+    await rig.settle()
+    assert [step.step for step in rig.bus.steps] == [1, 2]
+    await rig.stop()
+
+
+async def test_a_process_that_hangs_is_killed(tmp_path):
+    rig = await ready(tmp_path, timeout_s=0.1)
+    await arrive(rig, (1, -3))
+    with pytest.raises(Transient, match="longer than 0 s"):
+        await rig.settle()
+    assert rig.loop.process._child is None
+    (tmp_path / "model" / "smp-1").touch()
+    rig.loop.process.timeout_s = 120.0
+    await rig.settle()
+    assert len(rig.bus.steps) == 1
+    await rig.stop()
+
+
+async def test_a_poisonous_batch_is_refused_and_learning_goes_on(tmp_path):
+    rig = await ready(tmp_path)
+    await arrive(rig, (1, -1, 1, 1))
+    await rig.settle()
+    assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [
+        ("smp-0", "refused by the learner: nothing can be learnt from -1"),
+        ("smp-1", "refused by the learner: nothing can be learnt from -1"),
+    ]
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-2", "smp-3")]
+    await rig.stop()
+
+
+async def test_a_job_whose_process_always_dies_fails_after_its_attempts(tmp_path):
+    rig = await ready(tmp_path, attempts=2)
+    (tmp_path / "model").rmdir()  # the marker cannot be made: it dies of that every time
+    await arrive(rig, (1, -2))
+    with pytest.raises(Transient):
+        await rig.settle()
+    await rig.settle()
+    assert rig.bus.steps == []
+    assert len(rig.bus.refusals) == 2
+    assert rig.bus.refusals[0].reason.startswith("the step failed 2 times; last: the step process ended with code 1")
+    await rig.stop()
+
+
+async def test_the_loop_runs_until_it_is_cancelled_and_leaves_no_process(tmp_path):
+    """A failure in between is tried again by itself."""
+    rig = await ready(tmp_path)
+    task = asyncio.create_task(rig.loop.run())
+    await arrive(rig, (1, -2))
+    async with asyncio.timeout(120):
+        while not rig.bus.steps:
+            await asyncio.sleep(0.02)
+    pid = rig.loop.process._child.pid
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    rig.ledger.close()
