@@ -1,11 +1,13 @@
-"""`python -m services.engine`: serve by the settings in the environment; exit 1 when the generation loop crashes."""
+"""`python -m services.engine`: serve by the settings in the environment (`REEF_ENGINE_...`)."""
 
-import logging
 import sys
 
 import structlog
 import uvicorn
+from pydantic import ValidationError
 
+from reefcommon.settings import explain
+from reefcommon.telemetry import set_up
 from services.engine.app import build_app
 from services.engine.settings import Settings
 
@@ -13,9 +15,13 @@ log = structlog.get_logger("services.engine")
 
 
 def main() -> int:
-    """Run until a signal or a crash; the exit status."""
-    settings = Settings()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[settings.log_level]))
+    """Run until a signal. Exit status 1 after a crash of the generation loop, 2 where a setting is wrong."""
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        sys.stderr.write(f"engine: {explain(error, prefix='REEF_ENGINE_')}\n")
+        return 2
+    set_up("engine", level=settings.log_level)
     crashes: list[BaseException] = []
 
     def on_crash(error: BaseException) -> None:
@@ -23,8 +29,9 @@ def main() -> int:
         crashes.append(error)
         server.should_exit = True
 
-    app = build_app(settings, on_crash)
-    config = uvicorn.Config(app, host=settings.host, port=settings.port, log_level=settings.log_level.lower(), access_log=False, ws="none")
+    config = uvicorn.Config(
+        build_app(settings, on_crash), host=settings.host, port=settings.port, log_config=None, access_log=False, ws="none"
+    )
     server = uvicorn.Server(config)
     server.run()
     return 1 if crashes or not server.started else 0

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import structlog
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from services.engine.adapters import AdapterRegistry
 from services.engine.batch import RunningBatch
 from services.engine.engine import Engine, deliver_on
 from services.engine.loop import GenerationLoop
-from services.engine.routes import admin, chat, completions, errors, models, operations, tokens
+from services.engine.routes import access, admin, chat, completions, errors, models, operations, tokens
 from services.engine.runner import ModelRunner, load_model
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
@@ -21,7 +21,7 @@ from services.engine.weights import WeightSync
 log = structlog.get_logger(__name__)
 Crashed = Callable[[BaseException], None]
 
-ROUTERS = (chat.router, completions.router, tokens.router, models.router, admin.router, operations.router)
+KEYED_ROUTERS = (chat.router, completions.router, tokens.router, models.router, admin.router)
 
 
 def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
@@ -37,8 +37,9 @@ def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
         await asyncio.to_thread(engine.loop.stop)
 
     app = FastAPI(title="Reef serving node", lifespan=lifespan)
-    for router in ROUTERS:
-        app.include_router(router)
+    for router in KEYED_ROUTERS:
+        app.include_router(router, dependencies=[Depends(access.require_key)])
+    app.include_router(operations.router)
     errors.install(app)
     return app
 
@@ -46,6 +47,9 @@ def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
 def build_engine(settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed | None = None) -> Engine:
     """Load the model and put the parts together; events of the loop arrive on `events`."""
     model = load_model(settings.model_path, settings.torch_threads)
+    if settings.max_model_len > model.config.max_position_embeddings:
+        msg = f"max_model_len ({settings.max_model_len}) is above what the model knows ({model.config.max_position_embeddings})"
+        raise ValueError(msg)
     tokenizer = EngineTokenizer(settings.model_path)
     runner = ModelRunner(model, rows=settings.max_num_seqs, length=settings.max_model_len)
     batch = RunningBatch(

@@ -1,6 +1,7 @@
 """The node as its routes see it: requests in, streams of events out; everything else is an order to the loop."""
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -35,7 +36,7 @@ class Generation:
 
     def close(self) -> None:
         """Cancel what has not ended; harmless at any time."""
-        if self._loop.alive:
+        with contextlib.suppress(EngineStoppedError):
             for request_id, _ in self._open.values():
                 self._loop.cancel(request_id)
         self._open.clear()

@@ -230,6 +230,8 @@ class GenerationLoop:
         self.counters.aborted += len(self._batch.drop(request_id))
 
     def _do_pause(self, mode: PauseMode, future: "Future[None]") -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         self._pause = mode
         if mode is PauseMode.ABORT:
             self._abort_all()

@@ -47,6 +47,8 @@ class Orders:
 
 
 def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
     # The caller waits on the future and gets whatever went wrong, as with an executor.
     try:
         future.set_result(action())

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -28,6 +28,8 @@ class Settings(BaseSettings):
     enable_lora: bool = True
     max_loras: int = Field(default=8, ge=1)
     max_lora_rank: int = Field(default=64, ge=1)
+    api_key: SecretStr = SecretStr("")
+    """Bearer token that every route but `/health` and `/metrics` asks for; empty: none."""
     seed: int | None = None
     """Makes requests that bring no seed reproducible in order of arrival."""
     weight_version: str = "base"

@@ -52,7 +52,7 @@ class EngineTokenizer:
             return bytes(_BYTE_OF[letter] for letter in name)
         return self.token_text(token_id).encode()
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
         """The prompt text of a conversation. Raises `InvalidRequestError` when the template refuses it."""
         try:
             text: str = self._hf.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False, **options)

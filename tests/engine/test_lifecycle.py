@@ -1,6 +1,7 @@
 """Clients that leave, a full queue, a loop that breaks, settings, metrics."""
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -44,12 +45,12 @@ async def test_a_client_that_gives_up_waiting_frees_its_rows(node):
 def test_a_client_that_leaves_the_queue_is_forgotten(own_node):
     node = own_node(max_num_seqs=1)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(node.chat, max_tokens=1500, ignore_eos=True)
+        running = pool.submit(node.chat, max_tokens=600, ignore_eos=True)
         wait_until(lambda: node.engine.loop.running == 1)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{node.url}/v1/chat/completions", json=LONG, timeout=0.2)
         wait_until(lambda: node.engine.loop.waiting == 0, 2.0)
-        assert len(running.result()["choices"][0]["token_ids"]) == 1500
+        assert len(running.result()["choices"][0]["token_ids"]) == 600
 
 
 def test_a_full_queue_says_when_to_come_back(own_node):
@@ -128,6 +129,22 @@ def test_unknown_settings_are_refused(tiny_path):
         Settings(model_path=tiny_path, max_model_len=0)
 
 
+def test_a_key_is_asked_for_where_one_is_set(own_node):
+    with own_node(api_key="secret").client() as client:
+        assert client.post("/v1/chat/completions", json=LONG).status_code == 401
+        assert client.post("/pause", headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/v1/models", headers={"authorization": "Bearer secret"}).status_code == 200
+        assert client.get("/health").status_code == client.get("/metrics").status_code == 200
+
+
+def test_a_context_longer_than_the_models_is_refused(tiny_path):
+    from services.engine.app import build_engine
+    from services.engine.settings import Settings
+
+    with pytest.raises(ValueError, match="max_model_len"), contextlib.closing(asyncio.new_event_loop()) as events:
+        build_engine(Settings(model_path=tiny_path, max_model_len=4096), events)
+
+
 def program(tiny_path, port, code="from services.engine.__main__ import main; raise SystemExit(main())"):
     environment = os.environ | {"REEF_ENGINE_MODEL_PATH": str(tiny_path), "REEF_ENGINE_PORT": str(port)}
     return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -149,11 +166,12 @@ def test_the_program_serves_and_exits_with_1_when_its_loop_breaks(tiny_path):
     )
     process = program(tiny_path, port, code)
     try:
-        wait_until(lambda: process.poll() is not None or answers(port), 60)
-        broken = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json={"messages": CHAT, "max_tokens": 5}, timeout=20)
+        wait_until(lambda: process.poll() is not None or answers(port), 150)
+        broken = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json={"messages": CHAT, "max_tokens": 5}, timeout=60)
         assert broken.status_code == 503
-        output, _ = process.communicate(timeout=20)
+        output, _ = process.communicate(timeout=60)
         assert process.returncode == 1
         assert "generation_loop_crashed" in output
     finally:
         process.kill()
+        process.communicate()

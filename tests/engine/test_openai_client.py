@@ -193,6 +193,7 @@ def test_calls_and_answers_go_back_into_the_prompt(say):
         ({"tool_choice": "required", "tools": TOOLS}, "tool_choice"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stop": [""]}, "stop"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"chat_template_kwargs": {"tokenize": True}}, "messages"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.engine.conftest import free_port, wait_until
 from tests.engine.test_parity import logprobs, recomputed
+from tests.engine.trainer_process import send
 
 pytestmark = pytest.mark.engine
 
@@ -47,8 +49,17 @@ def trainer(port, path, count):
     return process
 
 
+def trainer_thread(port, path, count):
+    """The same in this process; its group is gone when the thread ends."""
+    hosting = threading.Event()
+    thread = threading.Thread(target=send, args=(port, path, count, hosting))
+    thread.start()
+    assert hosting.wait(10)
+    return thread
+
+
 def finished(process):
-    process.communicate(timeout=10)
+    process.communicate(timeout=30)
     assert process.returncode == 0
 
 
@@ -98,23 +109,23 @@ def test_a_trainer_that_dies_changes_nothing_and_another_may_follow(own_node, tu
     with node.client() as client:
         before = ok(client.get("/weight_info"))["checksum"]
         port = free_port()
-        process = trainer(port, path, 3)
+        dying = trainer_thread(port, path, 3)
         ok(client.post("/init_weight_transfer_engine", json={"init_info": {"master_address": "127.0.0.1", "master_port": port}}))
         ok(client.post("/start_weight_update"))
         broken = client.post("/update_weights", json={"update_info": specs(model)})
-        finished(process)
+        dying.join(10)
         assert broken.status_code == 500
         assert "broke off" in broken.json()["error"]["message"]
         assert client.post("/finish_weight_update", json={"weight_version": "v2"}).status_code == 409
         assert ok(client.get("/weight_info")) | {"checksum": before} == ok(client.get("/weight_info"))
         node.chat(max_tokens=2)
         port = free_port()
-        process = trainer(port, path, 10_000)
+        follower = trainer_thread(port, path, 10_000)
         ok(client.post("/init_weight_transfer_engine", json={"init_info": {"master_address": "127.0.0.1", "master_port": port}}))
         ok(client.post("/start_weight_update"))
         ok(client.post("/update_weights", json={"update_info": specs(model)}))
         ok(client.post("/finish_weight_update", json={"weight_version": "v3"}))
-        finished(process)
+        follower.join(10)
         assert ok(client.get("/weight_info"))["checksum"] != before
 
 

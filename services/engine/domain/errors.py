@@ -17,6 +17,14 @@ class NotServedError(LookupError):
         self.param = param
 
 
+class ForbiddenError(PermissionError):
+    """No API key, or a wrong one (HTTP 401)."""
+
+
+class ClientLeftError(ConnectionError):
+    """The client closed the connection before its answer was ready; nobody reads what is sent."""
+
+
 class OverloadedError(RuntimeError):
     """The waiting queue is full (HTTP 503 with Retry-After)."""
 

@@ -16,6 +16,15 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
+def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
+    """Each tool must be a named function. Raises `InvalidRequestError`."""
+    for i, tool in enumerate(tools or ()):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InvalidRequestError(f"tools[{i}]", f"tools[{i}] must be of type 'function' and have a function with a name")
+    return list(tools or ())
+
+
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:

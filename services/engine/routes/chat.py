@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.domain.messages import template_messages
+from services.engine.domain.messages import checked_tools, template_messages
 from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
 from services.engine.engine import Engine, Generation
@@ -42,8 +42,8 @@ def render_chat(engine: Engine, body: Any) -> list[int]:
         "add_generation_prompt": body.add_generation_prompt,
         "continue_final_message": body.continue_final_message,
     }
-    text = engine.tokenizer.render(template_messages(body.messages), body.tools, options | (body.chat_template_kwargs or {}))
-    return engine.tokenizer.encode(text)
+    options |= body.chat_template_kwargs or {}
+    return engine.tokenizer.encode(engine.tokenizer.render(template_messages(body.messages), checked_tools(body.tools), options))
 
 
 def parses_tools(body: ChatRequest) -> bool:

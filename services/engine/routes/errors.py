@@ -8,7 +8,9 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from services.engine.domain.errors import (
+    ClientLeftError,
     EngineStoppedError,
+    ForbiddenError,
     InvalidRequestError,
     NotServedError,
     OverloadedError,
@@ -32,6 +34,10 @@ def describe(error: Exception) -> tuple[int, dict[str, object]]:
             return 400, error_body(400, "BadRequestError", message, error.param)
         case NotServedError():
             return 404, error_body(404, "NotFoundError", message, error.param)
+        case ForbiddenError():
+            return 401, error_body(401, "AuthenticationError", message)
+        case ClientLeftError():
+            return 499, error_body(499, "ClientClosedRequest", message)
         case WeightUpdateError():
             return 409, error_body(409, "ConflictError", message)
         case OverloadedError() | EngineStoppedError():
@@ -43,6 +49,8 @@ def describe(error: Exception) -> tuple[int, dict[str, object]]:
 def install(app: FastAPI) -> None:
     """Register a handler for each of our errors and for FastAPI's own."""
     for kind in (
+        ClientLeftError,
+        ForbiddenError,
         InvalidRequestError,
         NotServedError,
         OverloadedError,

@@ -9,15 +9,12 @@ import orjson
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
+from services.engine.domain.errors import ClientLeftError
 from services.engine.domain.outputs import Choice, Delta, PromptScores, TokenLogprob
 from services.engine.engine import Engine, Generation
 from services.engine.routes.errors import describe
 
 DONE = b"data: [DONE]\n\n"
-
-
-class ClientLeftError(ConnectionError):
-    """The client closed the connection before its answer was ready."""
 
 
 @dataclass(slots=True)
