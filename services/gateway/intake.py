@@ -88,6 +88,8 @@ class Intake:
         return release, True
 
     async def _missing(self, scenario: str) -> Release | None:
+        if not self.table.filled:  # serving the base model instead would be another model than the one that was released
+            raise ApiError(503, "The release heads could not be read yet; try again.", code="heads_unavailable", retry_after_s=2)
         if scenario != DEFAULT and not self.implicit_scenarios:
             raise ApiError(
                 404,

@@ -37,7 +37,7 @@ class KafkaRecordLog:
 
     async def start(self) -> None:
         """Connect. Raises KafkaError."""
-        self._producer = AIOKafkaProducer(
+        producer = AIOKafkaProducer(
             bootstrap_servers=self._bootstrap,
             client_id="reef-gateway",
             acks="all",
@@ -46,7 +46,12 @@ class KafkaRecordLog:
             max_request_size=MAX_REQUEST_BYTES,
             request_timeout_ms=max(int(self._ack_timeout_s * 1000), 1000),
         )
-        await self._producer.start()
+        try:
+            await producer.start()
+        except KafkaError:
+            await producer.stop()
+            raise
+        self._producer = producer
 
     async def stop(self) -> None:
         """Send what is left, then close."""
@@ -121,8 +126,8 @@ class ReleaseTail:
 
     async def _follow(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, every_s: float) -> None:
         consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="latest")
-        await consumer.start()
         try:
+            await consumer.start()
             assigned = [TopicPartition(topic.name, n) for topic in _FOLLOWED for n in range(topic.partitions)]
             consumer.assign(assigned)
             await consumer.seek_to_end(*assigned)

@@ -121,4 +121,4 @@ class Lifecycle:
             await self.scenarios.handlers.heads.scenarios()
         except Unavailable as error:
             return str(error)
-        return None
+        return None if self.scenarios.handlers.table.filled else "the release heads were not read yet"

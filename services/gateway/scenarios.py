@@ -31,6 +31,7 @@ class Scenarios:
             for scenario in await heads.scenarios():
                 for release in reversed(await heads.chain(scenario, limit=32)):
                     self.handlers.table.publish(release)
+            self.handlers.table.filled = True
         except Unavailable as error:
             log.warning("heads_unavailable", reason=str(error))
 

@@ -86,6 +86,17 @@ async def test_default_is_served_before_it_exists() -> None:
         assert bench.commands.sent[0].scenario == "default"
 
 
+async def test_heads_that_were_never_read() -> None:
+    """Before the heads are known nothing is served by the base model in their place: 503."""
+    async with bench_of() as bench:
+        table = bench.gateway.handlers.table
+        table._heads.clear()
+        table.filled = False
+        answer = await bench.chat()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "heads_unavailable")
+        assert bench.engine.requests == []
+
+
 async def test_reads_are_relayed(bench: Bench) -> None:
     """From the experience service, with the filters; its words and status are kept; away is 503."""
     bench.reads.rows["/records/rec-1"] = {"record_id": "rec-1", "scenario": "default"}

@@ -8,9 +8,13 @@ RELEASES_A_SCENARIO = 64
 
 
 class RoutingTable:
-    """Heads and the recent releases of each scenario. A release with a lower sequence never replaces a head."""
+    """Heads and the recent releases of each scenario. A release with a lower sequence never replaces a head.
+
+    `filled` is set once the store of heads was read: before that an absent head says nothing.
+    """
 
     def __init__(self) -> None:
+        self.filled = False
         self._heads: dict[str, Release] = {}
         self._recent: dict[str, OrderedDict[str, Release]] = {}
 
