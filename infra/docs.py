@@ -100,7 +100,7 @@ class Metric:
 
 def metrics() -> list[Metric]:
     """Every metric that the libraries and services define, by name. Read from the source: importing the engine would load torch."""
-    found = []
+    found: list[Metric] = []
     for folder in ("libs", "services"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             found += _metrics_of(ast.parse(path.read_text(encoding="utf-8")), str(path.relative_to(ROOT)))
@@ -138,10 +138,12 @@ def metrics_section() -> str:
 def current(page: str) -> str:
     """The page with its generated parts as the code has them now."""
     for name, section in (("settings", settings_section()), ("metrics", metrics_section())):
-        pattern = re.compile(rf"(<!-- generated: {name} -->\n).*?(\n<!-- end: {name} -->)", re.DOTALL)
-        if not pattern.search(page):
-            raise ValueError(f"{PAGE.name} has no section between `<!-- generated: {name} -->` and `<!-- end: {name} -->`")
-        page = pattern.sub(lambda match, text=section: f"{match[1]}{text}{match[2]}", page)
+        start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
+        before, found, rest = page.partition(start)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ValueError(f"{PAGE.name} has no section between `{start.strip()}` and `{end.strip()}`")
+        page = f"{before}{start}{section}{end}{after}"
     return page
 
 

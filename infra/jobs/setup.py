@@ -42,7 +42,7 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
         raise BadConfig("REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)")
     scheme = "https" if parts.scheme.endswith("https") else "http"
     host = f"{scheme}://{parts.hostname}:{parts.port}" if parts.port else f"{scheme}://{parts.hostname}"
-    client = lakefs.Client(host=host, username=unquote(parts.username or ""), password=unquote(parts.password or ""))
+    client = lakefs.Client(host=host, username=unquote(parts.username or ""), password=unquote(parts.password or ""))  # type: ignore[no-untyped-call]
     name = parts.path.strip("/")
     try:
         if any(found.id == name for found in lakefs.repositories(client=client, prefix=name)):

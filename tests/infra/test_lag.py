@@ -1,0 +1,69 @@
+"""The lag gauge: what Prometheus sees is what `/status` says, and nothing stays behind from partitions that went elsewhere."""
+
+from types import SimpleNamespace
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from reefcommon.ops import Health, ops_routes
+
+
+class Consumer:
+    """A consumer that has committed up to `committed` of `end` in every partition."""
+
+    def __init__(self, topic: str, end: int, committed: int) -> None:
+        self.topic, self.end, self.at = topic, end, committed
+        self.partitions = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+        self.broken = False
+
+    def assignment(self):
+        return self.partitions
+
+    def highwater(self, _partition):
+        return self.end
+
+    async def committed(self, _partition):
+        if self.broken:
+            raise KafkaConnectionError("away")
+        return self.at
+
+
+@pytest.fixture
+def consumer():
+    return Consumer("reef.samples.v1", end=10, committed=4)
+
+
+@pytest.fixture
+def client(consumer):
+    broker = SimpleNamespace(subscribers=[SimpleNamespace(consumer=consumer)])
+    return TestClient(Starlette(routes=ops_routes(Health("trainer", broker=broker))))
+
+
+SERIES = 'reef_consumer_lag_events{service="trainer",topic="reef.samples.v1"}'
+
+
+def test_lag_is_summed_over_the_partitions(client):
+    assert f"{SERIES} 12.0" in client.get("/metrics").text
+    assert client.get("/status").json()["lag"] == {"reef.samples.v1": 12}
+
+
+def test_a_topic_that_went_to_another_process_is_no_longer_counted_here(client, consumer):
+    assert SERIES in client.get("/metrics").text
+    consumer.partitions = set()
+    assert SERIES not in client.get("/metrics").text
+
+
+def test_an_unknown_lag_is_absent_and_not_zero(client, consumer):
+    consumer.broken = True
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert SERIES not in answer.text
+    assert "away" in client.get("/status").json()["last_error"]
+
+
+def test_metrics_of_a_service_without_a_broker_are_served():
+    health = Health("engine")
+    assert TestClient(Starlette(routes=ops_routes(health))).get("/metrics").status_code == 200
