@@ -110,7 +110,8 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
     async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
         """Call the handler until its effect is durable, or the event is in the dead-letter topic."""
         service = self.guard.service
-        records: tuple[ConsumerRecord, ...] = msg.raw_message if isinstance(msg.raw_message, tuple) else (msg.raw_message,)
+        raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
+        records: tuple[ConsumerRecord, ...] = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
         topic = records[0].topic
         attempt = 0
         try:
