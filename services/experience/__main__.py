@@ -1,5 +1,6 @@
 """`python -m services.experience`."""
 
+import gc
 import sys
 
 from reefcommon import ops, telemetry
@@ -16,6 +17,9 @@ def main() -> int:
     except BadConfig as error:
         sys.stderr.write(f"experience cannot start: {error}\n")
         return 2
+    # A batch is many small objects without cycles: collecting after every 700 of them costs a sixth of the time and finds nothing.
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
     telemetry.set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
     ops.run(build(system, settings), host=system.bind_host, port=own_port(system, settings), drain_s=settings.drain_s)
     return 0

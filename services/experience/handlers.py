@@ -104,12 +104,12 @@ class Handlers:
         taken: dict[str, tuple[InferenceRecorded, str]] = {}  # in order of arrival, which is that of the turns
         for arrival, event in arrivals:
             digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
-            before = known.get(event.event_id) or taken.get(event.event_id, (None, None))[::-1]
-            if before[0] not in (None, digest):
+            before = known[event.event_id][0] if event.event_id in known else taken.get(event.event_id, (event, None))[1]
+            if before not in (None, digest):
                 CONFLICTS.labels(arrival.topic).inc()
                 dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
                 continue
-            if before[0] is not None:
+            if before is not None:
                 REPEATS.labels(arrival.topic).inc()
             taken.setdefault(event.event_id, (event, digest))
         entries = {record_id: await self._entry(event) for record_id, (event, _) in taken.items()}

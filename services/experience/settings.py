@@ -19,7 +19,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     port: int | None = Field(None, ge=1, le=65535, description="own HTTP port; absent: that of REEF_EXPERIENCE_URL")
-    batch_records: int = Field(500, ge=1, le=10_000, description="most events handled, and rows inserted, at once")
+    batch_records: int = Field(1000, ge=1, le=10_000, description="most events handled, and rows inserted, at once")
     batch_wait_ms: int = Field(50, ge=1, le=10_000, description="longest wait for the first event of a batch")
     max_open_sessions: int = Field(20_000, ge=1, description="open sessions kept in memory; the least recently used goes first")
     session_ttl_s: float = Field(900.0, gt=0, description="a session without a new turn for this long is closed")

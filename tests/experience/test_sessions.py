@@ -142,6 +142,16 @@ def test_redelivery_and_restart_change_nothing(lengths: list[int], seed: int) ->
         assert rows["s", expected[0].session_id] == straight.get(("s", expected[0].session_id))
 
 
+def test_only_what_the_store_may_know_is_asked_for() -> None:
+    sessions = book()
+    assert sessions.missing(turns("a", 3)) == (set(), set()), "a first turn, and turns that go on from one in the same batch"
+    stranger = turns("b", 2)[1]
+    tagged = entry("r", [user("x")], tag="t")
+    assert sessions.missing([stranger, tagged]) == ({("s", "t")}, {("s", stranger.fingerprint.prefixes[0])})
+    take(sessions, turns("b", 1)[0], tagged)
+    assert sessions.missing([stranger, tagged]) == (set(), set())
+
+
 def test_a_batch_that_is_tried_again_gets_the_same_places() -> None:
     sessions = book()
     entries = turns("a", 3)

@@ -35,13 +35,19 @@ class Fingerprint:
 def fingerprint(request: Json, response: Json | None, api: str) -> Fingerprint:
     """The fingerprint of one exchange. Never raises: what it cannot read counts as an empty message."""
     messages = request_messages(request, api)
-    link, prefixes = "", []
+    chain, prefixes = hashlib.blake2b(digest_size=16), []
     for number, message in enumerate(messages, 1):
-        link = _chain(link, message)
+        chain.update(_spelled(message))
         if number < len(messages) and message.get("role") == "assistant":
-            prefixes.append(link)
-    tails = tuple(dict.fromkeys(_chain(link, answer) for answer in answers(response, api))) if messages else ()
-    return Fingerprint(tuple(reversed(prefixes)), link, tails)
+            prefixes.append(chain.hexdigest())
+    if not messages:
+        return Fingerprint((), "", ())
+    tails = []
+    for answer in answers(response, api):
+        tail = chain.copy()
+        tail.update(_spelled(answer))
+        tails.append(tail.hexdigest())
+    return Fingerprint(tuple(reversed(prefixes)), chain.hexdigest(), tuple(dict.fromkeys(tails)))
 
 
 def request_messages(request: Json, api: str) -> tuple[dict[str, Any], ...]:
@@ -88,9 +94,13 @@ def temperature(request: Json) -> float:
 
 def identity(message: Json) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     """(role, flattened text, ((tool name, arguments), …)): what makes two messages the same."""
-    calls = [_call(call) for call in _mappings(message.get("tool_calls"))]
-    calls += [_call(part) for part in _mappings(message.get("content")) if part.get("type") == "tool_use"]
-    return str(message.get("role", "")), flat_text(message.get("content")).strip(), tuple(calls)
+    content, tool_calls = message.get("content"), message.get("tool_calls")
+    role = message.get("role")
+    if isinstance(content, str) and not tool_calls:  # by far the most
+        return str(role), content.strip(), ()
+    calls = [_call(call) for call in _mappings(tool_calls)]
+    calls += [_call(part) for part in _mappings(content) if part.get("type") == "tool_use"]
+    return str(role), flat_text(content).strip(), tuple(calls)
 
 
 def flat_text(content: object) -> str:
@@ -129,10 +139,9 @@ def _arguments(value: object) -> str:
     return json.dumps(value or {}, sort_keys=True)
 
 
-def _chain(link: str, message: Json) -> str:
-    digest = hashlib.blake2b(link.encode(), digest_size=16)
-    digest.update(orjson.dumps(identity(message)))
-    return digest.hexdigest()
+def _spelled(message: Json) -> bytes:
+    """A message's identity as JSON, which ends where it ends: a chain of them can be read in one way only."""
+    return orjson.dumps(identity(message))
 
 
 def _mappings(value: object) -> Iterable[Json]:

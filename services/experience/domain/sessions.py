@@ -92,14 +92,17 @@ class SessionBook:
 
     def missing(self, entries: Iterable[Entry]) -> tuple[set[Key], set[Key]]:
         """What the store may know better: (tagged sessions, beginnings of requests that end in an answer) that are not here."""
-        tags, tails = set(), set()
+        tags: set[Key] = set()
+        tails: set[Key] = set()
+        within: set[Key] = set()
         for entry in entries:
             if entry.tag is not None:
                 if (entry.scenario, entry.tag) not in self._sessions:
                     tags.add((entry.scenario, entry.tag))
             elif entry.fingerprint.prefixes and self._continued(entry) is None:
                 tails.add((entry.scenario, entry.fingerprint.prefixes[0]))
-        return tags, tails
+            within.update((entry.scenario, tail) for tail in entry.fingerprint.tails)
+        return tags, tails - within  # what a turn of the same batch answers need not be asked for
 
     def assign(self, entry: Entry) -> Assignment:
         """The place of a new record. The session advances."""

@@ -1,0 +1,103 @@
+"""The read API."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.settings import SystemSettings
+from services.experience.app import own_port
+from services.experience.filesystem import FilesystemBodies
+from services.experience.http import read_routes, unavailable
+from services.experience.settings import Settings
+from tests.experience.conftest import Service
+from tests.experience.factory import inference, report
+
+
+def client(reads: Any) -> httpx.AsyncClient:
+    app = FastAPI()
+    app.middleware("http")(unavailable)
+    app.include_router(read_routes(reads))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://experience")
+
+
+@pytest.mark.store
+async def test_reads_of_what_was_taken(service: Service) -> None:
+    records = [inference(record_id=f"rec-{n}", at=n, request={"messages": [], "n": 2**70}) for n in range(3)]
+    aborted = inference(record_id="rec-a", at=9, outcome="aborted")
+    await service.take(*records, aborted, report("rec-0", score=0.5, report_id="rep-0"), report("rec-a", report_id="rep-a"))
+    async with client(service.reads) as http:
+        whole = await http.get("/records/rec-0")
+        body = whole.json()
+        assert body["record"]["request"]["n"] == 2**70
+        assert (body["record"]["completions"][0]["token_ids"], body["session_turn"]) == ([4, 5], 0)
+        assert body["reports"][0]["score"] == 0.5
+        assert body["samples"][0]["trained_tokens"] == 2
+        page = (await http.get("/scenarios/default/records", params={"limit": 2})).json()
+        assert [row["record_id"] for row in page["data"]] == ["rec-a", "rec-2"]
+        rest = (await http.get("/scenarios/default/records", params={"limit": 9, "cursor": page["next_cursor"]})).json()
+        assert ([row["record_id"] for row in rest["data"]], rest["next_cursor"]) == (["rec-1", "rec-0"], None)
+        assert len((await http.get("/scenarios/default/records", params={"outcome": "aborted"})).json()["data"]) == 1
+        for trainable, record_id in ((True, "rec-0"), (False, "rec-a")):
+            (sample,) = (await http.get("/scenarios/default/samples", params={"trainable": trainable})).json()["data"]
+            assert sample["record_ids"] == [record_id]
+        sessions = (await http.get("/scenarios/default/sessions")).json()["data"]
+        mine = (await http.get("/scenarios/default/records", params={"session": sessions[0]["session_id"]})).json()["data"]
+        assert {row["session_id"] for row in mine} == {sessions[0]["session_id"]}
+        counts = (await http.get("/scenarios/default/summary")).json()
+        assert counts["records"] == {"aborted": 1, "ok": 3}
+        assert counts["samples"] == {"aborted": 1, "trainable": 1}
+        assert (await http.get("/scenarios/default/steps")).json() == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.store
+async def test_what_is_not_there_or_not_allowed(service: Service) -> None:
+    async with client(service.reads) as http:
+        missing = await http.get("/records/rec-0")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "record_not_found")
+        assert (await http.get("/scenarios/default/records", params={"limit": 0})).status_code == 422
+        assert (await http.get("/scenarios/nobody/summary")).json()["records"] == {}
+
+
+async def test_a_store_that_is_away_is_503() -> None:
+    class Away:
+        async def record(self, record_id: str) -> None:
+            raise Unavailable("chDB does not answer")
+
+    async with client(Away()) as http:
+        response = await http.get("/records/rec-0")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+
+
+def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REEF_EXPERIENCE_URL", "http://127.0.0.1:4321")
+    monkeypatch.setenv("REEF_EXPERIENCE_REPORT_WAIT_S", "5")
+    settings = Settings.load()
+    assert settings.report_wait_s == 5
+    assert own_port(SystemSettings.load(), settings) == 4321
+    monkeypatch.setenv("REEF_EXPERIENCE_REPORT_WAIT_S", "soon")
+    with pytest.raises(BadConfig, match="REEF_EXPERIENCE_report_wait_s"):
+        Settings.load()
+    monkeypatch.setenv("REEF_EXPERIENCE_RAPORT_WAIT_S", "5")
+    with pytest.raises(BadConfig, match="unknown settings: REEF_EXPERIENCE_RAPORT_WAIT_S"):
+        Settings.load()
+
+
+async def test_bodies_are_named_and_checked_by_their_digest(tmp_path: Path) -> None:
+    import hashlib
+
+    from reefcommon.errors import Poison
+    from reefcommon.events import BodyRef
+
+    content = b'{"request": {"messages": []}, "response": null}'
+    sha = hashlib.sha256(content).hexdigest()
+    (tmp_path / sha).write_bytes(content)
+    (tmp_path / ("b" * 64)).write_bytes(content)
+    bodies = FilesystemBodies(tmp_path)
+    assert await bodies.read(BodyRef(uri="file:///elsewhere", sha256=sha, size_bytes=1)) == {"request": {"messages": []}, "response": None}
+    for wrong, why in (("a" * 64, "is not in"), ("b" * 64, "is not what its digest says"), ("../../etc/passwd", "not a SHA-256")):
+        with pytest.raises(Poison, match=why):
+            await bodies.read(BodyRef(uri="", sha256=wrong, size_bytes=1))

@@ -1,0 +1,169 @@
+"""What every ExperienceStore does: chDB here, and the server that `REEF_TEST_CLICKHOUSE_URL` names (an empty database), where it names one."""
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from reefcommon import events
+from reefcommon.errors import BadConfig, Poison, Unavailable
+from services.experience.clickhouse import ClickHouseReads, ClickHouseStore, Database, rows
+from services.experience.clickhouse.client import MIGRATIONS
+from services.experience.domain.parking import Parked
+from services.experience.domain.samples import Record, make_sample
+from services.experience.domain.sessions import Assignment, Session
+from services.experience.ports import ReportRow
+from tests.experience.factory import T0, inference, report, user
+from tests.experience.test_broker import published
+
+pytestmark = pytest.mark.store
+
+SERVER = os.environ.get("REEF_TEST_CLICKHOUSE_URL", "")
+TABLES = ("records", "reports", "samples", "sessions", "steps", "refusals", "releases", "servings", "migrations")
+
+
+@pytest.fixture(
+    params=["chdb", pytest.param("server", marks=pytest.mark.skipif(not SERVER, reason="REEF_TEST_CLICKHOUSE_URL names no server"))]
+)
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database.server(SERVER) if request.param == "server" else Database.embedded(tmp_path / "chdb")
+    for table in TABLES if request.param == "server" else ():
+        await database._run(lambda client, table=table: client.command(f"DROP TABLE IF EXISTS {table} SYNC"))
+    await database.migrate()
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> ClickHouseStore:
+    return ClickHouseStore(database)
+
+
+def record(event: events.InferenceRecorded, session: str = "ses-1", turn: int = 0) -> Record:
+    return Record(event, "digest", Assignment(session, turn, turn + 1, None))
+
+
+FULL = inference(
+    api="messages",
+    outcome="upstream_incomplete",
+    session_tag="t",
+    tags={"client": "é\n'\"\\"},
+    request={"messages": [user("\u0000 \U0001f41f")], "n": 2**70, "x": 1e-320, "deep": [[{}]]},
+    response={"choices": []},
+    body_ref=events.BodyRef(uri="s3://b/k", sha256="a" * 64, size_bytes=9),
+    versions=("v1", "v2"),
+    logprobs=(-0.1, -1 / 3),
+    traceparent="00-1-2-03",
+    error="it's broken",
+    status=502,
+    stream=True,
+    first_token_ms=0.1,
+    idempotency_digest="i",
+    usage=events.Usage(prompt_tokens=1, completion_tokens=2, estimated=True),
+)
+BARE = inference(request=None, response=None, release_id=None, load_id=None, completions=(), prompt=(), usage=None)
+
+
+@pytest.mark.parametrize("event", [FULL, BARE, inference()], ids=["full", "bare", "usual"])
+async def test_a_record_is_read_as_it_was_written(store: ClickHouseStore, event: events.InferenceRecorded) -> None:
+    written = replace(record(event), place=Assignment("s", 2, 5, "rec-0"))
+    await store.insert_records([written])
+    await store.insert_records([written])
+    assert await store.records([event.event_id, "rec-unknown"]) == {event.event_id: written}
+    assert await store.places([event.event_id, "rec-unknown"]) == {event.event_id: ("digest", written.place)}
+
+
+async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> None:
+    event = inference(tags={"a": "b"}, logprobs=(-1 / 3, -1e-9))
+    said = report(event.event_id, feedback="so so").model_copy(update={"metadata": {"n": 2**65}})
+    sample = make_sample(said, [record(event)], realign_tokens=0)
+    await store.insert_samples([sample])
+    (row,) = await store.database.query("SELECT * FROM samples FINAL")
+    assert rows.sample(row) == sample
+
+
+async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_tail(store: ClickHouseStore) -> None:
+    old = Session("ses-1", "s", False, 1, 1, T0, T0, "rec-1", "req1", ("t1",))
+    new = replace(old, turns=2, sequence=2, last_at=T0 + timedelta(seconds=1), turn_record_id="rec-2", tail_hashes=("t2", "t3"))
+    elsewhere = replace(old, scenario="other", tail_hashes=("t2",))
+    tagged = replace(old, session_id="tag", tagged=True, last_at=T0 + timedelta(seconds=901), tail_hashes=("t2",))
+    await store.insert_sessions([new, elsewhere])
+    await store.insert_sessions([old, tagged])
+    assert await store.sessions([("s", "ses-1")], []) == [new]
+    assert await store.sessions([], [("s", "t3"), ("s", "t1")]) == [new]
+    assert await store.sessions([], [("other", "t2")]) == [elsewhere]
+    assert await store.sessions([("s", "tag"), ("s", "nobody")], []) == [tagged]
+    assert await store.recent_sessions(within_s=900, limit=9) == [new, tagged]
+    assert await store.recent_sessions(within_s=900, limit=1) == [tagged]
+
+
+async def test_the_newest_state_of_a_report_counts(store: ClickHouseStore) -> None:
+    waits = [Parked(report("rec-1", report_id=f"rep-{n}", feedback={"a": 1}, metadata={"b": []}), T0, 3, 7 + n, b"k") for n in range(3)]
+    await store.insert_reports([ReportRow(parked, "parked", None, 1) for parked in waits])
+    assert await store.parked(after="", limit=2) == waits[:2]
+    assert await store.parked(after="rep-1", limit=2) == waits[2:]
+    await store.insert_reports([ReportRow(waits[1], "joined", "smp-1", 2), ReportRow(waits[2], "expired", None, 2)])
+    assert await store.parked(after="", limit=9) == waits[:1]
+    states = await store.report_states(["rep-0", "rep-1", "rep-9"])
+    assert {report_id: state for report_id, (_, state, _) in states.items()} == {"rep-0": "parked", "rep-1": "joined"}
+
+
+async def test_outcomes_are_kept_once(store: ClickHouseStore) -> None:
+    rejected = events.ReleaseRejected(event_id="rej-1", at=T0, scenario="s", outcome="conflicted", reason="lost", candidate_id="c")
+    synced = events.ServingSynced(event_id="syn-1", at=T0, scenario="s", release_id="rel-2", load_id="i:2", node="n", duration_ms=1.5)
+    await store.insert_outcomes([published("s"), rejected, synced, inference()])
+    await store.insert_outcomes([published("s"), synced])
+    reads = ClickHouseReads(store.database)
+    assert (await reads.summary("s"))["releases"] == {"conflicted": 1, "published": 1}
+    assert len(await store.database.query("SELECT * FROM servings FINAL")) == 1
+
+
+async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseStore) -> None:
+    made = [inference(record_id=f"client-{n % 3}-{n}", at=n // 2, outcome="ok" if n % 2 else "failed", scenario="s") for n in range(9)]
+    await store.insert_records([record(event, session=f"ses-{n % 2}") for n, event in enumerate(made)])
+    await store.insert_records([record(inference(scenario="other"))])
+    reads = ClickHouseReads(store.database)
+    pages: list[str] = []
+    cursor = None
+    while page := await reads.records("s", session=None, outcome=None, limit=4, cursor=cursor):
+        pages += [row["record_id"] for row in page]
+        cursor = pages[-1]
+    assert pages == [event.event_id for event in sorted(made, key=lambda event: (event.at, event.event_id), reverse=True)]
+    failed = await reads.records("s", session="ses-0", outcome="failed", limit=9, cursor=None)
+    assert {row["record_id"] for row in failed} == {event.event_id for event in made[::2]}
+    assert await reads.records("s", session="'; DROP TABLE records; --", outcome=None, limit=9, cursor=None) == []
+    assert (await reads.summary("s"))["records"] == {"failed": 5, "ok": 4}
+
+
+async def test_a_row_that_cannot_be_is_poison_and_leaves_nothing(store: ClickHouseStore) -> None:
+    with pytest.raises(Poison, match="refuses a row"):
+        await store.insert_records([record(inference()), record(inference(prompt=(-1,)))])
+    assert await store.database.query("SELECT * FROM records") == []
+
+
+async def test_migrations_are_applied_once_and_only_go_forward(database: Database, tmp_path: Path) -> None:
+    assert await database.migrate() == []
+    folder = tmp_path / "migrations"
+    folder.mkdir()
+    first = min(MIGRATIONS.glob("*.sql"))
+    (folder / first.name).write_bytes(first.read_bytes())
+    (folder / "0099_more.sql").write_text("-- more\nALTER TABLE records ADD COLUMN more String;\n")
+    assert await database.migrate(folder) == [99]
+    assert await database.migrate(folder) == []
+    with pytest.raises(BadConfig, match=r"0099_more\.sql was applied to this store and is now missing"):
+        await database.migrate()
+    (folder / "0099_more.sql").write_text("-- other\n")
+    with pytest.raises(BadConfig, match="only go forward"):
+        await database.migrate(folder)
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    database = Database.server("http://127.0.0.1:9/default")
+    assert database.away == "not connected yet"
+    with pytest.raises(Unavailable, match="the ClickHouse server does not answer"):
+        await database.query("SELECT 1")
+    assert database.away is not None
+    await database.close()
