@@ -243,14 +243,13 @@ class Handlers:
 
 
 def known_from(status: int, body: bytes) -> tuple[str, str] | None:
-    """(scenario, kind) out of the experience service's answer about one receipt."""
+    """(scenario, kind) out of the experience service's answer about one receipt: `{"record": {the event}, …}`."""
     if status != 200:
         return None
-    row = orjson.loads(body)
-    if not isinstance(row, dict) or not isinstance(row.get("scenario"), str):
+    event = orjson.loads(body).get("record")
+    if not isinstance(event, dict) or not isinstance(event.get("scenario"), str):
         return None
-    kind = "report" if str(row.get("type", "")).startswith("feedback") or row.get("request_type") == "report" else "inference"
-    return row["scenario"], kind
+    return event["scenario"], "report" if event.get("type") == "feedback.reported.v1" else "inference"
 
 
 def command_of(news: Event) -> str | None:

@@ -13,7 +13,7 @@ from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from services.gateway.domain.access import Grant, Scope
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.fanout import Fanout
-from services.gateway.handlers import Reads
+from services.gateway.handlers import Reads, known_from
 from services.gateway.intake import Intake, traceparent_of
 from services.gateway.scenarios import Scenarios, release_row
 from services.gateway.status import SystemStatus
@@ -148,7 +148,8 @@ def _records(desk: Desk) -> APIRouter:
         if not is_receipt(record_id):
             raise invalid("record_id", "This is not a receipt.")
         answer = await desk.relay(f"/records/{record_id}")
-        if answer.status_code == 200 and not grant.sees(str(orjson.loads(answer.body).get("scenario"))):
+        known = known_from(answer.status_code, bytes(answer.body))
+        if known is not None and not grant.sees(known[0]):
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
 

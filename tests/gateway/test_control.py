@@ -99,9 +99,9 @@ async def test_heads_that_were_never_read() -> None:
 
 async def test_reads_are_relayed(bench: Bench) -> None:
     """From the experience service, with the filters; its words and status are kept; away is 503."""
-    bench.reads.rows["/records/rec-1"] = {"record_id": "rec-1", "scenario": "default"}
+    bench.reads.rows["/records/rec-1"] = {"record": {"event_id": "rec-1", "scenario": "default"}}
     bench.reads.rows["/scenarios/default/records"] = {"data": [], "next_cursor": None}
-    assert (await bench.http.get("/reef/records/rec-1")).json()["record_id"] == "rec-1"
+    assert (await bench.http.get("/reef/records/rec-1")).json()["record"]["event_id"] == "rec-1"
     assert (await bench.http.get("/reef/records/rec-2")).json()["error"]["code"] == "record_not_found"
     listed = await bench.http.get("/reef/scenarios/default/records", params={"session": "a b", "outcome": "ok", "limit": 5, "cursor": "x"})
     assert listed.json() == {"data": [], "next_cursor": None}
@@ -187,7 +187,9 @@ async def test_tokens(tmp_path: Path) -> None:
         return f"- {{sha256: {hashlib.sha256(secret.encode()).hexdigest()}, scopes: [{scopes}], scenarios: {scenarios}}}\n"
 
     path = tmp_path / "tokens.yaml"
-    path.write_text(row("all", "admin") + row("app", "infer, report", "[default]") + row("eye", "read"))
+    path.write_text(
+        row("all", "admin") + row("app", "infer, report", "[default]") + row("eye", "read") + row("narrow", "read", "[default]")
+    )
     async with bench_of(access=tokens.read(path)) as bench:
 
         async def chat(secret: str, scenario: str = "default", header: str = "authorization") -> int:
@@ -204,6 +206,8 @@ async def test_tokens(tmp_path: Path) -> None:
         assert [await chat("wrong"), await chat("app", "provider"), await chat("eye")] == [401, 403, 403]
         assert [await get("eye", "/reef/scenarios/default/releases"), await get("app", "/reef/scenarios/default/releases")] == [200, 403]
         assert [await get("app", "/v1/models"), await get("eye", "/healthz")] == [200, 200]
+        bench.reads.rows["/records/rec-1"] = {"record": {"event_id": "rec-1", "scenario": "provider"}}
+        assert [await get("eye", "/reef/records/rec-1"), await get("narrow", "/reef/records/rec-1")] == [200, 404]
         refused = await bench.http.post("/reef/scenarios", json={"scenario": "x"}, headers={"authorization": "Bearer eye"})
         assert refused.status_code == 403
 

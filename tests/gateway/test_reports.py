@@ -52,7 +52,7 @@ async def test_references_that_cannot_be(bench: Bench) -> None:
 async def test_receipts_of_another_gateway_are_looked_up(bench: Bench) -> None:
     """The experience service knows older receipts; what nobody knows is accepted, since it may be early."""
     old = "rec-" + "0" * 32 + "-abcd"
-    bench.reads.rows[f"/records/{old}"] = {"record_id": old, "scenario": "elsewhere"}
+    bench.reads.rows[f"/records/{old}"] = {"record": {"event_id": old, "type": "inference.recorded.v1", "scenario": "elsewhere"}}
     assert (await bench.report(score=1, references=[old])).status_code == 400
     assert (await bench.report(score=1, references=["rec-" + "1" * 32 + "-abcd"])).status_code == 202
     bench.reads.away = True
