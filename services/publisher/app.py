@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import structlog
+from aiokafka.errors import KafkaError
 from faststream.kafka import KafkaBroker, KafkaRouter
 from redis.asyncio import Redis
 from starlette.applications import Starlette
@@ -18,6 +19,7 @@ from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefcommon.config import ServeConfig
+from reefcommon.errors import Unavailable
 from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads
 from reefcommon.ops import Health, ops_app
@@ -30,7 +32,7 @@ from services.publisher.kafka_log import KafkaReleaseLog
 from services.publisher.publication import Publication
 from services.publisher.redis_works import RedisWorks
 from services.publisher.settings import Settings
-from services.publisher.upkeep import Upkeep
+from services.publisher.upkeep import Upkeep, patiently
 
 log = structlog.get_logger()
 
@@ -101,10 +103,18 @@ def application(config: ServeConfig, system: SystemSettings, settings: Settings,
 
 async def work(broker: KafkaBroker, upkeep: Upkeep, every_s: float) -> None:
     """Restore first, then take events: a verdict needs a head to be compared with."""
-    await broker.connect()
+    await patiently(lambda: connected(broker))
     await upkeep.start()
     await broker.start()
     await upkeep.rounds(every_s)
+
+
+async def connected(broker: KafkaBroker) -> None:
+    """Raises Unavailable where the broker does not answer."""
+    try:
+        await broker.connect()
+    except KafkaError as error:
+        raise Unavailable(f"the broker does not answer: {error!r}") from error
 
 
 def end_process(task: asyncio.Task[None]) -> None:
@@ -123,4 +133,7 @@ def show(health: Health, upkeep: Upkeep) -> None:
         return upkeep.last_error or None
 
     health.checks.update(restored=restored, upkeep=kept)
-    health.facts.update(nodes=lambda: [node.url for node in upkeep.fleet.nodes], scenarios=lambda: list(upkeep.scenarios))
+    health.facts.update(
+        nodes=lambda: {node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes},
+        scenarios=lambda: list(upkeep.scenarios),
+    )

@@ -65,6 +65,7 @@ class Upkeep:
     scenarios: tuple[str, ...]
     ready: bool = False
     last_error: str = ""
+    apart: dict[str, str] = field(default_factory=dict)
     _resuming: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self) -> None:
@@ -106,6 +107,7 @@ class Upkeep:
             if any(_too_many(scenario, names, kept) for names in loaded.values()):
                 await self.publication.tidy(scenario, loaded=loaded)
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
+        self.apart = await self.fleet.rotation.apart()
         await asyncio.to_thread(self._sweep, kept_contents | {release.content_id for chain in chains.values() for release in chain})
 
     async def _keep(self, node: ServingNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
