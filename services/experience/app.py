@@ -81,12 +81,13 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     broker = kafka_broker(system, SERVICE)
     guard = Guard(service=SERVICE, group=SERVICE, broker=broker)
     database = database or open_store(system)
+    bodies = FilesystemBodies(system.state_dir / "bodies")
     handlers = build_handlers(
         settings,
         store=ClickHouseStore(database),
         publisher=KafkaPublisher(broker),
         dead=KafkaDeadLetters(guard),
-        bodies=FilesystemBodies(system.state_dir / "bodies"),
+        bodies=bodies,
     )
     subscribe(broker, handlers, settings)
     life = Lifecycle(database, handlers, guard, settings)
@@ -98,7 +99,7 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     )
     app = FastAPI(title="Reef experience", lifespan=life.lifespan)
     app.middleware("http")(unavailable)
-    app.include_router(read_routes(ClickHouseReads(database)))
+    app.include_router(read_routes(ClickHouseReads(database), bodies))
     app.router.routes.extend(ops_routes(health))
     return app
 

@@ -23,7 +23,7 @@ from reefcommon.errors import Poison
 from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
 from services.experience.domain.conversation import fingerprint
 from services.experience.domain.parking import Parked, Parking
-from services.experience.domain.samples import Record, make_sample
+from services.experience.domain.samples import Record, make_sample, wrong_references
 from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
 from services.experience.ports import Arrival, BodyStore, DeadLetters, ExperienceStore, ReportRow, ReportState
 
@@ -161,8 +161,8 @@ class Handlers:
             digest, state, since = states.get(report.event_id, (None, None, None))
             if report.event_id in candidates:
                 digest = candidates[report.event_id].report.content_digest
-            if not report.references or len(set(report.references)) < len(report.references):
-                dead.append((arrival, "references must be non-empty and unique"))
+            if (wrong := wrong_references(report.references)) is not None:
+                dead.append((arrival, wrong))
             elif digest is not None and digest != report.content_digest:
                 CONFLICTS.labels(arrival.topic).inc()
                 dead.append((arrival, f"conflict: report {report.event_id} is known with other content"))

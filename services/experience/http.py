@@ -1,12 +1,15 @@
 """What the gateway and the command line read: records, sessions, samples, steps, counts."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Unavailable
+from reefcommon.events import BodyRef
+from services.experience.ports import BodyStore
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
@@ -24,13 +27,16 @@ class ExperienceReads(Protocol):
     async def summary(self, scenario: str) -> dict[str, Any]: ...
 
 
-def read_routes(reads: ExperienceReads) -> APIRouter:
-    """The read API."""
+def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
+    """The read API. A body that lies outside of the event is put in where one record is asked for."""
     router = APIRouter(default_response_class=Response)
 
     @router.get("/records/{record_id}")
     async def record(record_id: str) -> Response:
         found = await reads.record(record_id)
+        if found is not None and found["record"].get("body_ref") is not None and found["record"]["request"] is None:
+            with contextlib.suppress(Poison):
+                found["record"].update(await bodies.read(BodyRef.model_validate(found["record"]["body_ref"])))
         return _error(404, f"no record {record_id}", "record_not_found") if found is None else _json(found)
 
     @router.get("/scenarios/{scenario}/records")

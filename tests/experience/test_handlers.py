@@ -226,6 +226,17 @@ async def test_a_reference_of_another_scenario_is_poison(service: Service) -> No
     assert "another scenario" in service.graves.buried[0][1]
 
 
+async def test_references_that_can_never_be_joined_are_poison(service: Service) -> None:
+    """G11, where the gateway could not know."""
+    earlier = report("rec-1").event_id
+    await service.take(report(), report("rec-1", "rec-1"), report("rec-1", earlier))
+    reasons = [reason for _, reason in service.graves.buried]
+    assert reasons == ["references must be non-empty and unique"] * 2 + [
+        f"references must be receipts of exchanges, not of reports: {earlier}"
+    ]
+    assert await service.count("reports") == 0
+
+
 async def test_an_undecodable_event_is_dead_alone(service: Service) -> None:
     """E4: the others of its batch went through."""
     good = inference()

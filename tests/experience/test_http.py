@@ -1,5 +1,6 @@
 """The read API."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -7,20 +8,21 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.errors import BadConfig, Poison, Unavailable
+from reefcommon.events import BodyRef
 from reefcommon.settings import SystemSettings
 from services.experience.app import own_port
 from services.experience.filesystem import FilesystemBodies
 from services.experience.http import read_routes, unavailable
 from services.experience.settings import Settings
 from tests.experience.conftest import Service
-from tests.experience.factory import inference, report
+from tests.experience.factory import Bodies, inference, report
 
 
-def client(reads: Any) -> httpx.AsyncClient:
+def client(reads: Any, bodies: Bodies | None = None) -> httpx.AsyncClient:
     app = FastAPI()
     app.middleware("http")(unavailable)
-    app.include_router(read_routes(reads))
+    app.include_router(read_routes(reads, bodies or Bodies()))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://experience")
 
 
@@ -36,6 +38,12 @@ async def test_reads_of_what_was_taken(service: Service) -> None:
         assert (body["record"]["completions"][0]["token_ids"], body["session_turn"]) == ([4, 5], 0)
         assert body["reports"][0]["score"] == 0.5
         assert body["samples"][0]["trained_tokens"] == 2
+        said = (await http.get("/records/rep-0")).json()
+        assert (said["record"]["type"], said["record"]["score"], said["samples"][0]["record_ids"]) == (
+            "feedback.reported.v1",
+            0.5,
+            ["rec-0"],
+        )
         page = (await http.get("/scenarios/default/records", params={"limit": 2})).json()
         assert [row["record_id"] for row in page["data"]] == ["rec-a", "rec-2"]
         rest = (await http.get("/scenarios/default/records", params={"limit": 9, "cursor": page["next_cursor"]})).json()
@@ -51,6 +59,17 @@ async def test_reads_of_what_was_taken(service: Service) -> None:
         assert counts["records"] == {"aborted": 1, "ok": 3}
         assert counts["samples"] == {"aborted": 1, "trainable": 1}
         assert (await http.get("/scenarios/default/steps")).json() == {"data": [], "next_cursor": None}
+
+
+@pytest.mark.store
+async def test_a_large_body_is_put_in_where_its_record_is_read(service: Service) -> None:
+    refs = {sha: BodyRef(uri="file:///x", sha256=sha * 64, size_bytes=3) for sha in "ab"}
+    service.bodies.kept["a" * 64] = {"request": {"messages": []}, "response": {"id": "r"}}
+    await service.take(*(inference(record_id=sha, request=None, response=None, body_ref=ref) for sha, ref in refs.items()))
+    async with client(service.reads, service.bodies) as http:
+        there, lost = [(await http.get(f"/records/{sha}")).json()["record"] for sha in "ab"]
+    assert (there["request"], there["response"]) == ({"messages": []}, {"id": "r"})
+    assert (lost["request"], lost["body_ref"]["sha256"]) == (None, "b" * 64)
 
 
 @pytest.mark.store
@@ -87,11 +106,6 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_bodies_are_named_and_checked_by_their_digest(tmp_path: Path) -> None:
-    import hashlib
-
-    from reefcommon.errors import Poison
-    from reefcommon.events import BodyRef
-
     content = b'{"request": {"messages": []}, "response": null}'
     sha = hashlib.sha256(content).hexdigest()
     (tmp_path / sha).write_bytes(content)

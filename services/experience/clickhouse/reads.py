@@ -26,22 +26,29 @@ class ClickHouseReads:
     database: Database
 
     async def record(self, record_id: str) -> dict[str, Any] | None:
-        """One exchange with the reports on it, the samples made of it and what was refused of those; None where it is not known."""
+        """What lies under a receipt: an exchange or a report as the event it was (`record`), with the reports on it, the samples made of
+        it and what was refused of those. None where nobody knows the receipt."""
         found = await self.database.query("SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id)
-        if not found:
+        reports = await self._list(
+            "SELECT * FROM reports FINAL WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id", id=record_id
+        )
+        if not found and not any(row["report_id"] == record_id for row in reports):
             return None
-        record = rows.record(found[0])
-        reports = await self._list("SELECT * FROM reports FINAL WHERE has(references, {id:String}) ORDER BY report_id", id=record_id)
         samples = await self._list(
-            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE has(record_ids, {{id:String}}) ORDER BY sample_id",  # noqa: S608 - constants
+            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE has(record_ids, {{id:String}}) OR report_id = {{id:String}} ORDER BY sample_id",  # noqa: S608 - constants
             id=record_id,
         )
         refusals = await self._list(
             "SELECT * FROM refusals FINAL WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
             ids=[sample["sample_id"] for sample in samples],
         )
+        about = {"reports": reports, "samples": samples, "refusals": refusals}
+        if not found:
+            (own,) = await self.database.query("SELECT * FROM reports FINAL WHERE report_id = {id:String}", id=record_id)
+            return {"record": rows.parked(own).report.model_dump(), "session_id": None, "session_turn": None, "retry_of": None, **about}
+        record = rows.record(found[0])
         place = {"session_id": record.place.session_id, "session_turn": record.place.turn, "retry_of": record.place.retry_of}
-        return {"record": record.event.model_dump(), **place, "reports": reports, "samples": samples, "refusals": refusals}
+        return {"record": record.event.model_dump(), **place, **about}
 
     async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> list[Row]:
         """Exchanges of a scenario. `cursor`: the last record id of the page before."""

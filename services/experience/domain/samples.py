@@ -38,6 +38,14 @@ class Record:
         return self.event.request or {}
 
 
+def wrong_references(references: Sequence[str]) -> str | None:
+    """Why a report with these references can never be joined; None: it may be."""
+    if not references or len(set(references)) < len(references):
+        return "references must be non-empty and unique"
+    reports = [reference for reference in references if reference.startswith("rep-") and ids.shard_in(reference) is not None]
+    return f"references must be receipts of exchanges, not of reports: {', '.join(reports)}" if reports else None
+
+
 def make_sample(report: FeedbackReported, records: Sequence[Record], *, realign_tokens: int) -> SampleReady:
     """The sample of a report. `records` are those that it refers to, in any order; the same inputs always give the same sample."""
     in_time = sorted(records, key=lambda record: (record.event.at, record.event.event_id))
