@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,20 @@ async def test_a_store_that_is_away_at_the_start_is_waited_for(kafka_bootstrap: 
             await asyncio.sleep(0.05)
         database.away_now = False
         await until(summary(client, "late-store", records={"ok": 1}))
+
+
+async def test_a_stop_while_the_store_is_away_ends_in_time_and_loses_nothing(kafka_bootstrap: str, tmp_path: Path) -> None:
+    plain = Database.embedded(tmp_path / "chdb")
+    database = Switched(plain._connect, plain.where)
+    async with running(kafka_bootstrap, tmp_path, database) as client:
+        await until(lambda: ready(client))
+        database.away_now = True
+        await send(kafka_bootstrap, inference(scenario="stopped"))
+        await until(lambda: not_ready(client))
+        begin = time.monotonic()
+    assert time.monotonic() - begin < 18  # a supervisor gives it 20
+    async with running(kafka_bootstrap, tmp_path) as client:
+        await until(summary(client, "stopped", records={"ok": 1}))
 
 
 async def ready(client: httpx.AsyncClient) -> bool:

@@ -34,8 +34,9 @@ class ClickHouseReads:
         )
         if not found and not any(row["report_id"] == record_id for row in reports):
             return None
+        of_it = "has(record_ids, {id:String}) OR report_id = {id:String}"
         samples = await self._list(
-            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE has(record_ids, {{id:String}}) OR report_id = {{id:String}} ORDER BY sample_id",  # noqa: S608 - constants
+            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE {of_it} ORDER BY sample_id",  # noqa: S608 - constants
             id=record_id,
         )
         refusals = await self._list(
