@@ -29,8 +29,8 @@ lint: setup ## style, import contracts, dead code
 types: setup ## mypy, strict
 	$(BIN)/mypy
 
-bench: setup ## throughput and latency on this machine
-	$(BIN)/python -m bench $(ARGS)
+bench: setup ## what recording costs the gateway, beside a bare pass-through in the same run
+	$(BIN)/python tests/bench/gateway_cpu.py $(ARGS)
 
 up: ## the production shape, in containers
 	docker compose up --build --detach --wait

@@ -1,9 +1,12 @@
 """What every service shows of itself: `/healthz`, `/readyz`, `/metrics`, `/status`, on a port of its own; and how it runs and stops."""
 
+import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import orjson
@@ -98,7 +101,8 @@ def ops_app(health: Health, lifespan: Callable[[Any], AbstractAsyncContextManage
 
 
 def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
-    """Serve until SIGTERM or SIGINT, then let the lifespan drain within `drain_s` seconds."""
+    """Serve until SIGTERM or SIGINT, then let the lifespan drain within `drain_s` seconds. The process ends with 0 then."""
+    signal.signal(signal.SIGTERM, _end)  # uvicorn raises the signal once more after its clean shutdown
     uvicorn.run(
         app,
         host=host,
@@ -109,6 +113,10 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
         loop="uvloop",
         lifespan="on",
     )
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
 
 
 def _json(body: object, status: int = 200) -> Response:

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(path for folder in ("libs", "services", "recipes") for path in (ROOT / folder).rglob("*.py"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "services").glob("*/README.md")])
 MAX_FILE_LINES = 300
-MAX_FUNCTION_LINES = 45
+MAX_FUNCTION_LINES = 40
 
 
 def name(path: Path) -> str:
@@ -28,7 +28,8 @@ def test_no_function_is_long():
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
-                lines = node.end_lineno - node.lineno + 1
+                documented = ast.get_docstring(node) is not None and len(node.body) > 1
+                lines = node.end_lineno - node.body[1 if documented else 0].lineno + 1
                 if lines > MAX_FUNCTION_LINES:
                     long[f"{name(path)}:{node.name}"] = lines
     assert long == {}

@@ -1,6 +1,7 @@
 """The loop, end to end, on the real embedded stack: experience becomes releases, and everything is still there after a restart."""
 
 import time
+from itertools import pairwise
 from statistics import fmean
 
 import httpx
@@ -42,7 +43,7 @@ def reward(serving, **headers) -> float:
 def test_after_a_restart_the_learned_release_serves_and_the_chain_is_whole(serving, demonstration):
     chain = releases(serving)
     assert [r["sequence"] for r in chain] == list(range(len(chain) - 1, -1, -1)), "no gap, no fork"
-    assert all(newer["parent_id"] == older["release_id"] for newer, older in zip(chain, chain[1:], strict=False))
+    assert all(newer["parent_id"] == older["release_id"] for newer, older in pairwise(chain))
     assert len(chain) == len(demonstration.summary["chain"])
     assert reward(serving) >= 0.85
 

@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "write-a-recipe.md").read_text()
 
 
 def block(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", PAGE, re.S)[1]
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 @pytest.fixture

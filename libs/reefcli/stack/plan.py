@@ -106,6 +106,7 @@ def applications(wanted: tuple[str, ...], config: ServeConfig, site: Site) -> tu
                 site.state_dir,
                 model_path=site.model_path,
                 served_as=config.model.served_as,
+                adapters=len(config.all_scenarios) * (config.serving.resident_adapters + 2),  # two more: one staged, one on trial
                 env=env,
             )
         )

@@ -30,13 +30,14 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, env: Mapping[str, str]) -> ProcessSpec:
+def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, adapters: int, env: Mapping[str, str]) -> ProcessSpec:
     """The embedded serving node: loading the model takes some seconds, so it is given minutes."""
     own = {
         "REEF_ENGINE_MODEL_PATH": str(model_path),
         "REEF_ENGINE_SERVED_MODEL_NAME": served_as,
         "REEF_ENGINE_HOST": "127.0.0.1",
         "REEF_ENGINE_PORT": str(port),
+        "REEF_ENGINE_MAX_LORAS": str(adapters),
     }
     return _python(ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0, ready_path="/health")
 
