@@ -102,7 +102,7 @@ def ops_app(health: Health, lifespan: Callable[[Any], AbstractAsyncContextManage
 
 def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
     """Serve until SIGTERM or SIGINT, then let the lifespan drain within `drain_s` seconds. The process ends with 0 then."""
-    signal.signal(signal.SIGTERM, _end)  # uvicorn raises the signal once more after its clean shutdown
+    end_with_0_on_sigterm()
     uvicorn.run(
         app,
         host=host,
@@ -113,6 +113,11 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
         loop="uvloop",
         lifespan="on",
     )
+
+
+def end_with_0_on_sigterm() -> None:
+    """uvicorn raises the signal once more after its clean shutdown; without this the process would seem to have been killed."""
+    signal.signal(signal.SIGTERM, _end)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import structlog
 import uvicorn
 from pydantic import ValidationError
 
+from reefcommon.ops import end_with_0_on_sigterm
 from reefcommon.settings import explain
 from reefcommon.telemetry import set_up
 from services.engine.app import build_app
@@ -33,6 +34,7 @@ def main() -> int:
         build_app(settings, on_crash), host=settings.host, port=settings.port, log_config=None, access_log=False, ws="none"
     )
     server = uvicorn.Server(config)
+    end_with_0_on_sigterm()
     server.run()
     return 1 if crashes or not server.started else 0
 

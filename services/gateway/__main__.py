@@ -9,6 +9,7 @@ import uvicorn
 
 from reefcommon import telemetry
 from reefcommon.errors import BadConfig
+from reefcommon.ops import end_with_0_on_sigterm
 from reefcommon.settings import SystemSettings
 from services.gateway.app import SERVICE, Gateway, build
 from services.gateway.settings import Settings
@@ -69,6 +70,7 @@ def main() -> int:
         loop="uvloop",
         lifespan="on",
     )
+    end_with_0_on_sigterm()
     Server(config, gateway).run()
     return 0
 
