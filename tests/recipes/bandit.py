@@ -91,18 +91,22 @@ def train(recipe: WeightRecipe, model_path: Path, *, steps: int, seed: int, lag:
     trainable = [p for p in model.parameters() if p.requires_grad]
     generator = torch.Generator().manual_seed(seed)
     history: deque[list[torch.Tensor]] = deque(maxlen=lag + 1)
-    curve = []
+    curve: list[float] = []
+    waiting: list[SampleReady] = []
     size = recipe.knobs.batch_size  # type: ignore[attr-defined]
     for step in range(steps):
         history.append([p.detach().clone() for p in trainable])
         behind = len(history) - 1
         order = torch.randint(4, (size // group,), generator=generator).repeat_interleave(group).tolist()
         letters = [list(ANSWERS)[i] for i in order]
-        waiting = _with(trainable, history[0], lambda n=step, b=behind, w=letters: samples(model, w, n - b, n, generator))
-        curve.append(sum(s.score or 0.0 for s in waiting) / len(waiting))
-        batch = recipe.decide(waiting, LoadId("run", step)).batch
-        if batch:
-            learner.step(batch)
+        played = _with(trainable, history[0], lambda n=step, b=behind, w=letters: samples(model, w, n - b, n, generator))
+        curve.append(sum(s.score or 0.0 for s in played) / len(played))
+        waiting += played
+        decision = recipe.decide(waiting, LoadId("run", step))
+        settled = {s.event_id for s in decision.batch} | {s.event_id for s, _, _ in decision.refused}
+        waiting = [s for s in waiting if s.event_id not in settled]
+        if decision.batch:
+            learner.step(decision.batch)
     return curve
 
 

@@ -5,13 +5,14 @@ import pytest
 from reefcommon.recipe import load_recipe
 from tests.recipes.bandit import ALL_LINEAR, tenth, train, write_model
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]
 
 
 def test_grpo_learns_a_bandit(tmp_path):
     knobs = {
         "batch_size": 32,
         "group_size": 8,
+        "max_staleness": 8,
         "policy_lr": 5e-4,
         "entropy_coef": 0.03,
         "lora_r": 64,

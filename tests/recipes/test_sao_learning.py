@@ -5,7 +5,7 @@ import pytest
 from reefcommon.recipe import load_recipe
 from tests.recipes.bandit import ALL_LINEAR, tenth, train, write_model
 
-pytestmark = [pytest.mark.learning, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]
 
 SEEDS = (0, 1, 2)
 
@@ -31,7 +31,7 @@ def curve(model_path, seed, *, steps, lag=0, **knobs):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sao_learns_a_bandit(model_path, seed):
-    rewards = curve(model_path, seed, steps=240, policy_lr=1e-3)
+    rewards = curve(model_path, seed, steps=300, policy_lr=5e-4)
     assert tenth(rewards, 0) <= 0.25
     assert tenth(rewards, -1) >= 0.9
 
@@ -46,4 +46,4 @@ def test_at_a_lag_of_eight_the_mask_decides(model_path, seed):
 
 
 def test_the_same_seed_gives_the_same_curve(model_path):
-    assert curve(model_path, 5, steps=15, policy_lr=1e-3) == curve(model_path, 5, steps=15, policy_lr=1e-3)
+    assert curve(model_path, 5, steps=15, policy_lr=5e-4) == curve(model_path, 5, steps=15, policy_lr=5e-4)
