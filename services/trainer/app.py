@@ -4,18 +4,21 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
-from faststream.kafka import KafkaRouter
+from faststream.kafka import KafkaBroker, KafkaRouter
 from starlette.applications import Starlette
 
 from reefcommon import config, topics
 from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.bus import KafkaPublisher, kafka_broker, route
-from reefcommon.config import RecipeBinding
+from reefcommon.config import ServeConfig
 from reefcommon.errors import BadConfig
+from reefcommon.evaluation import choose
 from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ops import Health, ops_app, run
@@ -35,10 +38,14 @@ log = structlog.get_logger()
 SERVICE = "trainer"
 
 
-def weight_bindings(bound: tuple[RecipeBinding, ...]) -> tuple[Binding, ...]:
+def weight_bindings(served: ServeConfig) -> tuple[Binding, ...]:
     """The bindings of a `serve.yaml` whose recipe evolves weights; the others belong to other services. Raises BadConfig."""
-    loaded = ((binding, load_recipe(binding.recipe, binding.knobs)) for binding in bound)
-    return tuple(Binding(item.scenario, item.recipe, recipe) for item, recipe in loaded if isinstance(recipe, WeightRecipe))
+    loaded = ((binding, load_recipe(binding.recipe, binding.knobs)) for binding in served.reef)
+    return tuple(
+        Binding(item.scenario, item.recipe, recipe, holds_out=choose(served, item.scenario, item.recipe).method == "replay")
+        for item, recipe in loaded
+        if isinstance(recipe, WeightRecipe)
+    )
 
 
 def build(
@@ -85,7 +92,7 @@ def _process(system: SystemSettings, settings: Settings, home: Path) -> Callable
 def application(system: SystemSettings, settings: Settings) -> Starlette:
     """The service with its real adapters. Raises BadConfig where the deployment's file cannot be used."""
     served = config.load(system.config) if system.config else None
-    bindings = weight_bindings(served.reef if served else ())
+    bindings = weight_bindings(served) if served else ()
     home = system.state_dir.resolve() / SERVICE
     ledger = SqliteLedger(home / "ledger.sqlite")
     broker = kafka_broker(system, SERVICE)
@@ -106,28 +113,42 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     health = Health(SERVICE, broker=broker)
     health.facts["bindings"] = lambda: {loop.binding.key: _facts(loop, ledger) for loop in loops}
 
-    @asynccontextmanager
-    async def lifespan(_app: Any) -> AsyncIterator[None]:
-        redis = connect(system.redis_url)
-        await seed(RedisReleaseHeads(redis), bindings, ledger)
-        await broker.start()
-        tasks = [asyncio.create_task(loop.run(), name=loop.binding.key) for loop in loops]
-        health.checks["learning"] = lambda: _check(loops, tasks)
-        log.info("trainer_started", bindings=[binding.key for binding in bindings])
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            for task in tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
-            await broker.stop()
-            await redis.aclose()
-            ledger.close()
-            log.info("trainer_stopped")
+    return ops_app(health, partial(_living, Parts(system, bindings, ledger, broker, loops, health)))
 
-    return ops_app(health, lifespan)
+
+@dataclass(frozen=True)
+class Parts:
+    """What lives as long as the process."""
+
+    system: SystemSettings
+    bindings: tuple[Binding, ...]
+    ledger: SqliteLedger
+    broker: KafkaBroker
+    loops: tuple[Learning, ...]
+    health: Health
+
+
+@asynccontextmanager
+async def _living(parts: Parts, _app: Any) -> AsyncIterator[None]:
+    """Start consuming and learning; on the way out end the loops first, then the broker, then the ledger."""
+    redis = connect(parts.system.redis_url)
+    await seed(RedisReleaseHeads(redis), parts.bindings, parts.ledger)
+    await parts.broker.start()
+    tasks = [asyncio.create_task(loop.run(), name=loop.binding.key) for loop in parts.loops]
+    parts.health.checks["learning"] = lambda: _check(parts.loops, tasks)
+    log.info("trainer_started", bindings=[binding.key for binding in parts.bindings])
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await parts.broker.stop()
+        await redis.aclose()
+        parts.ledger.close()
+        log.info("trainer_stopped")
 
 
 def _facts(loop: Learning, ledger: SqliteLedger) -> dict[str, Any]:

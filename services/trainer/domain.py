@@ -14,6 +14,7 @@ from typing import Literal
 
 from reefcommon import ids
 from reefcommon.artifacts import BASE_CONTENT_ID
+from reefcommon.evaluation import is_held_out
 from reefcommon.events import (
     CandidateProposed,
     Lineage,
@@ -39,6 +40,8 @@ class Binding:
     scenario: str
     dotted: str
     recipe: WeightRecipe
+    holds_out: bool = False
+    """Candidates are judged by replay: the one sample in five that judges them is never trained on."""
 
     @property
     def key(self) -> str:
@@ -133,10 +136,16 @@ def sort_by_use(waiting: Sequence[SampleReady], trained: Collection[str]) -> Usa
 
 def choose(binding: Binding, waiting: Sequence[SampleReady], trained: Collection[str], head: Release) -> Decision:
     """What the recipe makes of the samples that wait, under the release that serves."""
-    usable = sort_by_use(waiting, trained)
+    judges = [s for s in waiting if _judges(binding, s)]
+    usable = sort_by_use([s for s in waiting if not _judges(binding, s)], trained)
     decision = binding.recipe.decide(usable.fresh, ids.LoadId.parse(head.load_id))
     spent = tuple((sample, "already_trained", None) for sample in usable.spent)
-    return Decision(batch=decision.batch, refused=(*spent, *decision.refused))
+    held_out = tuple((sample, "held_out", None) for sample in judges)
+    return Decision(batch=decision.batch, refused=(*held_out, *spent, *decision.refused))
+
+
+def _judges(binding: Binding, sample: SampleReady) -> bool:
+    return binding.holds_out and sample.score is not None and is_held_out(sample.event_id)
 
 
 def open_job(binding: Binding, head: Release, batch: Sequence[SampleReady], start: Start, now: datetime) -> Job:

@@ -139,11 +139,11 @@ class Handlers:
         self.wake(event.scenario)
 
     async def on_publication(self, event: Publication) -> None:
-        """Keep the verdict on a candidate of ours, then the new head."""
+        """Keep the new head, then the verdict on a candidate of ours: a loop that sees the verdict sees the head that it made."""
         if all(binding.scenario != event.scenario for binding in self.bindings):
             return
-        if (judged := verdict_of(event)) is not None:
-            await asyncio.to_thread(self.jobs.judge, *judged)
         if isinstance(event, ReleasePublished):
             await asyncio.to_thread(self.heads.advance, event.release)
+        if (judged := verdict_of(event)) is not None:
+            await asyncio.to_thread(self.jobs.judge, *judged)
         self.wake(event.scenario)

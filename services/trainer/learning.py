@@ -136,7 +136,7 @@ class Learning:
         for sample, reason, lag, at in await asyncio.to_thread(ports.inbox.untold, key):
             await ports.publisher.publish(domain.refused(self.binding, sample, reason, lag, at), topics.TRAINING)
             await asyncio.to_thread(ports.inbox.told, key, [sample.event_id])
-            metrics.REFUSED.labels(key, reason).inc()
+            metrics.REFUSED.labels(key, reason.partition(":")[0]).inc()  # what follows the colon is free text
             log.debug("sample_refused", binding=key, sample=sample.event_id, reason=reason, lag=lag)
 
     # ------------------------------------------------------------------ job -> candidate

@@ -27,7 +27,6 @@ from services.trainer.filesystem import ADAPTER, REPLY
 
 Held = tuple[str | None, str | None, str | None]
 """(state, actor, adopt) that the learner stands at."""
-FRESH: Held = (None, None, None)
 
 
 class Worker:

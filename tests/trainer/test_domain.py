@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from reefcommon.evaluation import is_held_out
 from reefcommon.events import ReleasePublished
 from services.trainer.domain import Binding, Start, choose, open_job, plan_start, sort_by_use, states_to_keep, verdict_of, weights_content
 from tests.recipes.samples import AT, sample
@@ -80,3 +81,14 @@ def test_verdicts_are_read_from_the_release_chain():
 def test_bounded_disk():
     jobs = [job(i, content=f"lora-{i}", verdict="rejected" if i % 2 else "published") for i in range(1, 9)]
     assert states_to_keep(jobs, "lora-2", 2) == {"job-2", "job-6", "job-8"}
+
+
+def test_where_candidates_are_judged_by_replay_the_judges_are_never_trained_on():
+    judging = replace(BINDING, holds_out=True)
+    waiting = [sample(number) for number in range(40)]
+    decision = choose(judging, waiting, set(), release(5))
+    apart = {s.event_id for s, why, _ in decision.refused if why == "held_out"}
+    assert apart == {s.event_id for s in waiting if is_held_out(s.event_id)}
+    assert apart
+    assert apart.isdisjoint(s.event_id for s in decision.batch)
+    assert not [why for _, why, _ in choose(BINDING, waiting, set(), release(5)).refused if why == "held_out"]
