@@ -64,16 +64,16 @@ async def send(kafka: str, *sent: tuple[Event, topics.Topic]) -> None:
 
 
 async def read(kafka: str, scenario: str, topic: topics.Topic, adapter: TypeAdapter, wanted: int) -> list:
-    """The first `wanted` events of this scenario."""
-    found = []
+    """The first `wanted` events of this scenario; the same id again is a repeat."""
+    found: dict[str, Event] = {}
     async with AIOKafkaConsumer(topic.name, bootstrap_servers=kafka, auto_offset_reset="earliest") as consumer, asyncio.timeout(120):
         async for record in consumer:
             event = adapter.validate_json(record.value)
             if event.scenario == scenario:
-                found.append(event)
+                found.setdefault(event.event_id, event)
                 if len(found) == wanted:
-                    return found
-    return found
+                    break
+    return list(found.values())
 
 
 async def test_samples_become_a_candidate_across_a_kill(tmp_path, kafka_bootstrap, redis_url):
