@@ -20,6 +20,7 @@ from services.gateway.control import control_app
 from services.gateway.domain.access import Access
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
+from services.gateway.durable import DurableLog
 from services.gateway.edge import Edge
 from services.gateway.engines import AiohttpEngines
 from services.gateway.experience import ExperienceReads
@@ -34,6 +35,7 @@ from services.gateway.repeats import Repeats
 from services.gateway.routes import Desk
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
+from services.gateway.spool import Spool
 from services.gateway.status import SystemStatus
 from services.gateway.tracing import Spans
 
@@ -113,21 +115,22 @@ def assemble(
 
 def adapters(system: SystemSettings, settings: Settings) -> Adapters:
     """The real outside systems; nothing is connected yet."""
-    log = KafkaRecordLog(
+    broker = KafkaRecordLog(
         system.kafka_bootstrap,
         idempotence=system.kafka_idempotence,
         linger_ms=settings.linger_ms,
         ack_timeout_s=settings.ack_timeout_s,
     )
+    spool = Spool(system.state_dir / SERVICE / "spool", budget_bytes=settings.spool_budget_bytes)
     return Adapters(
-        log=log,
+        log=DurableLog(broker, spool, ready_bytes=settings.spool_ready_bytes, ready_age_s=settings.spool_ready_age_s),
         engines=AiohttpEngines(
             system.engines,
             api_key=system.engine_api_key,
             connect_timeout_s=settings.connect_timeout_s,
             read_timeout_s=settings.read_timeout_s,
         ),
-        tail=ReleaseTail(system.kafka_bootstrap, log),
+        tail=ReleaseTail(system.kafka_bootstrap, broker),
         ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),
         reads=ExperienceReads(system.experience_url),
         heads_client=connect(system.redis_url),

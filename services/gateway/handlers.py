@@ -29,7 +29,7 @@ from reefcommon.events import (
 )
 from reefcommon.ids import new_report_id, shard_in, shard_of, time_ordered_hex
 from reefcommon.releases import ReleaseHeads
-from services.gateway.domain.errors import ApiError, not_durable
+from services.gateway.domain.errors import ApiError, command_not_sent, no_room, not_durable
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import Entry
 from services.gateway.domain.recent import Recent
@@ -65,7 +65,10 @@ class RecordLog(Protocol):
         """Returns once the event is durable. Raises NotDurable."""
 
     async def failure(self) -> str | None:
-        """What keeps it from taking events now."""
+        """What keeps it from taking events, or will before long."""
+
+    def refusal(self) -> str | None:
+        """Why no new work may begin: its event would find no place. None, at no cost, where there is room."""
 
 
 class BodyStore(Protocol):
@@ -159,6 +162,8 @@ class Handlers:
 
     async def on_report(self, report: Report, scenario: str, traceparent: str) -> str:
         """Keep one report; returns its id once it is durable. Raises ApiError."""
+        if self.log.refusal() is not None:
+            raise no_room()
         await self._check_references(report, scenario)
         shard = await self._shard_of_report(report, scenario)
         report_id = report.key or new_report_id(shard)
@@ -232,7 +237,7 @@ class Handlers:
         try:
             return await self.commands.submit(command, timeout_s=self.command_timeout_s)
         except NotDurable:
-            raise not_durable() from None
+            raise command_not_sent(command.event_id) from None
         except TimeoutError:
             raise ApiError(
                 504,

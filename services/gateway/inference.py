@@ -8,6 +8,7 @@ the client leaves         -> the engine's connection is cut, the record is `abor
 the engine refuses        -> its answer is relayed, the record is `failed`
 the engine breaks off     -> an error event, no [DONE], the record is `upstream_incomplete`
 the log does not confirm  -> 503 (a stream: an error event, no [DONE])
+the log has no room       -> 503 before the engine is asked
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from services.gateway import metrics
 from services.gateway.domain import sse
 from services.gateway.domain.answer import Captured, take
 from services.gateway.domain.assembly import Assembly
-from services.gateway.domain.errors import ApiError, not_durable
+from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import INLINE_EVENT_BYTES, Ending, body_of, event_of
@@ -79,6 +80,8 @@ class Inference:
             self.spans.end(span, x, ending)
 
     async def _answer(self, x: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> Ending:
+        if x.capture and self.log.refusal() is not None:
+            raise no_room()
         p = Progress()
         metrics.IN_FLIGHT.inc()
         try:

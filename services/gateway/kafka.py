@@ -4,15 +4,18 @@ The producer is used directly: a publish through FastStream costs more than the 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.producer.message_accumulator import BatchBuilder
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
+from services.gateway.domain.segment import Spooled
 from services.gateway.handlers import Command, News, NotDurable, command_of
 
 log = structlog.get_logger()
@@ -21,10 +24,24 @@ _FOLLOWED = (topics.RELEASES, topics.TRAINING)
 _HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
 OnEvent = Callable[[Event], Awaitable[None]]
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
+MAX_BATCH_BYTES = 512 * 1024
+REQUEST_TIMEOUT_MS = 5_000  # a request without an answer is given up then, and with it what waits in the producer's queue
+CONNECT_TIMEOUT_S = 2.0
+CONNECTS_BEFORE_ANEW = 5
+LOOK_AFTER_S = 0.25
+_TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+_HEADERS: list[tuple[str, bytes]] = [("content-type", b"application/json")]
+
+
+class EventRefused(NotDurable):
+    """The broker will never take this event."""
 
 
 class KafkaRecordLog:
-    """RecordLog on Kafka, `acks=all`."""
+    """The broker, `acks=all`. One producer for events as they come and for those that waited: a partition's order is that of its queue.
+
+    `away`: why it is not asked now; set by `let_go`, taken back by `connect`.
+    """
 
     def __init__(self, bootstrap: str, *, idempotence: bool, linger_ms: int, ack_timeout_s: float) -> None:
         self._bootstrap = bootstrap
@@ -32,61 +49,157 @@ class KafkaRecordLog:
         self._linger_ms = linger_ms
         self._ack_timeout_s = ack_timeout_s
         self._producer: AIOKafkaProducer | None = None
-        self._unacknowledged: str | None = None
-        self.waiting = 0
+        self._partitioner = DefaultPartitioner()
+        self._bounds: dict[asyncio.Timeout, float] = {}
+        self._failed_connects = 0
+        self.away: str | None = f"the broker at {bootstrap} was not reached yet"
 
-    async def start(self) -> None:
-        """Connect. Raises KafkaError."""
+    @property
+    def waiting(self) -> int:
+        """Events that are not acknowledged yet."""
+        return len(self._bounds)
+
+    async def connect(self) -> None:
+        """Returns once the broker answers. Raises NotDurable."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if self._producer is None:
+                    await self._start()
+                else:
+                    await self._producer.client.fetch_all_metadata()
+        except (KafkaError, TimeoutError, OSError) as error:
+            self._failed_connects += 1
+            if self._failed_connects % CONNECTS_BEFORE_ANEW == 0:
+                await self.stop()  # its addresses may be out of date: the next one asks the bootstrap hosts again
+            raise NotDurable(f"the broker at {self._bootstrap} does not answer: {error!r}") from error
+        self._failed_connects = 0
+        self.away = None
+
+    async def _start(self) -> None:
         producer = AIOKafkaProducer(
             bootstrap_servers=self._bootstrap,
             client_id="reef-gateway",
             acks="all",
             enable_idempotence=self._idempotence,
             linger_ms=self._linger_ms,
+            max_batch_size=MAX_BATCH_BYTES,
             max_request_size=MAX_REQUEST_BYTES,
-            request_timeout_ms=max(int(self._ack_timeout_s * 1000), 1000),
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         try:
             await producer.start()
-        except KafkaError:
+        except BaseException:
             await producer.stop()
             raise
         self._producer = producer
 
     async def stop(self) -> None:
-        """Send what is left, then close."""
-        if self._producer is not None:
-            await self._producer.stop()
+        """Send what is left, for as long as a request may take, then close."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()
 
     async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
         """Send one event and wait for all replicas."""
-        assert self._producer is not None
-        headers = [("content-type", b"application/json")]
-        if traceparent:
-            headers.append(("traceparent", traceparent.encode()))
-        self.waiting += 1
+        if self._producer is None or self.away is not None:
+            raise NotDurable(self.away or "the producer is stopped")
+        bound = asyncio.timeout(self._ack_timeout_s)
+        try:
+            async with bound:
+                self._bounds[bound] = asyncio.get_running_loop().time()
+                await (await self._producer.send(topic, event, key=shard.encode(), headers=headers_of(traceparent)))
+        except _TOO_LARGE as error:
+            raise EventRefused(f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}: {error!r}") from error
+        except (KafkaError, TimeoutError) as error:
+            raise NotDurable(self.away or f"the broker at {self._bootstrap} did not acknowledge an event: {error!r}") from error
+        finally:
+            self._bounds.pop(bound, None)
+
+    def let_go(self, reason: str) -> None:
+        """The broker is away: whatever waits for it stops waiting."""
+        self.away = reason
+        now = asyncio.get_running_loop().time()
+        for bound in self._bounds:
+            if not bound.expired():
+                bound.reschedule(now)
+
+    async def gone(self) -> str | None:
+        """Whether an event has been waiting unusually long and nothing listens at the broker's addresses: why wait any longer."""
+        oldest = next(iter(self._bounds.values()), None)
+        if oldest is None or asyncio.get_running_loop().time() - oldest < LOOK_AFTER_S or await anyone_listens(self._bootstrap):
+            return None
+        return f"nothing listens at {self._bootstrap}"
+
+    async def send(self, records: Sequence[Spooled]) -> int:
+        """Send events in order, one batch a partition, and wait for all replicas. Returns how many of them: a batch may be full before.
+
+        Raises:
+            EventRefused: one of them will never be taken; alone in `records`, it is that one.
+            NotDurable: any of them may be in the log, or not.
+        """
+        if self._producer is None:
+            raise NotDurable("the producer is stopped")
         try:
             async with asyncio.timeout(self._ack_timeout_s):
-                await (await self._producer.send(topic, event, key=shard.encode(), headers=headers))
+                batches, count = await self._batches(self._producer, records)
+                sent = [await self._producer.send_batch(batch, at.topic, partition=at.partition) for at, batch in batches.items()]
+                await asyncio.gather(*sent)
+        except _TOO_LARGE as error:
+            raise EventRefused(repr(error)) from error
         except (KafkaError, TimeoutError) as error:
-            self._unacknowledged = f"the broker at {self._bootstrap} did not acknowledge an event: {error!r}"
-            raise NotDurable(self._unacknowledged) from error
-        finally:
-            self.waiting -= 1
-        self._unacknowledged = None
+            raise NotDurable(f"the broker at {self._bootstrap} did not acknowledge events that wait: {error!r}") from error
+        return count
 
-    async def failure(self) -> str | None:
-        """None where the broker answers a request for metadata, and the last event was acknowledged."""
-        assert self._producer is not None
+    async def _batches(self, producer: AIOKafkaProducer, records: Sequence[Spooled]) -> tuple[dict[TopicPartition, BatchBuilder], int]:
+        batches: dict[TopicPartition, BatchBuilder] = {}
+        for count, record in enumerate(records):
+            key = record.shard.encode()
+            partitions = sorted(await producer.partitions_for(record.topic))
+            at = TopicPartition(record.topic, self._partitioner(key, partitions, partitions))
+            batch = batches.get(at)
+            if batch is None:
+                batch = batches[at] = producer.create_batch()
+            headers = headers_of(record.traceparent)
+            if batch.append(timestamp=int(record.at * 1000), key=key, value=record.event, headers=headers) is None:
+                return batches, count
+        for batch in batches.values():
+            batch.close()
+        return batches, len(records)
+
+    async def missing_topics(self) -> str | None:
+        """Which topics the broker has not, as a sentence. Raises NotDurable where it does not answer."""
+        if self._producer is None:
+            raise NotDurable(self.away or "the producer is stopped")
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 found = await self._producer.client.fetch_all_metadata()
         except (KafkaError, TimeoutError) as error:
-            return f"the broker at {self._bootstrap} does not answer: {error!r}"
+            raise NotDurable(f"the broker at {self._bootstrap} does not answer: {error!r}") from error
         missing = [topic.name for topic in topics.ALL if topic.name not in found.topics()]
         if missing:
             return f"topics are missing on {self._bootstrap}: {', '.join(missing)}; `reef serve` creates them at its start"
-        return self._unacknowledged
+        return None
+
+
+def headers_of(traceparent: str) -> list[tuple[str, bytes]]:
+    """The headers of every event."""
+    return [*_HEADERS, ("traceparent", traceparent.encode())] if traceparent else _HEADERS
+
+
+async def anyone_listens(bootstrap: str) -> bool:
+    """Whether one of the addresses takes a connection, or at least does not refuse it at once."""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            async with asyncio.timeout(LOOK_AFTER_S):
+                _, writer = await asyncio.open_connection(host, int(port))
+        except TimeoutError:
+            return True
+        except OSError:
+            continue
+        writer.close()
+        return True
+    return False
 
 
 class ReleaseTail:
@@ -103,6 +216,8 @@ class ReleaseTail:
 
     async def submit(self, command: Command, *, timeout_s: float) -> News:
         """Send a command and wait for the release event that names it."""
+        if self._log.away is not None:
+            raise NotDurable(self._log.away)
         future: asyncio.Future[News] = asyncio.get_running_loop().create_future()
         self._waiting[command.event_id] = future
         try:

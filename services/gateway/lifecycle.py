@@ -7,30 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from aiokafka.errors import KafkaError
 from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
 from reefcommon.ops import Health
 from services.gateway import metrics
+from services.gateway.durable import DurableLog
 from services.gateway.edge import Edge
 from services.gateway.engines import AiohttpEngines
 from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
-from services.gateway.kafka import KafkaRecordLog, ReleaseTail
+from services.gateway.kafka import ReleaseTail
 from services.gateway.redis import RedisLedger
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
 
 log = structlog.get_logger()
 
+BROKER_WITHIN_S = 2.0  # at the start and at the end the broker is waited for this long; what it has not taken by then is on disk
+
 
 @dataclass(frozen=True)
 class Adapters:
     """The outside systems of a running gateway."""
 
-    log: KafkaRecordLog
+    log: DurableLog
     engines: AiohttpEngines
     tail: ReleaseTail
     ledger: RedisLedger
@@ -53,14 +55,19 @@ class Lifecycle:
     async def span(self, _app: Any) -> AsyncIterator[None]:
         """FastAPI's lifespan."""
         self._describe()
-        await self._connect()
+        outside = self.outside
+        await outside.log.spool.open()
+        tasks = [asyncio.create_task(outside.log.run()), asyncio.create_task(outside.log.watch())]
+        await outside.engines.start()
+        await outside.reads.start()
         await self.scenarios.snapshot()
-        await self.outside.engines.look()
-        tasks = [
-            asyncio.create_task(self.outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s)),
-            asyncio.create_task(self.outside.engines.watch()),
+        await outside.engines.look()
+        await outside.log.back(BROKER_WITHIN_S)
+        tasks += [
+            asyncio.create_task(outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s)),
+            asyncio.create_task(outside.engines.watch()),
         ]
-        log.info("gateway_started", engines=len(self.outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
+        log.info("gateway_started", engines=len(outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
         try:
             yield
         finally:
@@ -69,7 +76,7 @@ class Lifecycle:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._close()
-            log.info("gateway_stopped", unacknowledged=self.outside.log.waiting)
+            log.info("gateway_stopped", unacknowledged=outside.log.broker.waiting, spooled=outside.log.spool.records)
 
     async def _on_news(self, event: Event) -> None:
         if isinstance(event, ReleasePublished):
@@ -77,40 +84,36 @@ class Lifecycle:
         if not isinstance(event, ServingSynced):
             self.fanout.tell(event)
 
-    async def _connect(self) -> None:
-        while True:
-            try:
-                await self.outside.log.start()
-                break
-            except KafkaError as error:
-                log.warning("broker_unavailable", reason=repr(error)[:300])
-                await asyncio.sleep(0.5)
-        await self.outside.engines.start()
-        await self.outside.reads.start()
-
     async def _drain(self) -> None:
-        """What uvicorn left: keyed exchanges that go on without their clients, and records of those that were cut off."""
+        """What uvicorn left: keyed exchanges that go on without their clients, records of those that were cut off, and the spool."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + self.settings.drain_s
         try:
-            async with asyncio.timeout(self.settings.drain_s):
+            async with asyncio.timeout_at(deadline):
                 await self.edge.repeats.drain()
                 await asyncio.gather(*self.edge.inference.leftovers, return_exceptions=True)
         except TimeoutError:
             log.warning("drain_deadline_passed", exchanges=self.edge.repeats.running, records=len(self.edge.inference.leftovers))
+        if not self.outside.log.direct:
+            await self.outside.log.back(min(BROKER_WITHIN_S, max(0.0, deadline - now())))
 
     async def _close(self) -> None:
-        await self.outside.log.stop()
+        await self.outside.log.broker.stop()
+        await self.outside.log.spool.close()
         await self.outside.engines.stop()
         await self.outside.reads.stop()
         await self.outside.ledger.stop()
         await self.outside.heads_client.aclose()
 
     def _describe(self) -> None:
+        self.outside.log.show()
         metrics.BODY_BYTES.set_function(lambda: self.edge.held_bytes)
-        self.health.checks.update({"broker": self.outside.log.failure, "heads": self._heads, "engines": self.outside.engines.failure})
+        self.health.checks.update({"log": self.outside.log.failure, "heads": self._heads, "engines": self.outside.engines.failure})
         self.health.facts.update(
             {
                 "in_flight_body_bytes": lambda: self.edge.held_bytes,
-                "events_waiting_for_acknowledgement": lambda: self.outside.log.waiting,
+                "events_waiting_for_acknowledgement": lambda: self.outside.log.broker.waiting,
+                "log": self.outside.log.describe,
                 "engines": self.outside.engines.rows,
                 "following_releases": self.outside.tail.listening.is_set,
             }

@@ -20,6 +20,15 @@ FIRST_TOKEN = Histogram("reef_gateway_first_token_seconds", "from the request to
 REPEATS = Counter("reef_gateway_repeats_total", "requests answered from an earlier one with the same key")
 ENGINE_ERRORS = Counter("reef_gateway_engine_errors_total", "calls to a serving node that broke", ["engine", "kind"])
 
+SPOOL_RECORDS = Gauge("reef_gateway_spool_records", "events on this gateway's disk that wait for the broker")
+SPOOL_BYTES = Gauge("reef_gateway_spool_bytes", "disk that the spool uses")
+SPOOL_AGE = Gauge("reef_gateway_spool_oldest_seconds", "how long the oldest event has been waiting for the broker")
+SPOOL_APPENDED = Counter("reef_gateway_spool_appended_total", "events put on this gateway's disk")
+SPOOL_RELAYED = Counter("reef_gateway_spool_relayed_total", "events taken from the disk that the broker acknowledged")
+SPOOL_DAMAGED = Counter("reef_gateway_spool_damaged_total", "damaged places found in the spool at the start")
+SPOOL_QUARANTINED = Counter("reef_gateway_spool_quarantined_total", "events or damaged bytes put aside, for a person to look at")
+SPOOL_SYNC = Histogram("reef_gateway_spool_sync_seconds", "one sync of the spool, shared by all events that wait", buckets=_SHORT)
+
 
 @lru_cache(maxsize=1024)
 def requests(route: str, status: int) -> Counter:

@@ -25,7 +25,10 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
 
     memory_budget_bytes: int = Field(512 * 1024 * 1024, ge=1024, description="request bodies held at once; past it new ones get 503")
-    ack_timeout_s: float = Field(10.0, gt=0, description="longest wait for the broker's acknowledgement")
+    ack_timeout_s: float = Field(2.0, gt=0, description="longest wait for the broker's acknowledgement; then the event goes to the spool")
+    spool_budget_bytes: int = Field(1024**3, ge=64 * 1024, description="disk for events while the broker is away; past 7/8 of it 503")
+    spool_ready_bytes: int = Field(512 * 1024**2, ge=0, description="spool size past which /readyz fails")
+    spool_ready_age_s: float = Field(600.0, gt=0, description="age of the oldest event in the spool past which /readyz fails")
     linger_ms: int = Field(1, ge=0, description="how long an event waits for others to be sent with it")
     connect_timeout_s: float = Field(2.0, gt=0)
     read_timeout_s: float = Field(600.0, gt=0, description="longest silence of a serving node")

@@ -18,10 +18,11 @@ from services.gateway.handlers import Command, News, NotDurable
 
 @dataclass
 class MemoryLog:
-    """RecordLog that keeps what it is given. `gate` holds acknowledgements back; `broken` refuses them."""
+    """RecordLog that keeps what it is given. `gate` holds acknowledgements back; `broken` refuses them; `full` has no room."""
 
     appended: list[tuple[str, bytes, str]] = field(default_factory=list)
     broken: bool = False
+    full: bool = False
     gate: asyncio.Event | None = None
 
     async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
@@ -33,6 +34,9 @@ class MemoryLog:
 
     async def failure(self) -> str | None:
         return "broken, as asked" if self.broken else None
+
+    def refusal(self) -> str | None:
+        return "full, as asked" if self.full else None
 
     @property
     def records(self) -> list[InferenceRecorded]:

@@ -49,13 +49,12 @@ async def gateway(
 
 async def all_of(kafka_bootstrap: str, topic: topics.Topic) -> list[tuple[int, bytes, bytes]]:
     """(partition, key, value) of everything in a topic."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=kafka_bootstrap, group_id=None, enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka_bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest")
     await consumer.start()
     try:
         partitions = [TopicPartition(topic.name, n) for n in range(topic.partitions)]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
-        await consumer.seek_to_beginning(*partitions)
         rows = []
         while any([await consumer.position(p) < ends[p] for p in partitions]):
             for p, records in (await consumer.getmany(timeout_ms=200)).items():

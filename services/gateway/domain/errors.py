@@ -54,3 +54,24 @@ def not_durable() -> ApiError:
         code="not_durable",
         retry_after_s=2,
     )
+
+
+def no_room() -> ApiError:
+    """503: the broker is away and the gateway's own disk has no room for another event."""
+    return ApiError(
+        503,
+        "Nothing more can be recorded until the broker is back, so nothing was done. Try again later; "
+        "the operator finds the reason under /readyz.",
+        code="spool_full",
+        retry_after_s=5,
+    )
+
+
+def command_not_sent(command_id: str) -> ApiError:
+    """503: commands need the broker; unlike exchanges and reports they do not wait on the gateway's disk."""
+    return ApiError(
+        503,
+        f"The broker did not acknowledge the command {command_id}. Try again when it is back; /readyz and /reef/status say whether it is.",
+        code="broker_unavailable",
+        retry_after_s=5,
+    )
