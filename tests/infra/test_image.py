@@ -48,7 +48,7 @@ def test_bases_are_pinned_and_one(file):
 def test_what_runs_is_not_root_and_carries_no_build():
     found = stages(SERVICE)
     assert found["base"][1][-1] == "USER 10001"
-    for target in ("service", "learn"):
+    for target in ("service", "embedded", "learn"):
         start, lines = found[target]
         assert start == "base"
         assert lines == [f"COPY --from={target}-environment /opt/reef /opt/reef"]
