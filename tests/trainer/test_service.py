@@ -27,6 +27,9 @@ reef:
   scenario: {scenario}
   batch_size: 2
 model: tiny
+evaluation:
+  tasks: [hello]
+  score: recipes.sao.examples.hello.tasks:score
 """
 
 
