@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reefcommon.errors import Unavailable
 from services.gateway import metrics
 from services.gateway.domain import report as reports
+from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Api
 from services.gateway.handlers import Handlers
@@ -102,7 +103,6 @@ class Edge:
         headers = dict(raw_headers)
         grant = self.intake.grant(headers)
         raw = await self._body(scope, headers, receive)
-        self.held_bytes += len(raw)
         try:
             x = await self.intake.exchange(INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant)
             if x.keyed:
@@ -116,42 +116,60 @@ class Edge:
         headers = dict(scope["headers"])
         grant = self.intake.grant(headers)
         raw = await self._body(scope, headers, receive)
-        scenario = scenario_of(headers)
-        grant.check("report", scenario)
-        report = reports.parse(raw)
-        if self.handlers.table.head(scenario) is None and scenario != "default":
-            raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
-        report_id = await self.handlers.on_report(report, scenario, traceparent_of(headers))
+        try:
+            report_id, scenario = await self._accept(raw, headers, grant)
+        finally:
+            self.held_bytes -= len(raw)
         metrics.REPORTS.inc()
         body = orjson.dumps({"agent_record_id": report_id, "scenario": scenario, "request_type": "report"})
         await out.start(202, [_JSON, (b"content-length", b"%d" % len(body)), (b"x-reef-agent-record-id", report_id.encode())])
         await out.write(body, more=False)
 
+    async def _accept(self, raw: bytes, headers: dict[bytes, bytes], grant: Grant) -> tuple[str, str]:
+        scenario = scenario_of(headers)
+        grant.check("report", scenario)
+        report = reports.parse(raw)
+        if self.handlers.table.head(scenario) is None and scenario != "default":
+            raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
+        return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
+
     async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole request body. Raises ApiError: 405, 413, or 503 where too much is held already."""
+        """The whole request body, counted in `held_bytes` as it comes: whoever gets it counts it out. Raises ApiError: 405, 413, 503."""
         if scope["method"] != "POST":
             raise ApiError(405, f"{scope['path']} takes POST.", code="method_not_allowed")
-        if self.held_bytes > self.memory_budget_bytes:
-            raise ApiError(503, "Too many large requests are under way; try again in a moment.", code="memory_budget", retry_after_s=1)
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.max_body_bytes:
+        declared = int(length) if length.isdigit() else 0
+        if declared > self.max_body_bytes:
             raise self._too_large()
+        if self.held_bytes + declared > self.memory_budget_bytes:
+            raise _too_much_held()
         parts = []
         size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > self.max_body_bytes:
-                raise self._too_large()
-            parts.append(part)
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                self.held_bytes += len(part)
+                if size > self.max_body_bytes:
+                    raise self._too_large()
+                if self.held_bytes > self.memory_budget_bytes:
+                    raise _too_much_held()
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
+        except BaseException:
+            self.held_bytes -= size
+            raise
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body has more than {self.max_body_bytes} bytes.", code="body_too_large")
+
+
+def _too_much_held() -> ApiError:
+    return ApiError(503, "Too many large requests are under way; try again in a moment.", code="memory_budget", retry_after_s=1)
 
 
 async def refuse(out: AsgiOutlet, error: ApiError) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from io import BytesIO
 from typing import Any
 
 import aiohttp
@@ -27,6 +28,7 @@ _DROPPED = frozenset(
 )  # fmt: skip
 KEEP_ALIVE_S = 4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
 DRAIN_S = 0.5
+LARGE_BODY_BYTES = 1024 * 1024
 
 
 class AiohttpAnswer:
@@ -138,7 +140,9 @@ class AiohttpEngines:
             headers["traceparent"] = x.traceparent
         node.in_flight += 1
         try:
-            response = await self._session.post(self._urls[node.url, x.path], data=x.upstream, headers=headers, allow_redirects=False)
+            # a large body goes out in pieces: in one it would hold up everything else
+            data = BytesIO(x.upstream) if len(x.upstream) > LARGE_BODY_BYTES else x.upstream
+            response = await self._session.post(self._urls[node.url, x.path], data=data, headers=headers, allow_redirects=False)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             node.in_flight -= 1
             node.failed(time.monotonic())

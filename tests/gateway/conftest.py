@@ -90,7 +90,9 @@ async def bench_of(
     engine = stub or StubEngine()
     async with serving(engine.app) as engine_url:
         system = SystemSettings(engine_urls=real_engine or engine_url, model_name="reef")
-        engines = AiohttpEngines(system.engines, connect_timeout_s=1.0, read_timeout_s=settings.pop("silence_s", 5.0))
+        engines = AiohttpEngines(
+            system.engines, connect_timeout_s=settings.pop("connect_s", 1.0), read_timeout_s=settings.pop("silence_s", 5.0)
+        )
         log, heads, reads, commands = MemoryLog(), MemoryHeads(), MemoryReads(), MemoryCommands()
         bodies, ledger = MemoryBodies(), ledger or MemoryLedger()
         for scenario, adapter in {"default": None, **{name: name for name in FAULTS}}.items():

@@ -78,7 +78,7 @@ async def test_everything_answered_before_sigterm_is_in_the_log(kafka_bootstrap:
 
 async def until_ready(http: httpx.AsyncClient) -> None:
     """Wait for `/readyz`."""
-    for _ in range(400):
+    for _ in range(1200):
         try:
             if (await http.get("/readyz")).status_code == 200:
                 return
