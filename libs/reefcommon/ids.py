@@ -53,13 +53,13 @@ def new_report_id(shard: str) -> str:
 
 def shard_in(receipt: str) -> str | None:
     """The shard that a receipt made by Reef ends in; None for a receipt that a client chose."""
-    match = _OWN_RECORD.match(receipt)
+    match = _OWN_RECORD.fullmatch(receipt)
     return match.group(1) if match else None
 
 
 def is_receipt(value: object) -> bool:
     """Whether `value` has the form of a receipt (one of ours, or one that a client may choose)."""
-    return isinstance(value, str) and RECORD_PATTERN.match(value) is not None
+    return isinstance(value, str) and RECORD_PATTERN.fullmatch(value) is not None
 
 
 def sample_id(report_id: str, record_ids: tuple[str, ...]) -> str:

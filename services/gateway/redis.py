@@ -1,6 +1,6 @@
 """Idempotency keys in Redis: `reef:key:<receipt>` holds an entry, SET NX decides who does the work."""
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from reefcommon.errors import Unavailable
@@ -11,7 +11,9 @@ class RedisLedger:
     """Ledger on Redis or Valkey."""
 
     def __init__(self, url: str, *, ttl_s: int) -> None:
-        self._redis = Redis.from_url(url, decode_responses=False, socket_timeout=5, socket_connect_timeout=2)
+        # Blocking: a report may name a thousand receipts at once, and waits for a connection where all are taken.
+        pool = BlockingConnectionPool.from_url(url, max_connections=64, timeout=5, socket_timeout=5, socket_connect_timeout=2)
+        self._redis = Redis.from_pool(pool)
         self._ttl_s = ttl_s
 
     async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:

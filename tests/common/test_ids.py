@@ -1,5 +1,6 @@
 """Identities: order, shape, and that the same inputs always give the same id."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,12 @@ def test_receipts_sort_by_time_and_end_in_their_shard():
 def test_a_client_chosen_receipt_has_no_shard():
     assert ids.shard_in("my-own-id") is None
     assert ids.is_receipt("my-own-id")
+
+
+@pytest.mark.parametrize("receipt", ["my-own-id\n", "rec-" + "0" * 32 + "-abcd\n"])
+def test_a_receipt_ends_before_a_line_break(receipt):
+    assert not ids.is_receipt(receipt)
+    assert ids.shard_in(receipt) is None
 
 
 @given(st.one_of(st.none(), st.integers(), st.text(alphabet=" \n/\x00é", min_size=1), st.just(""), st.just("x" * 129)))

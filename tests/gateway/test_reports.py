@@ -79,6 +79,8 @@ async def test_the_same_report_again(bench: Bench) -> None:
         ({"score": 1, "references": ["a"], "metadata": []}, "metadata"),
         ({"score": 1, "references": ["a"], "agent_record_id": "no good"}, "agent_record_id"),
         ({"score": 1, "references": ["a"], "agent_record_id": "rec-" + "0" * 32 + "-abcd"}, "agent_record_id"),
+        ({"score": 1, "references": ["a"], "agent_record_id": "mine\n"}, "agent_record_id"),
+        ({"score": 1, "references": ["a\n"]}, "references[0]"),
         ({"references": ["a"]}, "score"),
         ({"score": 1, "references": ["a"], "scor": 2}, "scor"),
     ],
@@ -96,3 +98,20 @@ async def test_a_report_on_a_client_chosen_receipt(bench: Bench) -> None:
     await bench.chat(headers={"x-reef-agent-record-id": "mine-1"})
     assert (await bench.report(score=0.5, references=["mine-1"])).status_code == 202
     assert bench.log.appended[0][2] == bench.log.appended[1][2]
+
+
+@pytest.mark.parametrize("levels", [130, 250, 900])
+@pytest.mark.parametrize("field", ["feedback", "metadata"])
+async def test_a_report_that_nobody_could_read(bench: Bench, field: str, levels: int) -> None:
+    """Nested deeper than readers of the event go: refused at once, not dead-lettered after its 202."""
+    deep = f'{{"a": {"[" * levels}{"]" * levels}}}'
+    answer = await bench.http.post("/reef/report", content=f'{{"score": 1, "references": ["a"], "{field}": {deep}}}')
+    assert answer.status_code == 400
+    assert bench.log.reports == []
+
+
+async def test_a_report_too_large_for_its_event(bench: Bench) -> None:
+    """413, not a 503 that asks for another try."""
+    answer = await bench.report(score=1, feedback="x" * 1_000_000, references=["a"])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
+    assert bench.log.reports == []

@@ -97,9 +97,14 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
         _check_messages(body.get("messages"))
     elif api == "completions" and "prompt" in body and not isinstance(body["prompt"], (str, list)):
         raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
+    check_depth(raw, body)
+    return body
+
+
+def check_depth(raw: bytes, body: object) -> None:
+    """Refuse what readers of the event could not read. Raises ApiError."""
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
         raise invalid(None, f"The request body is nested more than {MAX_DEPTH} levels deep.")
-    return body
 
 
 def _check_messages(messages: object) -> None:

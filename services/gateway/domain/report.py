@@ -9,8 +9,10 @@ import orjson
 
 from reefcommon.ids import SCENARIO_PATTERN, digest, is_receipt, shard_in
 from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.domain.exchange import check_depth
 
 MAX_REFERENCES = 1000
+MAX_REPORT_BYTES = 900 * 1024  # a report travels in its event, and Kafka's default limit for a message is 1 MiB
 _FIELDS = frozenset({"score", "feedback", "references", "metadata", "agent_record_id", "scenario"})
 
 
@@ -33,8 +35,10 @@ def parse(raw: bytes) -> Report:
     """Read a report.
 
     Raises:
-        ApiError: 400, with the field that is wrong.
+        ApiError: 400, with the field that is wrong; 413.
     """
+    if len(raw) > MAX_REPORT_BYTES:
+        raise ApiError(413, f"A report has at most {MAX_REPORT_BYTES} bytes.", code="body_too_large")
     body = _object(raw)
     unknown = sorted(set(body) - _FIELDS)
     if unknown:
@@ -75,6 +79,7 @@ def _object(raw: bytes) -> dict[str, Any]:
         raise invalid(None, f"The request body is not valid JSON: {error}.") from None
     if not isinstance(body, dict):
         raise invalid(None, "A report must be a JSON object.")
+    check_depth(raw, body)
     return body
 
 
@@ -147,7 +152,7 @@ def check_scenario(name: str) -> str:
     """
     import re
 
-    if not re.match(SCENARIO_PATTERN, name):
+    if not re.fullmatch(SCENARIO_PATTERN, name):
         raise ApiError(
             400, f"{name[:80]!r} cannot be a scenario's name: it must match {SCENARIO_PATTERN}.", code="invalid_scenario", param="scenario"
         )
