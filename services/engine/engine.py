@@ -73,6 +73,16 @@ class Engine:
         self.weights = weights
         self._seeds = random.Random(settings.seed)
 
+    def encode(self, text: str, field: str) -> list[int]:
+        """Ids of a prompt. Raises `InvalidRequestError` for one that cannot fit, before much time is spent on a huge one."""
+        limit = self.settings.max_model_len
+        if len(text) > limit * self.tokenizer.longest_token:
+            raise InvalidRequestError(field, f"This model's maximum context length is {limit} tokens: {len(text)} characters do not fit")
+        ids = self.tokenizer.encode(text)
+        if len(ids) > limit:
+            raise InvalidRequestError(field, f"This model's maximum context length is {limit} tokens: the prompt has {len(ids)}")
+        return ids
+
     def check_ids(self, ids: Sequence[int], field: str) -> None:
         """Raises `InvalidRequestError` for an id outside the vocabulary."""
         size = self.tokenizer.vocab_size

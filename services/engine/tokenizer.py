@@ -29,6 +29,8 @@ class EngineTokenizer:
         self._core: Any = self._hf.backend_tokenizer
         self._byte_level = type(self._core.decoder).__name__ == "ByteLevel"
         self.vocab_size = len(self._hf)
+        self.longest_token = max(map(len, self._core.get_vocab(with_added_tokens=True)))
+        """Letters. A text of n bytes has at least n / longest_token tokens where each letter is a byte."""
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text; special tokens in the text become their ids."""

@@ -103,3 +103,19 @@ def test_bad_prompts_are_named(node, route, body, param):
         answer = client.post(route, json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_prompt_that_cannot_fit_costs_no_time(node):
+    """Refused by its length alone: tokenizing it would hold up every other request."""
+    huge = "x" * 8_000_000
+    with node.client() as client:
+        for route, body in (
+            ("/v1/completions", {"prompt": huge}),
+            ("/v1/completions", {"prompt": ["ok", huge]}),
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": huge}]}),
+        ):
+            answer = client.post(route, json=body, timeout=10)
+            assert answer.status_code == 400, answer.text
+            assert "maximum context length" in answer.json()["error"]["message"]
+        answer = client.post("/v1/completions", json={"prompt": ["x"] * 100_000}, timeout=10)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")

@@ -43,7 +43,7 @@ def render_chat(engine: Engine, body: Any) -> list[int]:
         "continue_final_message": body.continue_final_message,
     }
     options |= body.chat_template_kwargs or {}
-    return engine.tokenizer.encode(engine.tokenizer.render(template_messages(body.messages), checked_tools(body.tools), options))
+    return engine.encode(engine.tokenizer.render(template_messages(body.messages), checked_tools(body.tools), options), "messages")
 
 
 def parses_tools(body: ChatRequest) -> bool:

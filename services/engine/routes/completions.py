@@ -42,7 +42,10 @@ def prompt_ids(engine: Engine, prompt: str | list[int] | list[list[int]] | list[
     if not prompt:
         raise InvalidRequestError("prompt", "prompt must not be empty")
     entries: list[Any] = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
-    ids = [engine.tokenizer.encode(entry) if isinstance(entry, str) else entry for entry in entries]
+    most = engine.settings.max_queued_requests
+    if len(entries) > most:
+        raise InvalidRequestError("prompt", f"prompt takes at most {most} prompts, got {len(entries)}")
+    ids = [engine.encode(entry, "prompt") if isinstance(entry, str) else entry for entry in entries]
     for one in ids:
         engine.check_ids(one, "prompt")
     return ids
