@@ -38,7 +38,7 @@ def test_an_alert_is_about_a_metric_that_exists_and_says_what_to_do(rule):
     named = set(re.findall(r"\breef_\w+", rule["expr"]))
     assert named <= SERIES.keys()
     assert named or "up" in rule["expr"]
-    labels = {label for series in named for label in SERIES[series].labels} | {"part"}
+    labels = {label for series in named for label in SERIES[series].labels} | {"part", "instance"}
     assert set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"]))) <= labels
     assert rule["annotations"].keys() == {"summary", "action"}
     assert rule["labels"]["severity"] in ("page", "ticket")
