@@ -68,7 +68,15 @@ class Edge:
             await send(message)
 
         try:
+            if scope["method"] == "POST":
+                raw = await self._body(scope, dict(scope["headers"]), receive)
+                self.held_bytes -= len(raw)
+                receive = _again(raw, receive)
             await self.control(scope, receive, noting)
+        except ApiError as error:
+            await refuse(AsgiOutlet(noting), error)
+        except ClientGone:
+            pass
         finally:
             route = scope.get("route")
             metrics.requests(route.path if isinstance(route, Route) else "other", status).inc()
@@ -170,6 +178,16 @@ class Edge:
 
 def _too_much_held() -> ApiError:
     return ApiError(503, "Too many large requests are under way; try again in a moment.", code="memory_budget", retry_after_s=1)
+
+
+def _again(raw: bytes, receive: Receive) -> Receive:
+    """A body that was read already, once more; then what comes after it."""
+    left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def next_message() -> Message:
+        return left.pop() if left else await receive()
+
+    return next_message
 
 
 async def refuse(out: AsgiOutlet, error: ApiError) -> None:

@@ -174,7 +174,10 @@ async def test_limits_and_unknown_routes() -> None:
                 yield b"x" * 1000
 
         assert (await bench.http.post("/v1/chat/completions", content=pieces())).json()["error"]["code"] == "body_too_large"
-        assert (await bench.http.get("/v1/chat/completions")).status_code == 405
+        for body in (b"x" * 3000, pieces()):
+            assert (await bench.http.post("/reef/scenarios", content=body)).json()["error"]["code"] == "body_too_large"
+        answer = await bench.http.get("/v1/chat/completions")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (405, "invalid_request_error")
         for path in ("/v1/responses", "/v1/messages", "/nothing"):
             answer = await bench.http.post(path, json={})
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
