@@ -34,6 +34,8 @@ from services.gateway.watch import ClientGone, ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
 
+LARGE_ANSWER_BYTES = 256 * 1024
+
 
 @dataclass(slots=True)
 class Progress:
@@ -50,6 +52,7 @@ class Progress:
     kept: bool = False
     asked_at: float = 0.0
     answered_at: float = 0.0
+    streamed_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -63,6 +66,7 @@ class Inference:
     spans: Spans | None = None
     leftovers: set[asyncio.Task[None]] = field(default_factory=set)
     """Records of exchanges that were cut off by a shutdown, on their way to the log."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> str:
         """Answer one exchange. Returns how it ended (`ok`, `aborted`, `failed`, `upstream_incomplete`).
@@ -111,6 +115,7 @@ class Inference:
                     return await self._relay(x, p, answer, out)
                 return await self._unary(x, p, answer)
         except ClientGone:
+            await self._take_turn(p)
             return self._ending(x, p, "aborted", error="the client closed the connection")
         except UpstreamFailed as error:
             return self._broken(x, p, error)
@@ -141,6 +146,7 @@ class Inference:
         await out.start(200, p.headers)
         async for chunk in answer.chunks():
             held: list[bytes] = []
+            p.streamed_bytes += len(chunk)
             for frame in self._cut(frames, chunk):
                 if self._take(frame, assembly, held):
                     p.terminated = True
@@ -198,6 +204,12 @@ class Inference:
         p.headers = x.headers + refusal.headers()
         p.tail = refusal.body()
         return self._ending(x, p, "failed", error=str(error))
+
+    async def _take_turn(self, p: Progress) -> None:
+        """Large answers whose clients leave together are put together one a round of the loop: all in one would hold up everybody else."""
+        if p.streamed_bytes > LARGE_ANSWER_BYTES:
+            async with self._turn:
+                await asyncio.sleep(0)
 
     def _ending(
         self,

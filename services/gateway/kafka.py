@@ -26,7 +26,8 @@ OnEvent = Callable[[Event], Awaitable[None]]
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 512 * 1024
 REQUEST_TIMEOUT_MS = 5_000  # a request without an answer is given up then, and with it what waits in the producer's queue
-CONNECT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+LOOK_TIMEOUT_S = 2.0
 CONNECTS_BEFORE_ANEW = 5
 LOOK_AFTER_S = 0.25
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -171,7 +172,7 @@ class KafkaRecordLog:
         if self._producer is None:
             raise NotDurable(self.away or "the producer is stopped")
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
                 found = await self._producer.client.fetch_all_metadata()
         except (KafkaError, TimeoutError) as error:
             raise NotDurable(f"the broker at {self._bootstrap} does not answer: {error!r}") from error

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.redis]
 
 
 async def test_everything_answered_before_sigterm_is_in_the_log(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> None:
-    """G1, in small: 100 exchanges, SIGTERM right after the last reply, a stream still running: all records are there, exit 0 in time."""
+    """G1: 500 exchanges, SIGTERM right after the last reply, a stream still running: all records are there, exit 0 in time."""
     await ensure_topics(kafka_bootstrap)
     mark = f"mark-{time_ordered_hex()[-8:]}"
     async with serving(StubEngine().app) as engine_url:
@@ -49,7 +49,7 @@ async def test_everything_answered_before_sigterm_is_in_the_log(kafka_bootstrap:
                     http.post("/v1/chat/completions", json={"messages": CHAT, "stream": True, "max_tokens": 2000}, headers=named)
                 )
                 answers = await asyncio.gather(
-                    *(http.post("/v1/chat/completions", json={"messages": CHAT}, headers=named) for _ in range(100))
+                    *(http.post("/v1/chat/completions", json={"messages": CHAT}, headers=named) for _ in range(500))
                 )
                 process.send_signal(signal.SIGTERM)
                 stopping = time.monotonic()
@@ -73,7 +73,7 @@ async def test_everything_answered_before_sigterm_is_in_the_log(kafka_bootstrap:
         if mark.encode() in value
     ]
     assert {event.event_id for event in events} == receipts
-    assert len(events) == len(receipts) == 101
+    assert len(events) == len(receipts) == 501
 
 
 async def until_ready(http: httpx.AsyncClient) -> None:
