@@ -121,6 +121,10 @@ class AiohttpEngines:
             except _CannotConnect as error:
                 last = error.failure
                 continue
+            if exchange.api == "embeddings" and answer.status in {404, 405}:
+                await answer.read()
+                await answer.close(finished=True)
+                raise ApiError(501, "The serving node offers no embeddings.", code="not_offered")
             if answer.status == 404 and exchange.release is not None and exchange.release.adapter is not None:
                 await answer.read()
                 await answer.close(finished=True)

@@ -131,3 +131,11 @@ async def test_an_adapter_that_is_not_loaded(bench: Bench) -> None:
     """The node's 404 for an adapter becomes 503 with Retry-After."""
     answer = await bench.chat("absent", max_tokens=2)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "release_not_served")
+
+
+async def test_embeddings_that_the_engine_does_not_offer_are_said_to_be_missing(bench: Bench) -> None:
+    """501, not 503: a client would ask for ever."""
+    with pytest.raises(openai.APIStatusError) as refused:
+        await bench.openai().embeddings.create(model="m", input="hi")
+    assert refused.value.status_code == 501
+    assert bench.log.records == []

@@ -34,13 +34,15 @@ from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
 from reefcommon.events import ReleasePublished
 
-NEXT_STEPS = """What to try next (the improved model is in {state}):
-  reef serve -c {config} --state-dir {state}   serve it; then, in another terminal:
-  curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
+NEXT_STEPS = """What to try next (the improved model is in {state}; `reef demo` without --continue begins anew):
+  {reef} serve -c {config} --state-dir {state}
+      serves it, and says where it listens (8900, where that is free); then, in another terminal:
+  curl -i http://127.0.0.1:8900/v1/chat/completions -H 'content-type: application/json' \\
        -d '{{"model": "reef", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
-  reef records --state-dir {state}     what was recorded; each line begins with a receipt
-  reef releases --state-dir {state}    the chain
-  reef rollback default RELEASE_ID --state-dir {state}   brings an earlier release back"""
+  {reef} records --state-dir {state}
+      what was recorded; each line begins with a receipt
+  {reef} releases --state-dir {state}
+      the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings an earlier release back"""
 
 
 @dataclass(slots=True)
@@ -64,8 +66,15 @@ class Demo:
         """The supervisor says something."""
         if event.kind == "restarting":
             self.progress.restarts.append(event.name)
-        if event.kind in {"ready", "died", "restarting"} or (event.kind == "progress" and event.fraction in {0.0, 1.0}):
-            self.view.say(f"{event.name:<12} {event.kind} {event.text}")
+        if event.kind == "starting":
+            self.progress.starting.append(event.name)
+        if event.kind == "ready" and event.name in self.progress.starting:
+            self.progress.starting.remove(event.name)
+        if event.kind == "stopping" and event.name == "gateway":
+            self.view.say("stopping everything in order; this takes some seconds")
+        if event.kind in {"ready", "died", "restarting"} or (event.kind == "progress" and event.text):
+            still = ", ".join(self.progress.starting)
+            self.view.say(f"{event.name:<11} {event.kind} {event.text}" + (f"   (starting: {still})" if still else ""))
 
     async def run(self) -> bool:
         """The whole demonstration. True where the goal was reached."""
@@ -151,9 +160,10 @@ def demo(
     reached, failure = False, ""
     with contextlib.suppress(KeyboardInterrupt), view:
         view.say(preset.about)
+        view.say(f"goal: held-out reward {preset.reward_goal} and {preset.releases_goal} releases; lag = releases behind the head")
         try:
-            if fresh:
-                _forget(state)
+            if fresh and _forget(state):
+                view.say(f"the state of an earlier demonstration was removed from {state} (--continue keeps it)")
             reached = asyncio.run(run.run())
         except (CannotStart, StackFailed, BadConfig) as error:
             failure = str(error)
@@ -170,8 +180,8 @@ def _finish(console: Console, run: Demo, summary: dict[str, Any], *, as_json: bo
         console.print("Stopped before anything was learned.")
         return
     png = report.draw_png(run.progress, run.state_dir / "reward.png", title=run.preset.about)
-    port = serve_config.load(run.preset.config).gateway.port
-    words = NEXT_STEPS.format(state=run.state_dir, config=_shown(run.preset.config), url=f"http://127.0.0.1:{port}")
+    reef = ".venv/bin/reef" if Path(".venv/bin/reef").exists() else "reef"
+    words = NEXT_STEPS.format(state=run.state_dir, config=_shown(run.preset.config), reef=reef)
     report.show(console, run.progress, summary, png=png, next_steps=words)
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
@@ -182,16 +192,17 @@ def _shown(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _forget(state: Path) -> None:
-    """Remove the state of an earlier demonstration, and nothing that is not one.
+def _forget(state: Path) -> bool:
+    """Remove the state of an earlier demonstration, and nothing that is not one. False where there was none.
 
     Raises:
         typer.BadParameter: the directory holds something else.
     """
     if not state.exists():
-        return
+        return False
     if any(state.iterdir()) and not (state / "secrets.json").is_file():
         raise typer.BadParameter(f"{state} holds something that is not Reef's state; choose another directory", param_hint="--state-dir")
     with locked(state):
         pass  # somebody's running stack is never taken away
     shutil.rmtree(state)
+    return True

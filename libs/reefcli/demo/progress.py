@@ -14,6 +14,7 @@ class Progress:
     rewards: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     restarts: list[str] = field(default_factory=list)
+    starting: list[str] = field(default_factory=list)
     steps: list[StepCompleted] = field(default_factory=list)
     verdicts: list[CandidateEvaluated] = field(default_factory=list)
     releases: list[ReleasePublished] = field(default_factory=list)

@@ -32,7 +32,7 @@ def draw_png(progress: Progress, path: Path, *, title: str) -> Path:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
     left.step([p[0] for p in progress.heldout], [p[2] for p in progress.heldout], where="post", marker="o")
     left.set(title="held-out reward of the served model", xlabel="seconds", ylabel="reward", ylim=(0, 1.03))
-    for at, sequence, value in progress.heldout:
+    for at, sequence, value in {point[1]: point for point in progress.heldout}.values():
         left.annotate(f"r{sequence}", (at, value), textcoords="offset points", xytext=(4, -12), fontsize=8)
     window = 16
     smooth = [sum(progress.rewards[max(0, i - window + 1) : i + 1]) / min(window, i + 1) for i in range(len(progress.rewards))]
@@ -70,8 +70,8 @@ def show(console: Console, progress: Progress, summary: dict[str, Any], *, png: 
     verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
     console.print(
         f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s: held-out reward {summary['heldout_first']} -> "
-        f"{summary['heldout_last']}, {summary['releases_published']} releases, {summary['candidates_rejected']} rejected candidates, "
-        f"{summary['requests']} requests of which {summary['failed_requests']} failed, {summary['restarts']} restarts."
+        f"{summary['heldout_last']}; releases: {summary['releases_published']}; rejected candidates: {summary['candidates_rejected']}; "
+        f"requests: {summary['requests']}, failed: {summary['failed_requests']}; restarts: {summary['restarts']}."
     )
     console.print(f"Picture: {png}", soft_wrap=True)
     console.print()

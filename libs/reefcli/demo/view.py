@@ -95,9 +95,9 @@ class LiveView:
 
     def __init__(self, console: Console, preset: Preset, progress: Progress) -> None:
         self._preset, self._progress = preset, progress
-        self._lines: deque[str] = deque(maxlen=14)
+        self._lines: deque[str] = deque(maxlen=max(console.height - 10, 4))
         self._start = time.monotonic()
-        self._live = Live(self._draw(), console=console, refresh_per_second=4, transient=False)
+        self._live = Live(self._draw(), console=console, refresh_per_second=4, screen=True)
 
     def say(self, text: str) -> None:
         """Add a line to the events."""
@@ -118,10 +118,11 @@ class LiveView:
 
     def _draw(self) -> Panel:
         progress, preset = self._progress, self._preset
-        heldout = progress.heldout[-1][2] if progress.heldout else 0.0
+        heldout = progress.heldout[-1][2] if progress.heldout else None
+        measured = "not measured yet" if heldout is None else f"{heldout:.2f}"
         goals = Table.grid(padding=(0, 2))
         goals.add_row(
-            "held-out reward", ProgressBar(total=1.0, completed=heldout, width=40), f"{heldout:.2f} (goal {preset.reward_goal:.2f})"
+            "held-out reward", ProgressBar(total=1.0, completed=heldout or 0.0, width=40), f"{measured} (goal {preset.reward_goal:.2f})"
         )
         goals.add_row(
             "releases",
