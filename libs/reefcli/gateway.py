@@ -1,6 +1,7 @@
 """The gateway's HTTP surface, as the commands use it."""
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import httpx
 
 from reefcli.errors import CommandFailed
+from reefcli.options import DEFAULT_STATE_DIR
 from reefcli.stack.state import running
 
 _TIMEOUT_S = 45.0  # a rollback is answered when it is served
@@ -19,6 +21,8 @@ class Gateway:
 
     url: str
     token: str = ""
+    state_dir: Path | None = None
+    """The directory whose stack it belongs to, where it was found that way."""
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON that GET answers with.
@@ -45,18 +49,44 @@ class Gateway:
         except httpx.TimeoutException:
             raise CommandFailed(f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; look at its log, or at `reef status`") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise CommandFailed(f"no gateway answers at {self.url} ({error}). Start one with: reef serve -c serve.yaml") from None
+            raise CommandFailed(self._silent(error)) from None
         except ValueError:
             raise CommandFailed(f"{self.url}{path} did not answer with JSON: is that a Reef gateway?") from None
 
+    def _silent(self, error: Exception) -> str:
+        """Why nobody may have answered."""
+        if self.state_dir is None:
+            return f"no gateway answers at {self.url} ({error}). Is the URL right, and does Reef run there?"
+        state = running(self.state_dir)
+        if state is None:
+            return nobody(self.state_dir)
+        if state.phase == "starting":
+            return f"the Reef on {self.state_dir} is starting, {state.progress}; ask again in a moment"
+        return f"the gateway of the Reef on {self.state_dir} does not answer at {self.url} ({error}); see {self.state_dir}/logs/gateway.log"
+
 
 def find(url: str | None, state_dir: Path) -> Gateway:
-    """The gateway to talk to: `--url`, else `$REEF_GATEWAY_URL`, else the stack that runs on the state directory, else port 8900."""
-    chosen = url or os.environ.get("REEF_GATEWAY_URL")
-    if not chosen:
-        state = running(state_dir)
-        chosen = state.urls.get("gateway") if state else None
-    return Gateway((chosen or "http://127.0.0.1:8900").rstrip("/"), os.environ.get("REEF_TOKEN", ""))
+    """The gateway to talk to: `--url`, else `$REEF_GATEWAY_URL`, else the stack that runs on the state directory. Never another one:
+    what listens on the usual port may be somebody else's.
+
+    Raises:
+        CommandFailed: no stack runs there.
+    """
+    token = os.environ.get("REEF_TOKEN", "")
+    if named := url or os.environ.get("REEF_GATEWAY_URL"):
+        return Gateway(named.rstrip("/"), token)
+    state = running(state_dir)
+    if state is None:
+        raise CommandFailed(nobody(state_dir))
+    if not state.urls.get("gateway"):
+        raise CommandFailed(f"the Reef that runs on {state_dir} has no gateway; name one with --url")
+    return Gateway(state.urls["gateway"].rstrip("/"), token, state_dir)
+
+
+def nobody(state_dir: Path) -> str:
+    """What to say where no stack runs on the directory."""
+    where = "" if state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"
+    return f"no Reef runs on {state_dir}; start one (reef serve -c serve.yaml{where}), or name one with --url"
 
 
 def _explain(response: httpx.Response) -> str:

@@ -22,7 +22,8 @@ Start here:
 
   reef doctor                   what is missing, when something does not work
 
-Commands that talk to a running Reef find it by --url, by $REEF_GATEWAY_URL, or by the state directory (.reef).
+Commands that talk to a running Reef find it by --url, else by $REEF_GATEWAY_URL, else by the state directory (--state-dir, .reef).
+Where none of these leads to one they say so: no other Reef is ever asked.
 A token is read from $REEF_TOKEN. `reef COMMAND --help` shows examples.
 """
 

@@ -11,7 +11,7 @@ StateDir = Annotated[
 ]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The gateway. Default: $REEF_GATEWAY_URL, else the stack running on --state-dir."),
+    typer.Option("--url", help="The gateway. Default: $REEF_GATEWAY_URL, else the Reef that runs on --state-dir; nothing else is tried."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

@@ -41,6 +41,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title
     out.print(table)
 
 
+def print_asked(url: str) -> None:
+    """Below a table on a terminal: whom it comes from. Nothing in a pipe."""
+    if (out := console()).is_terminal:
+        out.print(f"from {url}", style="dim", markup=False, soft_wrap=True)
+
+
 def ago(at: Any) -> str:
     """How long ago an ISO time (or Unix seconds) was, in words; what it says itself where it is neither."""
     try:

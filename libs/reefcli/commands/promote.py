@@ -6,7 +6,7 @@ import typer
 
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import console, print_json
+from reefcli.output import console, print_asked, print_json
 
 
 def promote(
@@ -21,10 +21,12 @@ def promote(
 
     Example:
 
-      reef promote default rel-0192
+      reef promote default r1-114eef
     """
-    release = find(url, state_dir).post(f"/reef/scenarios/{scenario}/promote", {"release_id": release_id, "reason": reason})
+    gateway = find(url, state_dir)
+    release = gateway.post(f"/reef/scenarios/{scenario}/promote", {"release_id": release_id, "reason": reason})
     if as_json:
         print_json(release)
     else:
         console().print(f"{scenario} now serves {release['release_id']} (promote of {release_id})", markup=False, soft_wrap=True)
+        print_asked(gateway.url)

@@ -8,7 +8,7 @@ import typer
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import ago, print_json, print_table
+from reefcli.output import ago, print_asked, print_json, print_table
 
 
 def records(
@@ -44,6 +44,7 @@ def records(
     else:
         columns = ("record", "when", "outcome", "session", "turn", "release", "ms")
         print_table(columns, [_row(row) for row in rows], empty=f"no records in scenario {scenario!r} yet")
+        print_asked(gateway.url)
 
 
 def _row(row: dict[str, Any]) -> tuple[Any, ...]:

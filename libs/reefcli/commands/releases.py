@@ -6,7 +6,7 @@ import typer
 
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import ago, print_json, print_table
+from reefcli.output import ago, print_asked, print_json, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "score", "parent")
 
@@ -35,12 +35,14 @@ def releases(
             print_json(rows)
         else:
             print_table(("scenario", *_COLUMNS), [(row["scenario"], *release_row(row["head"])) for row in rows], empty="no scenario yet")
+            print_asked(gateway.url)
         return
     chain = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["data"]
     if as_json:
         print_json(chain)
     else:
         print_table(_COLUMNS, [release_row(row) for row in chain], empty=f"scenario {scenario!r} has no release yet")
+        print_asked(gateway.url)
 
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:

@@ -6,7 +6,7 @@ import typer
 
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import console, print_json
+from reefcli.output import console, print_asked, print_json
 
 
 def rollback(
@@ -21,10 +21,12 @@ def rollback(
 
     Example:
 
-      reef rollback default rel-0192
+      reef rollback default r1-114eef
     """
-    release = find(url, state_dir).post(f"/reef/scenarios/{scenario}/rollback", {"release_id": release_id, "reason": reason})
+    gateway = find(url, state_dir)
+    release = gateway.post(f"/reef/scenarios/{scenario}/rollback", {"release_id": release_id, "reason": reason})
     if as_json:
         print_json(release)
     else:
         console().print(f"{scenario} now serves {release['release_id']} (rollback of {release_id})", markup=False, soft_wrap=True)
+        print_asked(gateway.url)

@@ -1,16 +1,21 @@
-"""`reef status`: what runs, how far behind it is, what it did last."""
+"""`reef status`: what runs, how far behind it is, what learns and what it did last."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from reefcli.errors import CommandFailed
-from reefcli.gateway import find
+from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import ago, console, print_json, print_table
-from reefcli.stack.state import StackState, read_state, same_process
+from reefcli.output import Cell, ago, console, print_asked, print_json, print_table
+from reefcli.stack.state import StackState, running, same_process
+
+_RECIPE_COLUMNS = ("recipe", "scenario", "state", "step", "waiting", "last reward", "last error")
 
 
 def status(url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: AsJson = False) -> None:
-    """What runs, how far behind it is, and what it did last.
+    """What runs, how far behind it is, what learns, and what it did last.
+
+    Exit code 0 when the gateway answers; 1 otherwise, also while a stack is still starting.
 
     Examples:
 
@@ -20,48 +25,82 @@ def status(url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: As
 
       reef status --url https://reef.example.com
     """
-    stack = read_state(state_dir)
-    alive = stack is not None and stack.alive
+    gateway: Gateway | None = None
+    found: dict[str, Any] | None = None
+    problem = ""
     try:
-        gateway: dict[str, Any] | None = find(url, state_dir).get("/reef/status")
-        problem = ""
+        gateway = find(url, state_dir)
+        found = gateway.get("/reef/status")
     except CommandFailed as error:
-        gateway, problem = None, str(error)
+        problem = str(error)
+    # A Reef that was named is somebody else's business than the stack in this directory.
+    stack = running(state_dir)
+    stack = stack if stack is not None and (gateway is None or stack.urls.get("gateway", "") == gateway.url) else None
     if as_json:
-        processes = {name: same_process(p.pid, p.created) for name, p in stack.processes.items()} if stack and alive else {}
-        print_json({"stack": stack.model_dump() if stack and alive else None, "alive": processes, "gateway": gateway, "problem": problem})
+        processes = {name: same_process(p.pid, p.created) for name, p in stack.processes.items()} if stack else {}
+        print_json({"stack": stack.model_dump() if stack else None, "alive": processes, "gateway": found, "problem": problem})
     else:
-        if stack is not None and alive:
+        if stack is not None:
             _print_stack(stack)
-        if gateway is not None:
-            _print_gateway(gateway)
+        if found is not None and gateway is not None:
+            _print_gateway(found)
+            print_asked(gateway.url)
     if problem:
         raise CommandFailed(problem)
 
 
 def _print_stack(stack: StackState) -> None:
-    console().print(f"{stack.config or 'stack'}: {stack.phase}, started {ago(stack.started_at)}, pid {stack.pid}", markup=False)
-    rows = [
-        (name, "up" if same_process(p.pid, p.created) else "restarting", p.pid, stack.urls.get(name, ""))
-        for name, p in stack.processes.items()
-    ]
-    print_table(("process", "state", "pid", "url"), rows)
+    phase = f"starting, {stack.progress}" if stack.phase == "starting" else stack.phase
+    console().print(f"{stack.config or 'stack'}: {phase}, started {ago(stack.started_at)}, pid {stack.pid}", markup=False, soft_wrap=True)
+    names = dict.fromkeys((*stack.planned, *stack.processes))
+    print_table(("process", "state", "pid", "url"), [(name, *_process_row(stack, name), stack.urls.get(name, "")) for name in names])
+
+
+def _process_row(stack: StackState, name: str) -> tuple[str, int | None]:
+    """State and pid of one program."""
+    process = stack.processes.get(name)
+    if process is None:
+        return "waiting", None
+    if not same_process(process.pid, process.created):
+        return "restarting", process.pid
+    return "up" if name in stack.ready or not stack.planned else "starting", process.pid
 
 
 def _print_gateway(body: dict[str, Any]) -> None:
     services = [(name, *_service_row(facts)) for name, facts in body["services"].items()]
     print_table(("service", "state", "lag", "what is wrong"), services)
+    if learning := list(_recipe_rows(body["services"])):
+        print_table(_RECIPE_COLUMNS, learning)
     heads = [(scenario, head["release_id"], head["operation"], ago(head["created_at"])) for scenario, head in body["heads"].items()]
     print_table(("scenario", "serves", "operation", "since"), heads, empty="no scenario yet")
 
 
 def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
-    """State, lag by topic, and failures or the last error. A service that does not answer has failures alone."""
+    """State, lag by topic, and what fails now: an error that is over is in the log, and in `--json`."""
     failures = facts["failures"]
     lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
-    wrong = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
-    return (
-        "not ready" if failures else "ready",
-        lag or "0",
-        wrong or f"(earlier) {facts['last_error']}" if facts.get("last_error") else wrong,
-    )
+    return "not ready" if failures else "ready", lag or "0", "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+
+
+def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
+    """What learns, as the trainer (weights) and the harness service (files) say it. A key is `scenario/package.module:Class`."""
+    for key, facts in services.get("trainer", {}).get("bindings", {}).items():
+        scenario, _, recipe = key.partition("/")
+        metrics = facts.get("last_metrics", {})
+        waiting = facts.get("samples", {}).get("waiting", 0)
+        yield recipe, scenario, _doing(facts), facts["step"], waiting, metrics.get("reward_mean"), facts.get("last_error")
+    harness = services.get("harness", {})
+    counted = harness.get("bindings", {})
+    for key in harness.get("recipes", counted):
+        scenario, _, recipe = key.partition("/")
+        counts = counted.get(key, {})
+        jobs = {name.removeprefix("jobs_"): n for name, n in counts.items() if name.startswith("jobs_")}
+        doing = ", ".join(f"{n} {state}" for state, n in sorted(jobs.items())) or "waiting for samples"
+        yield recipe, scenario, doing, sum(jobs.values()), counts.get("samples_waiting", 0), None, None
+
+
+def _doing(facts: dict[str, Any]) -> str:
+    """The trainer's own word, and whether the last step trained the critic alone."""
+    metrics = facts.get("last_metrics", {})
+    warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
+    return f"{facts['state']} (critic warm-up, {facts['step']} steps so far)" if warming_up else str(facts["state"])

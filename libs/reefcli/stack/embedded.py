@@ -132,7 +132,8 @@ class _Launch:
         urls["redis"] = plan.redis_url(self.config, self.site.ports)
         urls[services.ENGINE] = plan.environment(self.config, self.site).get("REEF_ENGINE_URLS", "")
         config_path = str(self.options.config_path or "")
-        self.record = state.new_state(config_path, dict(self.site.ports), {k: v for k, v in urls.items() if v})
+        planned = plan.programs(self.wanted, memory_broker=self.options.memory_broker)
+        self.record = state.new_state(config_path, dict(self.site.ports), {k: v for k, v in urls.items() if v}, planned)
         self.note("starting")
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
@@ -152,7 +153,7 @@ class _Launch:
             return
         phase = phase or self.record.phase
         processes = {name: child.record for name, child in self.supervisor.children.items()}
-        self.record = self.record.model_copy(update={"phase": phase, "processes": processes})
+        self.record = self.record.model_copy(update={"phase": phase, "processes": processes, "ready": self.supervisor.ready})
         state.write_state(self.site.state_dir, self.record)
 
     def _write_config(self) -> None:

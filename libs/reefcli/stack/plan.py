@@ -35,6 +35,12 @@ def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str,
     return tuple(role for role in ROLES if not elsewhere.get(role, False) and (only is None or role in only))
 
 
+def programs(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
+    """The names of the programs that these roles become."""
+    names = {"kafka": (tansu.NAME,) if memory_broker else (seaweedfs.NAME, tansu.NAME), "redis": (valkey.NAME,)}
+    return tuple(name for role in wanted for name in names.get(role, (role,)))
+
+
 def listeners(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
     """The names of the ports that these roles need."""
     names = list(wanted)

@@ -2,7 +2,7 @@
 
 lock           held (flock) by the one `reef serve` that runs on this directory; its text says who that is
 secrets.json   credentials of the local S3, made at the first start; mode 0600
-stack.json     the run: pid, ports, urls, processes. Believed only while that very process lives
+stack.json     the run: pid, ports, urls, processes, what is planned and what is ready. Believed only while that very process lives
 logs/          one file per program
 """
 
@@ -55,6 +55,13 @@ class StackState(BaseModel):
     ports: dict[str, int] = {}
     urls: dict[str, str] = {}
     processes: dict[str, ProcessRecord] = {}
+    planned: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+
+    @property
+    def progress(self) -> str:
+        """How far a start is, in words: `7 of 10 up`."""
+        return f"{len(set(self.ready) & set(self.planned))} of {len(self.planned)} up"
 
     @property
     def alive(self) -> bool:
@@ -123,7 +130,7 @@ def write_state(state_dir: Path, state: StackState) -> None:
     write_private(state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2))
 
 
-def new_state(config: str, ports: dict[str, int], urls: dict[str, str]) -> StackState:
+def new_state(config: str, ports: dict[str, int], urls: dict[str, str], planned: tuple[str, ...] = ()) -> StackState:
     """The record of a run that begins now, in this process."""
     me = psutil.Process()
     return StackState(
@@ -134,6 +141,7 @@ def new_state(config: str, ports: dict[str, int], urls: dict[str, str]) -> Stack
         config=config,
         ports=ports,
         urls=urls,
+        planned=planned,
     )
 
 

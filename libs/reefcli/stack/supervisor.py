@@ -80,6 +80,11 @@ class Supervisor:
         """The programs that run now, by name, in the order in which they were asked for."""
         return {name: p.child for name, p in self._programs.items() if p.child is not None and not p.child.ended}
 
+    @property
+    def ready(self) -> tuple[str, ...]:
+        """The programs that answer now."""
+        return tuple(name for name, program in self._programs.items() if program.ready.is_set())
+
     async def start(self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None) -> None:
         """Start `specs`, each as soon as what it depends on is ready; returns when all are.
 
@@ -167,8 +172,8 @@ class Supervisor:
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
             reason = await self._until_ready(child)
             if not reason:
-                self._tell(StackEvent(spec.name, "ready", spec.url))
                 program.ready.set()
+                self._tell(StackEvent(spec.name, "ready", spec.url))
                 await child.process.wait()
             elif first and not child.ended:
                 await child.stop(2.0)
