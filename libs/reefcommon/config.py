@@ -160,6 +160,8 @@ def load(path: Path) -> ServeConfig:
     """
     try:
         text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"cannot read {path}: it is not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise BadConfig(f"cannot read {path}: {error.strerror or error}") from None
     return parse(text, source=str(path))

@@ -54,6 +54,13 @@ def test_a_mistake_is_named(text, must_say):
         assert words in str(refused.value)
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "serve.yaml"
+    path.write_bytes(b"reef: \xff")
+    with pytest.raises(BadConfig, match="not UTF-8"):
+        config.load(path)
+
+
 def test_a_missing_file_is_named():
     with pytest.raises(BadConfig, match="no-such-file"):
         config.load(Path("no-such-file.yaml"))
