@@ -140,7 +140,7 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise BadConfig(f"{source} is not valid YAML: {error}") from None
+        raise BadConfig(f"{source} is not valid YAML: {_yaml_mistake(error)}") from None
     if not isinstance(raw, dict):
         raise BadConfig(
             f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n    recipe: recipes.sao.recipe:SAORecipe"
@@ -149,7 +149,15 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
         return ServeConfig.model_validate(raw)
     except ValidationError as error:
         allowed = ", ".join(ServeConfig.model_fields)
-        raise BadConfig(f"{source} cannot be used:\n{explain(error)}\nSections: {allowed}") from None
+        raise BadConfig(f"{source} cannot be used:\n{explain(error, model=ServeConfig)}\nSections: {allowed}") from None
+
+
+def _yaml_mistake(error: yaml.YAMLError) -> str:
+    """Where and what, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark, found = error.problem_mark, ", ".join(filter(None, (error.context, error.problem)))
+        return f"line {mark.line + 1}, column {mark.column + 1}: {found}"
+    return " ".join(str(error).split())
 
 
 def load(path: Path) -> ServeConfig:

@@ -142,5 +142,6 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         checked = cls.knobs_type.model_validate(dict(knobs))
     except ValidationError as error:
         allowed = ", ".join(cls.knobs_type.model_fields)
-        raise BadConfig(f"knobs of {dotted}:\n{explain(error, prefix='reef.')}\nAllowed knobs: {allowed}") from None
+        mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=("scenario", "review"))
+        raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
     return cls(checked)

@@ -1,10 +1,12 @@
 """Where the outside systems are: one settings class, read from `REEF_*` environment variables by every service."""
 
+import difflib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reefcommon.errors import BadConfig
@@ -60,15 +62,39 @@ class SystemSettings(BaseSettings):
         return settings
 
 
-def explain(error: ValidationError, *, prefix: str = "") -> str:
-    """One line per mistake: the key, the value, and what is allowed."""
+def explain(error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None, also: Sequence[str] = ()) -> str:
+    """One line per mistake: the key, the value, and what is allowed.
+
+    With `model`, what was validated, an unknown key is compared with its fields (at the top with `also` too): most are typing mistakes.
+    """
     lines = []
     for item in error.errors(include_url=False):
         key = prefix + ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{key}: {_unknown(item['loc'], _fields(model, item['loc'][:-1]), also)}")
+            continue
         value = item.get("input")
         shown = "" if item["type"] == "missing" else f" (got {value!r:.120})"
         lines.append(f"{key}: {item['msg']}{shown}")
     return "\n".join(lines)
+
+
+def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str]) -> str:
+    """What to say of a key that nobody knows. The keys at the top are for the caller to list: it knows what they are called."""
+    nested, name = len(loc) > 1, str(loc[-1])
+    close = difflib.get_close_matches(name, [*fields, *(() if nested else also)], n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    allowed = f" (allowed here: {', '.join(fields)})" if nested and fields else ""
+    return f"unknown key {name!r}{meant}{allowed}"
+
+
+def _fields(model: type[BaseModel] | None, path: Sequence[int | str]) -> tuple[str, ...]:
+    """The fields of the section at `path` of `model`; empty where that is no section."""
+    for part in path:
+        field = model.model_fields.get(str(part)) if model is not None else None
+        inner = field.annotation if field is not None else None
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return tuple(model.model_fields) if model is not None else ()
 
 
 def unknown_variables(known: set[str], prefix: str) -> list[str]:
