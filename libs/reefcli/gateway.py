@@ -1,7 +1,6 @@
 """The gateway's HTTP surface, as the commands use it."""
 
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import httpx
 
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR
+from reefcli.options import state_dir_words
 from reefcli.stack.state import running
 
 _TIMEOUT_S = 45.0  # a rollback is answered when it is served
@@ -85,8 +84,7 @@ def find(url: str | None, state_dir: Path) -> Gateway:
 
 def nobody(state_dir: Path) -> str:
     """What to say where no stack runs on the directory."""
-    where = "" if state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"
-    return f"no Reef runs on {state_dir}; start one (reef serve -c serve.yaml{where}), or name one with --url"
+    return f"no Reef runs on {state_dir}; start one (reef serve -c serve.yaml{state_dir_words(state_dir)}), or name one with --url"
 
 
 def _explain(response: httpx.Response) -> str:

@@ -1,5 +1,6 @@
 """Options that several commands share, and how a command finds the gateway."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -16,3 +17,8 @@ Url = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 DEFAULT_STATE_DIR = Path(".reef")
+
+
+def state_dir_words(state_dir: Path) -> str:
+    """What has to be added to a command so that it finds this directory: ` --state-dir …`, or nothing for the usual one."""
+    return "" if state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"

@@ -1,6 +1,7 @@
 """Commands that need no gateway: recipes, topics, doctor, and what `reef serve` refuses before it starts anything."""
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -8,13 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
-from reefcli.commands import doctor
+from reefcli.commands import doctor, serve
 from reefcli.main import cli
 from reefcli.stack import seaweedfs, tansu
+from reefcli.stack.embedded import Stack
+from reefcli.stack.supervisor import Supervisor
 from reefcommon import topics
 from reefcommon.bus import ensure_topics
+from reefcommon.config import parse
 
 ROOT = Path(__file__).parents[2]
 GOOD = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
@@ -108,13 +113,19 @@ def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("reef: [", "is not valid YAML"),
+        ("reef: [", "is not valid YAML: line 1, column 8: "),
+        ("reef:\n  recipe: a\n recipe: b\n", "is not valid YAML: line 3, column 2: "),
         ("- a\n", "must be a mapping"),
         ("model: tiny\n", "reef: Field required"),
         (GOOD + "gateway:\n  port: 99999\n", "gateway.port"),
-        (GOOD + "colour: red\n", "colour"),
+        (GOOD + "colour: red\n", "colour: unknown key 'colour'"),
+        (GOOD + "gateway:\n  prot: 1\n", "gateway.prot: unknown key 'prot'; did you mean 'port'? (allowed here: host, port, "),
+        (GOOD + "evalution: {}\n", "unknown key 'evalution'; did you mean 'evaluation'?"),
+        (GOOD + "model: huge\n", "model.name: model 'huge' is neither one of smollm2, tiny nor a directory"),
         ("reef:\n  recipe: recipes.nothing.here:Recipe\n", "no module"),
         (GOOD + "  learning_rat: 1\n", "learning_rat"),
+        (GOOD + "  batch_sise: 1\n", "reef.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?\nAllowed knobs: "),
+        (GOOD + "  scenrio: a\n", "did you mean 'scenario'?"),
     ],
 )
 def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(tmp_path: Path, text: str, said: str) -> None:
@@ -122,6 +133,31 @@ def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(tmp_path
     path.write_text(text)
     assert said in reef("serve", "-c", str(path), "--state-dir", str(tmp_path / "state"), code=1)
     assert not (tmp_path / "state").exists()
+
+
+def test_serve_refuses_a_model_that_cannot_be_before_anything_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "serve.yaml"
+    path.write_text(GOOD)
+    assert "model.name: model 'huge' is neither" in reef(
+        "serve", "-c", str(path), "--model", "huge", "--state-dir", str(tmp_path / "state"), code=1
+    )
+    assert not (tmp_path / "state").exists()
+
+
+def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:16879"
+    stack = Stack(tmp_path, "", "", {"gateway": url}, Supervisor("s"))
+
+    def said(state_dir: Path) -> str:
+        out = io.StringIO()
+        serve._welcome(parse(GOOD), stack, state_dir, Console(file=out, width=60))
+        return out.getvalue()
+
+    assert f"API docs: {url}/docs" in said(tmp_path)
+    assert "Console" not in said(tmp_path)
+    assert f"reef status --state-dir {tmp_path}\n" in said(tmp_path)
+    assert "reef status\n" in said(Path(".reef"))
+    assert "REEF_FREE_PORTS=1" in reef("serve", "--help")
 
 
 def test_serve_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from reefcli.effective import override, to_yaml
 from reefcli.errors import CannotStart
 from reefcli.stack import plan
 from reefcli.stack.disk import check_disk
-from reefcli.stack.ports import DEFAULTS, choose
+from reefcli.stack.embedded import Options, _site
+from reefcli.stack.ports import DEFAULTS, choose, moved
 from reefcli.stack.spec import HttpReady, KafkaAnswers, S3Writable
-from reefcli.stack.state import Secrets
+from reefcli.stack.state import Secrets, StackState
 from reefcommon.config import ServeConfig, parse
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
@@ -115,6 +116,27 @@ def test_a_taken_port_is_an_error_only_where_it_was_asked_for() -> None:
     with pytest.raises(CannotStart, match=r"port 9999, wanted for gateway, is taken"):
         choose(["gateway"], asked={"gateway": 9999}, last={}, free=lambda port: port != 9999)
     assert choose(["gateway"], asked={}, last={}, free=lambda port: port != 8900)["gateway"] != 8900
+
+
+def test_a_gateway_that_had_to_move_says_who_has_its_port() -> None:
+    taken = {"free": lambda port: port != 8900, "holder": lambda port: f"python (pid {port})"}
+    assert moved({"gateway": 16879}, **taken) == "8900 is taken by python (pid 8900): using 16879"
+    assert moved({"gateway": 16879}, free=lambda _port: True) == "", "the port of the last run, by choice"
+    assert moved({"gateway": 8900}) == ""
+
+
+def test_free_ports_are_drawn_throughout_where_the_environment_asks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen() -> set[int]:
+        last = StackState(run_id="r", pid=1, created=0.0, started_at=0.0, ports={"redis": 8903})
+        site, _ = _site(parse(BASE), tmp_path, Options(only=frozenset({"redis", "gateway"})), SITE.secrets, last)
+        return set(site.ports.values())
+
+    monkeypatch.setenv("REEF_FREE_PORTS", "1")
+    assert not chosen() & set(DEFAULTS.values())
+
+
+def test_what_is_planned_is_what_is_started() -> None:
+    assert list(programs(parse(BASE))) == list(plan.programs(plan.roles(parse(BASE))))
 
 
 def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:

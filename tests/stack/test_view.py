@@ -49,6 +49,8 @@ def test_a_terminal_gets_a_table_with_what_is_ready_what_waits_and_what_died() -
     assert "1 of 3 ready" in text
     assert "reading weights" in text
     assert "exit code 1" in text
+    view(StackEvent("gateway", "note", "8900 is taken by python (pid 1): using 16879"))
+    assert out.getvalue().rstrip().endswith("8900 is taken by python (pid 1): using 16879")
     view(StackEvent("engine", "restarting"))
     assert out.getvalue().rstrip().endswith("restarting"), "once up, events are lines below the table"
 

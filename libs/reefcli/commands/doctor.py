@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import psutil
 import typer
 
-from reefcli.commands.serve import check_recipes
+from reefcli.commands.serve import check_model, check_recipes
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir
 from reefcli.output import console, print_json, print_table
 from reefcli.stack import ports, seaweedfs, tansu, valkey
@@ -124,4 +124,5 @@ def _config(path: Path) -> str:
     sys.path.insert(0, str(Path.cwd()))
     parsed = load(path)
     check_recipes(parsed)
+    check_model(parsed)
     return f"model {parsed.model.name}, " + ", ".join(f"{binding.recipe} on {binding.scenario}" for binding in parsed.reef)

@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.panel import Panel
 
 from reefcli.effective import override
-from reefcli.options import AsJson
+from reefcli.models import UnknownModelError, check
+from reefcli.options import AsJson, state_dir_words
 from reefcli.output import console
 from reefcommon.config import ServeConfig, load
+from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ def serve(
 
     Ctrl-C stops it; the next start on the same state directory goes on where it was.
 
+    Ports: those of the last run, else 8900 to 8915, else free ones. With REEF_FREE_PORTS=1 in the environment all ports are free ones
+    (but not one that --port or the file asks for).
+
     Examples:
 
       reef serve -c recipes/sao/examples/sao/serve.yaml
@@ -73,6 +78,7 @@ def serve(
     sys.path.insert(0, str(Path.cwd()))
     wanted = override(load(config), changes)
     check_recipes(wanted)
+    check_model(wanted)
     out = console()
     with view_for(out, as_json=as_json) as view:
         asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
@@ -86,6 +92,18 @@ def check_recipes(config: ServeConfig) -> None:
     """
     for binding in config.reef:
         load_recipe(binding.recipe, binding.knobs)
+
+
+def check_model(config: ServeConfig) -> None:
+    """See that the base model is one that can be prepared, before anything starts.
+
+    Raises:
+        BadConfig: neither a known name nor a directory that holds a model.
+    """
+    try:
+        check(config.model.name)
+    except UnknownModelError as error:
+        raise BadConfig(f"model.name: {error}") from None
 
 
 async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool) -> None:
@@ -102,27 +120,24 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
             view.__exit__(None, None, None)
             if not as_json:
-                _welcome(config, stack, out)
+                _welcome(config, stack, state_dir, out)
             raise await stack.failed()
     except asyncio.CancelledError:
         if not as_json:
             out.print(f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True)
 
 
-def _welcome(config: ServeConfig, stack: "Stack", out: Console) -> None:
+def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console) -> None:
     url = stack.urls.get("gateway", "")
     learns = ", ".join(f"{binding.scenario} ← {binding.recipe}" for binding in config.reef)
     text = (
         f"Serving {config.model.name} as '{config.model.served_as}' at {url}/v1\n"
         f"Learning: {learns}\n"
-        f"Console: {url}/\n"
-        f"Logs: {stack.state_dir / 'logs'}"
+        f"API docs: {url}/docs\n"
+        f"Logs: {state_dir / 'logs'}"
     )
     out.print(Panel(text, title="Reef is up", expand=False) if out.is_terminal else text, markup=False, soft_wrap=not out.is_terminal)
     body = f'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     # outside of the panel and never wrapped, so that it can be copied
-    out.print(
-        f"\nTry:\ncurl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'\nreef status\n\nCtrl-C stops it.",
-        markup=False,
-        soft_wrap=True,
-    )
+    curl = f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+    out.print(f"\nTry:\n{curl}\nreef status{state_dir_words(state_dir)}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)

@@ -1,5 +1,5 @@
 """Model directories for the serving node and the trainer: real small weights, and a tiny random model for tests."""
 
-from reefcli.models.prepare import NAMES, UnknownModelError, default_cache_dir, prepare
+from reefcli.models.prepare import NAMES, UnknownModelError, check, default_cache_dir, prepare
 
-__all__ = ["NAMES", "UnknownModelError", "default_cache_dir", "prepare"]
+__all__ = ["NAMES", "UnknownModelError", "check", "default_cache_dir", "prepare"]

@@ -53,6 +53,12 @@ def prepare(name_or_path: str | Path, cache_dir: Path | None = None, progress: P
     return target
 
 
+def check(name_or_path: str | Path) -> None:
+    """See that `prepare` knows the name or finds the directory. Raises `UnknownModelError`."""
+    if str(name_or_path) not in NAMES:
+        _existing(Path(name_or_path))
+
+
 def _existing(path: Path) -> Path:
     if not (path / "config.json").is_file():
         msg = f"model {str(path)!r} is neither one of {', '.join(NAMES)} nor a directory with a config.json"

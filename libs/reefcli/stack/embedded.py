@@ -70,6 +70,8 @@ async def embedded_stack(
         for name in await asyncio.to_thread(sweep, secrets.stack_id, tuple(last.processes.values()) if last else ()):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
         site, wanted = _site(config, home, options, secrets, last)
+        if (note := _moved(config, options, site)) != "":
+            listener(StackEvent("gateway", "note", note))
 
         def hear(event: StackEvent) -> None:
             if event.kind == "ready":
@@ -102,11 +104,17 @@ def _site(
     chosen = ports.choose(
         plan.listeners(wanted, memory_broker=options.memory_broker),
         asked=asked_ports(config, options.asked_ports),
-        last=last.ports if last else {},
-        prefer_defaults=options.default_ports,
+        last=last.ports if last and not ports.only_free_ones() else {},
+        prefer_defaults=options.default_ports and not ports.only_free_ones(),
     )
     site = plan.Site(state_dir, chosen, binaries, secrets, options.config_path, None, options.memory_broker)
     return site, wanted
+
+
+def _moved(config: ServeConfig, options: Options, site: plan.Site) -> str:
+    """Why the gateway is on another port than the usual one, where nobody asked for that."""
+    asked = "gateway" in asked_ports(config, options.asked_ports) or not options.default_ports or ports.only_free_ones()
+    return "" if asked else ports.moved(site.ports)
 
 
 def asked_ports(config: ServeConfig, asked: Mapping[str, int]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Which port each program listens on: the one asked for, else the one of the last run, else the usual one, else a free one."""
 
 import contextlib
+import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -41,6 +42,19 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
             except OSError:
                 return False
     return True
+
+
+def only_free_ones() -> bool:
+    """Whether `$REEF_FREE_PORTS` asks for free ports throughout, so that a second stack on this machine stays out of the way."""
+    return os.environ.get("REEF_FREE_PORTS", "").lower() in ("1", "true", "yes")
+
+
+def moved(chosen: Mapping[str, int], *, holder: Callable[[int], str] | None = None, free: Callable[[int], bool] = is_free) -> str:
+    """What to tell a person whose gateway is not on its usual port because that is taken; empty where there is nothing to tell."""
+    usual, port = DEFAULTS["gateway"], chosen.get("gateway", DEFAULTS["gateway"])
+    if port == usual or free(usual):
+        return ""
+    return f"{usual} is taken by {(holder or holder_of)(usual) or 'another program'}: using {port}"
 
 
 def needed(name: str, port: int) -> tuple[int, ...]:

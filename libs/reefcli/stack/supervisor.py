@@ -22,10 +22,10 @@ EXIT_CONFIG = (2, 78)  # what our services, and sysexits.h, answer to a wrong co
 
 @dataclass(frozen=True, slots=True)
 class StackEvent:
-    """Something that a person may want to see. `fraction` (0..1) belongs to `progress`."""
+    """Something that a person may want to see. `fraction` (0..1) belongs to `progress`; a `note` is said once, as it is."""
 
     name: str
-    kind: Literal["starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped"]
+    kind: Literal["starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped", "note"]
     text: str = ""
     fraction: float = 0.0
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from reefcli.stack.supervisor import StackEvent
 
 _SYMBOL = {"ready": ("✓", "green"), "died": ("✗", "red"), "stopped": ("■", "dim"), "stopping": ("…", "yellow")}
-_SHOWN_IN_PIPE = frozenset({"starting", "ready", "died", "restarting", "stopped"})
+_SHOWN_IN_PIPE = frozenset({"starting", "ready", "died", "restarting", "stopped", "note"})
 
 
 class View(Protocol):
@@ -51,7 +51,7 @@ class PlainView:
             self._quarter[event.name] = quarter
             self._line(event.name, f"{event.fraction:.0%} {event.text}")
         elif event.kind in _SHOWN_IN_PIPE:
-            self._line(event.name, f"{event.kind} {event.text}".rstrip())
+            self._line(event.name, event.text if event.kind == "note" else f"{event.kind} {event.text}".rstrip())
 
     def _line(self, name: str, text: str) -> None:
         seconds = time.monotonic() - self._began
@@ -92,7 +92,7 @@ class LiveView:
         self._live.stop()
 
     def __call__(self, event: StackEvent) -> None:
-        if not self._live.is_started:
+        if not self._live.is_started or event.kind == "note":  # printed above the table
             self._after(event)
             return
         row = self._rows.setdefault(event.name, _Row())
