@@ -1,6 +1,7 @@
 """The gateway's HTTP surface, as the commands use it."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ class Gateway:
                 response.raise_for_status()
                 return response.json()
         except httpx.HTTPStatusError as error:
-            raise CommandFailed(_explain(error.response)) from None
+            hint = state_dir_words(self.state_dir) if self.state_dir else ""
+            raise CommandFailed(_explain(error.response, hint)) from None
         except httpx.TimeoutException:
             raise CommandFailed(f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; look at its log, or at `reef status`") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -87,16 +89,31 @@ def nobody(state_dir: Path) -> str:
     return f"no Reef runs on {state_dir}; start one (reef serve -c serve.yaml{state_dir_words(state_dir)}), or name one with --url"
 
 
-def _explain(response: httpx.Response) -> str:
-    """The gateway's own message, and what to do where that follows from the status."""
+# The gateway speaks to HTTP clients; a person at a terminal has commands.
+_COMMANDS = (
+    (re.compile(r"(see )?/reef/scenarios/([^/\s]+)/(releases|records)"), r"\1`reef \3 \2{where}`"),
+    (re.compile(r"(?:/readyz and )?/reef/status says?"), "`reef status{where}` says"),
+    (re.compile(r"/reef/(status|records)\b"), r"`reef \1{where}`"),
+)
+
+
+def _explain(response: httpx.Response, where: str) -> str:
+    """The gateway's own message with commands in place of paths, and what to do where that follows from the status."""
     try:
         error = response.json().get("error", {})
         message = str(error.get("message", "")) if isinstance(error, dict) else str(error)
     except (ValueError, AttributeError):
         message = response.text[:200]
+    message = _in_commands(message, where)
     hint = {
         401: " Put a token into $REEF_TOKEN.",
         403: " The token in $REEF_TOKEN lacks the scope for this.",
-        503: " `reef status` shows what is not ready.",
+        503: f" `reef status{where}` shows what is not ready.",
     }.get(response.status_code, "")
     return f"{message or response.reason_phrase} (HTTP {response.status_code}).{hint}"
+
+
+def _in_commands(message: str, where: str) -> str:
+    for path, command in _COMMANDS:
+        message = path.sub(command, message)
+    return message.replace("{where}", where)

@@ -41,6 +41,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title
     out.print(table)
 
 
+def print_story(lines: Iterable[tuple[str, str]]) -> None:
+    """Labelled lines. What others wrote cannot move the cursor: control characters are left out."""
+    for label, text in lines:
+        clean = "".join(char for char in text if char.isprintable() or char == "\n")
+        typer.echo(typer.style(f"{label:<13}", dim=True) + clean.replace("\n", "\n" + " " * 13))
+
+
 def print_asked(url: str) -> None:
     """Below a table on a terminal: whom it comes from. Nothing in a pipe."""
     if (out := console()).is_terminal:

@@ -53,6 +53,8 @@ def test_a_recipe_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch
     )
     monkeypatch.chdir(tmp_path)
     assert "my_own_recipe:Mine\tnone\tproactive\tlora\tnothing" in reef("recipes", "my_own_recipe")
+    assert [row["recipe"] for row in json.loads(reef("recipes", "my_own_recipe:Mine", "--json"))] == ["my_own_recipe:Mine"]
+    assert "my_own_recipe:Nine is not a recipe; those in my_own_recipe: my_own_recipe:Mine" in reef("recipes", "my_own_recipe:Nine", code=1)
     assert "cannot import not_there" in reef("recipes", "not_there", code=1)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 import typer
 
@@ -32,7 +32,9 @@ class Listed:
 
 
 def recipes(
-    where: Annotated[list[str] | None, typer.Argument(help="Further packages or modules to look in, for example my_recipes.mine")] = None,
+    where: Annotated[
+        list[str] | None, typer.Argument(help="Only this recipe (package.module:Class), or further packages or modules to look in.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """The learning methods that are installed.
@@ -44,11 +46,16 @@ def recipes(
 
       reef recipes
 
-      reef recipes my_recipes.mine --json
+      reef recipes recipes.sao.recipe:SAORecipe --json
+
+      reef recipes my_recipes.mine
     """
     sys.path.insert(0, str(Path.cwd()))
     found: dict[str, Listed] = {}
-    for name in ("recipes", *(where or ())):
+    named = [name for name in where or () if ":" in name]
+    packages = [name for name in where or () if ":" not in name]
+    found.update({name: _named(name) for name in named})
+    for name in packages if named else ("recipes", *packages):
         for module in modules(name):
             found.update({listed.recipe: listed for listed in recipes_in(module)})
     rows = [found[key] for key in sorted(found)]
@@ -60,12 +67,12 @@ def recipes(
 
 
 def modules(name: str) -> Iterator[ModuleType]:
-    """A module, and all modules below it where it is a package. `package.module:Class` is taken for its module.
+    """A module, and all modules below it where it is a package.
 
     Raises:
         CommandFailed: it cannot be imported.
     """
-    root = _import(name.partition(":")[0])
+    root = _import(name)
     yield root
     for info in pkgutil.walk_packages(getattr(root, "__path__", ()), prefix=f"{root.__name__}."):
         if not info.name.rpartition(".")[2].startswith("_"):
@@ -79,18 +86,36 @@ def _import(name: str) -> ModuleType:
         raise CommandFailed(f"cannot import {name}: {error}. Is its folder installed, or do you stand in its parent folder?") from None
 
 
+def _named(dotted: str) -> Listed:
+    """The recipe that `package.module:Class` names. Raises CommandFailed."""
+    module_name, _, class_name = dotted.partition(":")
+    module = _import(module_name)
+    cls = vars(module).get(class_name)
+    if not _is_recipe(cls):
+        there = ", ".join(listed.recipe for listed in recipes_in(module)) or "none"
+        raise CommandFailed(f"{dotted} is not a recipe; those in {module_name}: {there}")
+    return _listed(dotted, cls)
+
+
 def recipes_in(module: ModuleType) -> Iterator[Listed]:
     """The recipes that a module defines: concrete classes, not those that it imports."""
     for cls in vars(module).values():
-        own = inspect.isclass(cls) and issubclass(cls, Recipe) and cls.__module__ == module.__name__
-        if own and not inspect.isabstract(cls) and hasattr(cls, "dimensions"):
-            dimensions = cls.dimensions
-            yield Listed(
-                recipe=f"{module.__name__}:{cls.__name__}",
-                name=cls.name,
-                summary=cls.summary,
-                signal=dimensions.signal,
-                acquisition=dimensions.acquisition,
-                evolves=tuple(dimensions.evolves),
-                knobs={key: str(field.default) for key, field in cls.knobs_type.model_fields.items()},
-            )
+        if _is_recipe(cls) and cls.__module__ == module.__name__:
+            yield _listed(f"{module.__name__}:{cls.__name__}", cls)
+
+
+def _is_recipe(cls: object) -> TypeGuard[type[Recipe]]:
+    return inspect.isclass(cls) and issubclass(cls, Recipe) and not inspect.isabstract(cls) and hasattr(cls, "dimensions")
+
+
+def _listed(dotted: str, cls: type[Recipe]) -> Listed:
+    dimensions = cls.dimensions
+    return Listed(
+        recipe=dotted,
+        name=cls.name,
+        summary=cls.summary,
+        signal=dimensions.signal,
+        acquisition=dimensions.acquisition,
+        evolves=tuple(dimensions.evolves),
+        knobs={key: str(field.default) for key, field in cls.knobs_type.model_fields.items()},
+    )

@@ -2,13 +2,15 @@
 
 from typing import Annotated, Any
 
-import orjson
 import typer
 
+from reefcli import story
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import ago, print_asked, print_json, print_table
+from reefcli.output import ago, print_asked, print_json, print_story, print_table
+
+_PAGES = 20  # of a thousand steps each: what is older is not looked for
 
 
 def records(
@@ -20,7 +22,7 @@ def records(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """What was asked and answered, newest first; or one record in full.
+    """What was asked and answered, newest first; or one record and what became of it: reports, samples, training step, release.
 
     Examples:
 
@@ -33,12 +35,14 @@ def records(
     gateway = find(url, state_dir)
     if scenario == "show":
         if record_id is None:
-            raise CommandFailed("which record? reef records show RECORD_ID")
+            raise CommandFailed("which record? reef records show RECEIPT")
         _show(gateway, record_id, as_json=as_json)
         return
     if record_id is not None:
         raise CommandFailed(f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}")
     rows = gateway.get(f"/reef/scenarios/{scenario}/records", session=session, limit=limit)["data"]
+    if not rows:
+        gateway.get(f"/reef/scenarios/{scenario}/releases", limit=1)  # says so where there is no such scenario
     if as_json:
         print_json(rows)
     else:
@@ -53,14 +57,29 @@ def _row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
+    """One record with all that came of it."""
     found = gateway.get(f"/reef/records/{record_id}")
+    found.update(_what_became(gateway, found))
     if as_json:
         print_json(found)
         return
-    record = {**found.pop("record"), **{key: value for key, value in found.items() if value}}
-    print_table(("field", "value"), [(key, _cell(value)) for key, value in record.items() if value not in (None, "", [], {})])
+    print_story(story.tell(found))
+    print_asked(gateway.url)
 
 
-def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    return text if len(text) <= 2000 else f"{text[:2000]}… ({len(text)} characters)"
+def _what_became(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The steps that trained on its samples, and the releases that name them."""
+    sample_ids = {sample["sample_id"] for sample in found.get("samples", ())}
+    if not sample_ids:
+        return {"steps": [], "releases": []}
+    scenario = f"/reef/scenarios/{found['record']['scenario']}"
+    steps: list[dict[str, Any]] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = gateway.get(f"{scenario}/steps", limit=1000, cursor=cursor)
+        steps += story.of_samples(page["data"], sample_ids)
+        cursor = page.get("next_cursor")
+        if cursor is None:
+            break
+    chain = gateway.get(f"{scenario}/releases", limit=1000)["data"]
+    return {"steps": steps, "releases": story.of_samples(chain, sample_ids)}
