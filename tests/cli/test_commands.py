@@ -291,7 +291,7 @@ def test_a_stack_that_is_starting_says_how_far_it_is(monkeypatch: pytest.MonkeyP
     assert "starting, 1 of 3 up" in output
     assert f"tansu\tup\t{me.pid}" in output
     assert f"valkey\tstarting\t{me.pid}" in output
-    assert "gateway\twaiting" in output
+    assert "gateway\tstarting" in output
     assert "start one" not in output
     assert "is starting, 1 of 3 up; ask again in a moment" in reef("releases", "--state-dir", str(tmp_path), code=1)
 

@@ -60,7 +60,7 @@ def _process_row(stack: StackState, name: str) -> tuple[str, int | None]:
     """State and pid of one program."""
     process = stack.processes.get(name)
     if process is None:
-        return "waiting", None
+        return "starting", None
     if not same_process(process.pid, process.created):
         return "restarting", process.pid
     return "up" if name in stack.ready or not stack.planned else "starting", process.pid
