@@ -23,7 +23,8 @@ class Settings(BaseSettings):
 
     replication_factor: int = Field(1, ge=1, description="copies of each topic: at most the number of Kafka nodes")
     storage_namespace: str = Field("local://reef", description="where lakeFS keeps the objects of the repository: local://…, s3://…, …")
-    attempts: int = Field(30, ge=1, description="tries, one a second, before the job fails")
+    attempts: int = Field(30, ge=1, description="tries, a second apart, before the job fails")
+    attempt_timeout_s: float = Field(20.0, gt=0, description="longest wait for the broker in one try")
 
 
 def ensure_repository(url: str, storage_namespace: str) -> bool:
@@ -53,12 +54,20 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
     return True
 
 
+async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
+    """Create what is missing. Raises Unavailable; a broker that takes the connection and then says nothing is not waited for."""
+    try:
+        async with asyncio.timeout(settings.attempt_timeout_s):
+            return await ensure_topics(system.kafka_bootstrap, replication_factor=settings.replication_factor)
+    except TimeoutError:
+        raise Unavailable(f"{system.kafka_bootstrap} did not answer within {settings.attempt_timeout_s:g} s") from None
+
+
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
     """Topics first: without them nothing starts. Raises BadConfig, or Unavailable after the last try."""
     for attempt in range(1, settings.attempts + 1):
         try:
-            created = await ensure_topics(system.kafka_bootstrap, replication_factor=settings.replication_factor)
-            log.info("topics_ready", created=created)
+            log.info("topics_ready", created=await make_topics(system, settings))
             if system.artifacts_url:
                 missing = await asyncio.to_thread(ensure_repository, system.artifacts_url, settings.storage_namespace)
                 log.info("repository_ready", created=missing)

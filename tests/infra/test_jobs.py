@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -105,10 +106,17 @@ async def test_a_broker_that_never_comes_ends_the_job(unused_tcp_port):
         await set_up_systems(system, setup.Settings(attempts=1))
 
 
+async def test_a_broker_that_takes_the_connection_and_says_nothing_is_not_waited_for():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        system = SystemSettings(kafka_bootstrap=f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(Unavailable, match=r"did not answer within 0\.3 s"):
+            await set_up_systems(system, setup.Settings(attempts=1, attempt_timeout_s=0.3))
+
+
 @pytest.fixture
 def unused_tcp_port():
-    import socket
-
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
