@@ -6,7 +6,7 @@ Logs are an event name plus key/values on stderr, with the trace id. Traces leav
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 from opentelemetry import propagate, trace
@@ -18,9 +18,21 @@ from opentelemetry.trace import format_trace_id
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class _Stderr:
+    """Standard error as it is at the time of each write: a test runner, or a parent that redirects, may replace it."""
+
+    def write(self, text: str) -> int:
+        """Write to what stderr is now."""
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        """Flush what stderr is now."""
+        sys.stderr.flush()
+
+
 def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> TracerProvider:
     """Configure structlog, the standard library's logging and OpenTelemetry for this process."""
-    logging.basicConfig(stream=sys.stderr, level=level, format=f"%(levelname)s {service} %(name)s %(message)s", force=True)
+    logging.basicConfig(stream=_Stderr(), level=level, format=f"%(levelname)s {service} %(name)s %(message)s", force=True)
     for noisy in ("aiokafka", "httpx", "uvicorn.access", "faststream"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
@@ -33,7 +45,7 @@ def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> Tra
             structlog.processors.JSONRenderer() if not sys.stderr.isatty() else structlog.dev.ConsoleRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
