@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.bus import ensure_topics
@@ -71,7 +71,10 @@ async def read(kafka: str, scenario: str, topic: topics.Topic, adapter: TypeAdap
     found: dict[str, Event] = {}
     async with AIOKafkaConsumer(topic.name, bootstrap_servers=kafka, auto_offset_reset="earliest") as consumer, asyncio.timeout(120):
         async for record in consumer:
-            event = adapter.validate_json(record.value)
+            try:
+                event = adapter.validate_json(record.value)
+            except ValidationError:
+                continue  # the broker is shared with tests that write what is no event
             if event.scenario == scenario:
                 found.setdefault(event.event_id, event)
                 if len(found) == wanted:
