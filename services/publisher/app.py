@@ -127,7 +127,9 @@ def show(health: Health, upkeep: Upkeep) -> None:
     """What `/readyz` and `/status` say."""
 
     async def restored() -> str | None:
-        return None if upkeep.ready else "the release heads are being restored from the log"
+        if not upkeep.ready:
+            return "the release heads are being restored from the log"
+        return None if upkeep.synced else "no serving node holds the head releases yet; they are being loaded"
 
     async def kept() -> str | None:
         return upkeep.last_error or None

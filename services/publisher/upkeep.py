@@ -64,6 +64,7 @@ class Upkeep:
     log_of_releases: ReleaseLog
     scenarios: tuple[str, ...]
     ready: bool = False
+    synced: bool = False
     last_error: str = ""
     apart: dict[str, str] = field(default_factory=dict)
     _resuming: set[asyncio.Task[None]] = field(default_factory=set)
@@ -108,6 +109,7 @@ class Upkeep:
                 await self.publication.tidy(scenario, loaded=loaded)
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
         self.apart = await self.fleet.rotation.apart()
+        self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
         await asyncio.to_thread(self._sweep, kept_contents | {release.content_id for chain in chains.values() for release in chain})
 
     async def _keep(self, node: ServingNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
