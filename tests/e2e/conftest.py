@@ -52,7 +52,7 @@ def start_serving(state_dir: Path, log: Path, config: Path = CONFIG) -> Serving:
     while time.monotonic() < deadline and process.poll() is None:
         try:
             state = json.loads((state_dir / "stack.json").read_text())
-            if state["ready"] and httpx.get(state["urls"]["gateway"] + "/readyz").status_code == 200:
+            if state["phase"] == "ready" and httpx.get(state["urls"]["gateway"] + "/readyz").status_code == 200:
                 return Serving(state_dir, state["urls"]["gateway"], process, log)
         except (OSError, ValueError, httpx.HTTPError, KeyError):
             pass

@@ -44,7 +44,9 @@ def test_after_a_restart_the_learned_release_serves_and_the_chain_is_whole(servi
     chain = releases(serving)
     assert [r["sequence"] for r in chain] == list(range(len(chain) - 1, -1, -1)), "no gap, no fork"
     assert all(newer["parent_id"] == older["release_id"] for newer, older in pairwise(chain))
-    assert len(chain) == len(demonstration.summary["chain"])
+    kept = [f"{r['sequence']}:{r['release_id']}:{r['operation']}" for r in reversed(chain)]
+    shown = demonstration.summary["chain"]
+    assert kept[: len(shown)] == shown, "what was there is there; a candidate that was on its way may have followed"
     assert reward(serving) >= 0.85
 
 
@@ -60,16 +62,17 @@ def test_every_release_says_on_what_evidence_it_serves(serving):
 def test_rollback_is_a_new_release_and_serves_within_two_seconds(serving):
     before = releases(serving)
     first = before[-1]
-    started = time.monotonic()
-    answer = httpx.post(f"{serving.url}/reef/scenarios/default/rollback", json={"release_id": first["release_id"]}, timeout=30)
-    assert answer.status_code == 200, answer.text
+    ask = {"model": "reef", "max_tokens": 1, "messages": [{"role": "user", "content": tasks.HELDOUT[0]}]}
+    with httpx.Client(base_url=serving.url, timeout=30) as client:
+        assert client.post("/v1/chat/completions", json=ask).headers["x-reef-release-id"] == before[0]["release_id"]
+        started = time.monotonic()
+        answer = client.post("/reef/scenarios/default/rollback", json={"release_id": first["release_id"]})
+        assert answer.status_code == 200, answer.text
+        reply = client.post("/v1/chat/completions", json=ask)
+        took = time.monotonic() - started
     after = releases(serving)
-    client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0)
-    reply = client.chat.completions.with_raw_response.create(
-        model="reef", messages=[{"role": "user", "content": tasks.HELDOUT[0]}], max_tokens=1
-    )
     assert reply.headers["x-reef-release-id"] == after[0]["release_id"]
-    assert time.monotonic() - started < 2.0
+    assert took < 2.0
     assert len(after) == len(before) + 1
     assert (after[0]["operation"], after[0]["content_id"]) == ("rollback", first["content_id"])
     assert reward(serving) < 0.6, "the untrained model serves again"

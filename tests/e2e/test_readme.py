@@ -99,9 +99,9 @@ def test_interrupted_and_killed_it_goes_on_where_it_was(serving, tmp_path):
     assert serving.stop() == 0
     again = start_serving(serving.state_dir, tmp_path / "again.log")
     try:
-        receipts += [
-            httpx.post(f"{again.url}/v1/chat/completions", json=ask, timeout=60).headers["x-reef-agent-record-id"] for _ in range(20)
-        ]
+        answers = [httpx.post(f"{again.url}/v1/chat/completions", json=ask, timeout=60) for _ in range(20)]
+        assert [a.text for a in answers if a.status_code != 200] == []
+        receipts += [a.headers["x-reef-agent-record-id"] for a in answers]
     finally:
         state = json.loads((serving.state_dir / "stack.json").read_text())
         for process in state["processes"].values():
