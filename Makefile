@@ -34,7 +34,7 @@ bench: setup ## what recording costs the gateway, beside a bare pass-through in 
 	$(BIN)/python tests/bench/gateway_cpu.py $(ARGS)
 
 up: ## the production shape, in containers
-	docker compose up --build --detach --wait
+	./infra/secrets.sh && docker compose up --build --detach --wait
 
 down: ## stop the containers; their volumes are kept
 	docker compose down
