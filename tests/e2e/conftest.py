@@ -1,5 +1,6 @@
 """One demonstration on the tiny model, and after it one `reef serve` on the state that it left: shared by all tests here."""
 
+import gc
 import json
 import os
 import signal
@@ -59,6 +60,13 @@ def start_serving(state_dir: Path, log: Path, config: Path = CONFIG) -> Serving:
         time.sleep(0.2)
     process.kill()
     pytest.fail(f"reef serve did not become ready:\n{log.read_text()[-3000:]}")
+
+
+@pytest.fixture(autouse=True)
+def leaks_are_blamed_on_the_test_that_made_them():
+    """A socket left open is reported when it is collected, which would otherwise be in some later test."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

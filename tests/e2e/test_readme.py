@@ -49,6 +49,7 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
     (snippet,) = blocks("python")
     scope: dict = {}
     exec(snippet.replace("http://127.0.0.1:8900", serving.url), scope)
+    scope["client"].close()
     receipt = scope["receipt"]
     assert re.fullmatch(r"rec-[0-9a-f]{32}-[0-9a-f]{4}", receipt)
 
@@ -77,10 +78,10 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
 def test_the_stream_ends_with_the_receipt(serving):
     import openai
 
-    client = openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0)
-    stream = client.chat.completions.create(model="reef", max_tokens=4, stream=True, messages=[{"role": "user", "content": "Hi"}])
-    header = stream.response.headers["x-reef-agent-record-id"]
-    *_, last = stream
+    with openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0) as client:
+        stream = client.chat.completions.create(model="reef", max_tokens=4, stream=True, messages=[{"role": "user", "content": "Hi"}])
+        header = stream.response.headers["x-reef-agent-record-id"]
+        *_, last = stream
     assert last.choices == []
     assert last.model_extra["reef"] == {"agent_record_id": header}
 
