@@ -30,8 +30,8 @@ lint: setup ## style, import contracts, dead code
 types: setup ## mypy, strict
 	$(BIN)/mypy
 
-bench: setup ## what recording costs the gateway, beside a bare pass-through in the same run
-	$(BIN)/python tests/bench/gateway_cpu.py $(ARGS)
+bench: setup ## how fast Reef is here, beside what it is measured against (ARGS="gateway --json out.json")
+	$(BIN)/python -m tests.bench $(ARGS)
 
 up: ## the production shape, in containers
 	./infra/secrets.sh && docker compose up --build --detach --wait
