@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from infra.jobs import setup
+from reefcli.stack import settings as stack
 from reefcommon.settings import SystemSettings
 
 ROOT = Path(__file__).parents[1]
@@ -29,12 +30,12 @@ KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "Summ
 
 
 def settings_classes() -> dict[str, type[BaseSettings]]:
-    """Every settings class of the deployment, by whose it is: `all services` first, then one a service, then the setup job."""
+    """Every settings class, by whose it is: `all services` first, then one a service, then the setup job and `reef serve`."""
     found: dict[str, type[BaseSettings]] = {"all services": SystemSettings}
     for path in sorted((ROOT / "services").glob("*/settings.py")):
         module = importlib.import_module(f"services.{path.parent.name}.settings")
         found[path.parent.name] = module.Settings
-    return {**found, "setup": setup.Settings}
+    return {**found, "setup": setup.Settings, "reef serve": stack.Settings}
 
 
 def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:

@@ -78,6 +78,7 @@ class ServingSection(Section):
     """The serving nodes."""
 
     engines: tuple[str, ...] = Field((), description="base URLs of running engines; empty: start the embedded one")
+    via: str = Field("", description="base URL of a proxy in front of the embedded engine, which everybody asks instead of it")
     resident_adapters: int = Field(3, ge=2, le=64, description="releases kept loaded per scenario, so that a rollback is instant")
 
 

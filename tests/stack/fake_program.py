@@ -5,6 +5,7 @@ after     seconds before listening
 die       exit with this code after `live` seconds
 stubborn  ignore SIGTERM
 child     start a grandchild that ignores SIGTERM and writes its pid to this file; wait for that
+slow      answer 503 while this file is there
 stopped   append the name `as` to this file on SIGTERM, then exit
 """
 
@@ -56,6 +57,7 @@ while "die" not in options or time.monotonic() < deadline:
         continue
     with connection:
         connection.recv(4096)
-        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
+        status = b"503 Slow" if "slow" in options and pathlib.Path(options["slow"]).exists() else b"200 OK"
+        connection.sendall(b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
 sys.stderr.write("fake program ends\n")
 sys.exit(int(options["die"]))

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,7 +18,7 @@ from reefcli.stack.spec import HttpReady, ProcessSpec, TcpOpen
 from reefcli.stack.supervisor import RestartPolicy, StackEvent, Supervisor
 
 FAKE = Path(__file__).with_name("fake_program.py")
-QUICK = RestartPolicy(first_delay_s=0.02, max_delay_s=0.05, deaths=3, window_s=60.0, probe_every_s=0.03, free_port_within_s=0.3)
+QUICK = RestartPolicy(first_delay_s=0.02, max_delay_s=0.05, deaths=3, probe_every_s=0.03, free_port_within_s=0.3)
 
 
 def free_port() -> int:
@@ -45,8 +47,8 @@ async def supervise() -> AsyncIterator[Callable[..., Supervisor]]:
     """Makes supervisors, and ends what they have left when a test fails."""
     made: list[Supervisor] = []
 
-    def make(listener: Callable[[StackEvent], None] = lambda _event: None) -> Supervisor:
-        made.append(Supervisor("test", listener=listener, policy=QUICK))
+    def make(listener: Callable[[StackEvent], None] = lambda _event: None, policy: RestartPolicy = QUICK, **more: Path) -> Supervisor:
+        made.append(Supervisor("test", listener=listener, policy=policy, **more))
         return made[-1]
 
     yield make
@@ -123,7 +125,7 @@ async def test_a_program_that_dies_is_started_again_without_what_it_left(tmp_pat
 async def test_a_crash_loop_stops_the_stack_and_shows_the_last_log_lines(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
     events: list[StackEvent] = []
     supervisor = supervise(events.append)
-    with pytest.raises(StackFailed, match=r"engine ended 3 times within 60 s \(exit code 4\)[\s\S]*fake program ends"):
+    with pytest.raises(StackFailed, match=r"engine ended 3 times in a row \(exit code 4\)[\s\S]*fake program ends"):
         await supervisor.start([fake(tmp_path, "engine", die=4, live=0, after=0)])
     assert sum(e.kind == "died" for e in events) == 3
     await supervisor.stop()
@@ -171,6 +173,76 @@ async def test_another_program_that_answers_on_the_port_does_not_make_ours_ready
     await other.stop()
 
 
+async def seen(events: list[StackEvent], name: str, kind: str, times: int) -> None:
+    async with asyncio.timeout(30):
+        while sum((e.name, e.kind) == (name, kind) for e in events) < times:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_program_that_hangs_without_ending_is_killed_and_started_again(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    """Stopped by a signal it still takes connections (the kernel does), but says nothing."""
+    events: list[StackEvent] = []
+    supervisor = supervise(events.append, replace(QUICK, hung_after_s=0.5, alive_every_s=0.05))
+    await supervisor.start([fake(tmp_path, "engine")])
+    first = supervisor.children["engine"].record.pid
+    os.kill(first, signal.SIGSTOP)
+    await seen(events, "engine", "ready", 2)
+    assert [e.text for e in events if e.kind == "died"] == ["no sign of life for 0.5 s"]
+    assert await gone(first)
+    await supervisor.stop()
+
+
+async def test_a_service_starts_again_at_once_while_what_it_needs_is_away_and_a_broker_waits_for_its_store(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    events: list[StackEvent] = []
+    holds = tmp_path / "hold"
+    holds.mkdir()
+    supervisor = supervise(events.append, holds=holds)
+    broker = replace(fake(tmp_path, "broker", needs=("store",)), restarts_after=("store",))
+    await supervisor.start([fake(tmp_path, "store"), broker, fake(tmp_path, "gateway", needs=("broker",))])
+    (holds / "store").touch()
+    os.kill(supervisor.children["store"].record.pid, signal.SIGKILL)
+    await seen(events, "store", "died", 1)
+    for name in ("broker", "gateway"):
+        os.kill(supervisor.children[name].record.pid, signal.SIGKILL)
+    await seen(events, "gateway", "ready", 2)
+    assert {"store", "broker"}.isdisjoint(supervisor.children)
+    (holds / "store").unlink()
+    await seen(events, "broker", "ready", 2)
+    again = [e.name for e in events if e.kind == "ready"][3:]
+    assert again == ["gateway", "store", "broker"]
+    await supervisor.stop()
+
+
+async def test_deaths_after_a_settled_time_are_no_crash_loop(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    events: list[StackEvent] = []
+    supervisor = supervise(events.append, replace(QUICK, settled_s=0.0))
+    await supervisor.start([fake(tmp_path, "engine", die=1, live=0.2)])
+    await seen(events, "engine", "ready", 5)
+    assert all(e.kind != "stopped" for e in events)
+    await supervisor.stop()
+
+
+async def test_a_restarted_program_may_be_long_in_getting_ready(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    """What it needs may be away for longer than a first start may take; only silence counts."""
+    events: list[StackEvent] = []
+    supervisor = supervise(events.append)
+    port = free_port()
+    answers = fake(tmp_path, "experience", port=port, ready_within_s=3.0, slow=tmp_path / "slow")
+    await supervisor.start([answers])
+    (tmp_path / "slow").touch()
+    os.kill(supervisor.children["experience"].record.pid, signal.SIGKILL)
+    await seen(events, "experience", "restarting", 1)
+    await asyncio.sleep(3.5)
+    assert sum(e.kind == "died" for e in events) == 1
+    (tmp_path / "slow").unlink()
+    await seen(events, "experience", "ready", 2)
+    await supervisor.stop()
+
+
 async def test_a_missing_program_is_named(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
     spec = ProcessSpec("weed", (str(tmp_path / "nothing"),), TcpOpen("127.0.0.1", 1), tmp_path / "weed.log")
     supervisor = supervise()
@@ -179,6 +251,6 @@ async def test_a_missing_program_is_named(tmp_path: Path, supervise: Callable[..
     await supervisor.stop()
 
 
-def test_the_pause_before_a_restart_grows_up_to_a_limit() -> None:
+def test_the_first_restart_is_at_once_and_the_pause_before_further_ones_grows_up_to_a_limit() -> None:
     policy = RestartPolicy(first_delay_s=0.5, max_delay_s=10.0)
-    assert [policy.delay_s(n) for n in (1, 2, 3, 9)] == [0.5, 1.0, 2.0, 10.0]
+    assert [policy.delay_s(n) for n in (1, 2, 3, 9)] == [0.0, 0.5, 1.0, 10.0]

@@ -108,6 +108,7 @@ def check_model(config: ServeConfig) -> None:
 
 async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool) -> None:
     from reefcli.stack.embedded import Options, embedded_stack
+    from reefcli.stack.settings import Settings
 
     task = asyncio.current_task()
     assert task is not None
@@ -115,7 +116,7 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
     python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
-    options = Options(config_path=config_path, env={**os.environ, "PYTHONPATH": python_path})
+    options = Options(config_path=config_path, policy=Settings.load().policy, env={**os.environ, "PYTHONPATH": python_path})
     try:
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
             view.__exit__(None, None, None)

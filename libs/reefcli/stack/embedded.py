@@ -78,7 +78,7 @@ async def embedded_stack(
                 launch.note()  # a restarted program has a new pid
             listener(event)
 
-        supervisor = Supervisor(secrets.stack_id, listener=hear, policy=options.policy, base_env=options.env)
+        supervisor = Supervisor(secrets.stack_id, listener=hear, policy=options.policy, base_env=options.env, holds=home / "hold")
         launch = _Launch(config, site, wanted, options, supervisor, listener)
         try:
             async with contextlib.AsyncExitStack() as background:

@@ -20,3 +20,14 @@ def rotate(directory: Path, max_bytes: int = MAX_BYTES) -> list[Path]:
                 file.truncate(0)
             rotated.append(path)
     return rotated
+
+
+def log_tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a log, indented."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - 16_384, 0))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return "  (no log)"
+    return "\n".join(f"  {line[:400]}" for line in text.splitlines()[-lines:]) or "  (empty)"

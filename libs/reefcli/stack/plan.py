@@ -53,7 +53,7 @@ def environment(config: ServeConfig, site: Site) -> dict[str, str]:
     """`REEF_*` for every service: the fields of `SystemSettings`, and what keeps libraries from taking both cores or the network."""
     external, port = config.external, site.ports
     url = {name: f"http://127.0.0.1:{port[name]}" for name in (services.ENGINE, *services.SERVICES) if name in port}
-    engines = ",".join(config.serving.engines) or url.get(services.ENGINE, "")
+    engines = ",".join(config.serving.engines) or config.serving.via or url.get(services.ENGINE, "")
     values = {
         "REEF_CONFIG": str(site.config_path or ""),
         "REEF_STATE_DIR": str(site.state_dir),

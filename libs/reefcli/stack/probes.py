@@ -1,7 +1,10 @@
 """Is a program ready? Each probe does the smallest thing that the program is there for."""
 
 import asyncio
+import contextlib
+import struct
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 import redis.asyncio
@@ -13,6 +16,8 @@ from reefcli.stack.sigv4 import signed_headers
 from reefcli.stack.spec import HttpReady, KafkaAnswers, Probe, RedisAnswers, S3Writable, TcpOpen
 
 _TIMEOUT_S = 3.0
+# Kafka's first request, which needs no store: length 10, ApiVersions (18) version 0, correlation id 1, no client id.
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 async def why_not_ready(probe: Probe) -> str:
@@ -32,6 +37,45 @@ async def why_not_ready(probe: Probe) -> str:
                     return await _tcp(probe.host, probe.port)
     except TimeoutError:
         return "no answer yet"
+
+
+async def lives(probe: Probe) -> bool:
+    """Whether the program behind `probe` says anything at all, within a few seconds. A stopped or deadlocked one does not, although
+    the kernel still takes connections for it."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            match probe:
+                case HttpReady(url=url) | S3Writable(url=url):
+                    return await _replies_http(url)
+                case KafkaAnswers():
+                    host, _, port = probe.bootstrap.split(",")[0].rpartition(":")
+                    return await _replies(host, int(port), _API_VERSIONS)
+                case RedisAnswers(url=url):
+                    parts = urlsplit(url)
+                    return await _replies(parts.hostname or "127.0.0.1", parts.port or 6379, b"PING\r\n")
+                case TcpOpen():
+                    return not await _tcp(probe.host, probe.port)
+    except (TimeoutError, OSError):
+        return False
+
+
+async def _replies(host: str, port: int, question: bytes) -> bool:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(question)
+        return await reader.read(1) != b""
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+async def _replies_http(url: str) -> bool:
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url):
+            return True
+    except aiohttp.ClientError:
+        return False
 
 
 async def _tcp(host: str, port: int) -> str:

@@ -63,6 +63,7 @@ def _python(
         name=name,
         argv=(sys.executable, "-m", f"services.{name}"),
         probe=HttpReady(f"{url}{ready_path}"),
+        alive=HttpReady(f"{url}/healthz"),  # the serving node has no such path: its 404 is a sign of life too
         log=state_dir / "logs" / f"{name}.log",
         env=env,
         depends_on=waits,

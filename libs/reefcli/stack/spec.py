@@ -61,7 +61,9 @@ class ProcessSpec:
 
     `env` is added to the environment of whoever starts it; `ports` are those that it listens on, and `depends_on` names the
     programs (and `topics`, the step that creates them) that must be ready before it starts; it ends before those, and before
-    the ones in `ends_before`, which it can do without for a while.
+    the ones in `ends_before`, which it can do without for a while. When it has died it starts again at once, whatever else is away,
+    but for `restarts_after`: programs without which it would only die again. `probe` says that it is ready; `alive` (absent: `probe`)
+    is what a program that does not hang answers to, with whatever it says.
     """
 
     name: str
@@ -69,7 +71,9 @@ class ProcessSpec:
     probe: Probe
     log: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    alive: Probe | None = None
     depends_on: tuple[str, ...] = ()
+    restarts_after: tuple[str, ...] = ()
     ends_before: tuple[str, ...] = ()
     url: str = ""
     ports: tuple[int, ...] = ()

@@ -1,17 +1,24 @@
-"""Starts programs in the order of their dependencies, watches them, restarts what dies, and ends everything in reverse order."""
+"""Starts programs in the order of their dependencies, watches them, restarts what dies or hangs, and ends everything in reverse order.
+
+start:  needs are ready --> spawn --> ready --------------> it lives
+again:  at once         --> spawn --> ready, whenever that is --^   |ended, or no sign of life for `hung_after_s`
+           ^-- a pause, after the second quick death in a row <-----'
+"""
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from reefcli.errors import CannotStart, StackFailed
 from reefcli.stack import ports
-from reefcli.stack.probes import why_not_ready
+from reefcli.stack.logs import log_tail
+from reefcli.stack.probes import lives, why_not_ready
 from reefcli.stack.process import Child, spawn
 from reefcli.stack.spec import ProcessSpec
 from reefcommon.errors import ReefError
@@ -32,18 +39,24 @@ class StackEvent:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """A program that ends by itself is started again after a growing pause; too many ends within the window are final."""
+    """A program that ends is started again: the first time at once, then after a growing pause; too many quick deaths in a row are final.
+
+    A death is quick where the program had not been ready for `settled_s` seconds. One that gives no sign of life for `hung_after_s`
+    seconds is killed, and that is a death like any other.
+    """
 
     first_delay_s: float = 0.5
     max_delay_s: float = 10.0
     deaths: int = 5
-    window_s: float = 60.0
+    settled_s: float = 10.0
+    hung_after_s: float = 60.0
     probe_every_s: float = 0.1
+    alive_every_s: float = 2.0
     free_port_within_s: float = 5.0
 
     def delay_s(self, deaths: int) -> float:
-        """The pause before the next start, after so many deaths within the window."""
-        return min(self.first_delay_s * 2.0 ** max(deaths - 1, 0), self.max_delay_s)
+        """The pause before the next start, after so many quick deaths in a row."""
+        return min(self.first_delay_s * 2.0 ** (deaths - 2), self.max_delay_s) if deaths > 1 else 0.0
 
 
 @dataclass(slots=True)
@@ -51,7 +64,8 @@ class _Program:
     spec: ProcessSpec
     child: Child | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    deaths: list[float] = field(default_factory=list)
+    ready_at: float = 0.0
+    deaths: int = 0
     task: asyncio.Task[None] | None = None
 
 
@@ -65,8 +79,11 @@ class Supervisor:
         listener: Callable[[StackEvent], None] = lambda _event: None,
         policy: RestartPolicy | None = None,
         base_env: Mapping[str, str] | None = None,
+        holds: Path | None = None,
     ) -> None:
+        """`holds`: a directory; while it has a file with a program's name, that program is not started."""
         self._stack_id = stack_id
+        self._holds = holds
         self._tell = listener
         self._policy = policy or RestartPolicy()
         self._base_env = _loopback_without_proxy(dict(os.environ if base_env is None else base_env))
@@ -163,27 +180,55 @@ class Supervisor:
 
     async def _keep(self, program: _Program) -> None:
         """Start once its needs are ready, wait for the end, again: until stopped, or until it is hopeless."""
-        spec, first = program.spec, True
+        spec, first, needs = program.spec, True, program.spec.depends_on
         while True:
-            for other in spec.depends_on:  # at a restart too: a broker without its store would only die again
+            for other in needs:
                 await (self._programs[other].ready if other in self._programs else self._done[other]).wait()
-            self._tell(StackEvent(spec.name, "starting" if not program.deaths else "restarting"))
+            await self._while_held(spec)
+            self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
             await self._await_free_ports(spec)
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
-            reason = await self._until_ready(child)
-            if not reason:
-                program.ready.set()
-                self._tell(StackEvent(spec.name, "ready", spec.url))
-                await child.process.wait()
-            elif first and not child.ended:
-                await child.stop(2.0)
-                raise CannotStart(f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}")
-            code = child.process.returncode
+            how = await self._live(program, child, first=first)
             await child.stop(0.0)  # what it had started itself must not live on beside the next one
             first = first and not program.ready.is_set()
+            settled = program.ready.is_set() and time.monotonic() - program.ready_at >= self._policy.settled_s
             program.ready.clear()
-            self._count_death(program, reason if code is None else f"exit code {code}", hopeless=code in EXIT_CONFIG)
-            await asyncio.sleep(self._policy.delay_s(len(program.deaths)))
+            self._count_death(program, how, quick=not settled, hopeless=child.process.returncode in EXIT_CONFIG)
+            await asyncio.sleep(self._policy.delay_s(program.deaths))
+            needs = spec.restarts_after if not first else spec.depends_on
+
+    async def _while_held(self, spec: ProcessSpec) -> None:
+        hold = self._holds / spec.name if self._holds is not None else None
+        told = False
+        while hold is not None and hold.exists():
+            if not told:
+                self._tell(StackEvent(spec.name, "waiting", f"held down as long as {hold} is there"))
+                told = True
+            await asyncio.sleep(self._policy.probe_every_s)
+
+    async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
+        """One life of a program, to its end; returns how it ended. Only its first one has to be ready within a time: later, what it
+        needs may be away for long.
+
+        Raises:
+            CannotStart: it was never ready.
+        """
+        spec = program.spec
+        ready = asyncio.ensure_future(self._until_ready(child, spec.ready_within_s if first else math.inf))
+        ended, hung = asyncio.ensure_future(child.process.wait()), asyncio.ensure_future(self._until_hung(program))
+        try:
+            await asyncio.wait((ready, ended, hung), return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not child.ended:
+                if reason := ready.result():
+                    await child.stop(2.0)
+                    raise CannotStart(f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}")
+                program.ready_at = time.monotonic()
+                program.ready.set()
+                self._tell(StackEvent(spec.name, "ready", spec.url))
+                await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
+            return hung.result() if hung.done() and not child.ended else f"exit code {child.process.returncode}"
+        finally:
+            await _cancel((ready, ended, hung))
 
     async def _await_free_ports(self, spec: ProcessSpec) -> None:
         """Another program on the port would answer the probe in place of ours: it would be believed although ours never listened."""
@@ -193,12 +238,12 @@ class Supervisor:
                 raise CannotStart(ports.taken(spec.name, held[0]))
             await asyncio.sleep(0.1)
 
-    def _count_death(self, program: _Program, how: str, *, hopeless: bool) -> None:
-        now, spec = time.monotonic(), program.spec
-        program.deaths = [at for at in program.deaths if now - at < self._policy.window_s] + [now]
+    def _count_death(self, program: _Program, how: str, *, quick: bool, hopeless: bool) -> None:
+        spec = program.spec
+        program.deaths = program.deaths + 1 if quick else 1
         self._tell(StackEvent(spec.name, "died", how))
-        if hopeless or len(program.deaths) >= self._policy.deaths:
-            often = "" if hopeless else f" {len(program.deaths)} times within {self._policy.window_s:.0f} s"
+        if hopeless or program.deaths >= self._policy.deaths:
+            often = "" if hopeless else f" {program.deaths} times in a row"
             raise StackFailed(f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}")
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
@@ -207,10 +252,10 @@ class Supervisor:
         if error is not None and self._failure is not None and not self._failure.done():
             self._failure.set_result(error if isinstance(error, ReefError) else StackFailed(repr(error)))
 
-    async def _until_ready(self, child: Child) -> str:
+    async def _until_ready(self, child: Child, within_s: float) -> str:
         """Empty once `child` is ready; else why it is not (it died, or its time is over)."""
         spec, loop = child.spec, asyncio.get_running_loop()
-        deadline, last = loop.time() + spec.ready_within_s, ""
+        deadline, last = loop.time() + within_s, ""
         while not child.ended:
             reason = await why_not_ready(spec.probe)
             if not reason and not child.ended:
@@ -223,22 +268,23 @@ class Supervisor:
             await asyncio.sleep(self._policy.probe_every_s)
         return "it ended"
 
+    async def _until_hung(self, program: _Program) -> str:
+        """Returns when it has given no sign of life for too long. Before its first one it has the time that a start may take."""
+        spec, now = program.spec, asyncio.get_running_loop().time
+        since, answered, patience_s = now(), False, self._policy.hung_after_s
+        while True:
+            limit_s = patience_s if answered or program.ready.is_set() else max(spec.ready_within_s, patience_s)
+            if now() - since >= limit_s:
+                return f"no sign of life for {limit_s:g} s"
+            await asyncio.sleep(self._policy.alive_every_s)
+            if await lives(spec.alive or spec.probe):
+                since, answered = now(), True
 
-async def _cancel(jobs: Sequence[asyncio.Future[None]]) -> None:
+
+async def _cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
     for job in jobs:
         job.cancel()
     await asyncio.gather(*jobs, return_exceptions=True)
-
-
-def log_tail(path: Path, lines: int = 20) -> str:
-    """The last lines of a log, indented."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(path.stat().st_size - 16_384, 0))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return "  (no log)"
-    return "\n".join(f"  {line[:400]}" for line in text.splitlines()[-lines:]) or "  (empty)"
 
 
 def _loopback_without_proxy(env: dict[str, str]) -> dict[str, str]:

@@ -54,6 +54,7 @@ def spec(tansu: str, port: int, state_dir: Path, *, s3_url: str, secrets: Secret
         log=state_dir / "logs" / f"{NAME}.log",
         env=s3_env if s3_url else {},
         depends_on=(seaweedfs.NAME,) if s3_url else (),
+        restarts_after=(seaweedfs.NAME,) if s3_url else (),
         url=f"127.0.0.1:{port}",
         ports=(port,),
         cwd=state_dir,  # it reads `.env` from its working directory and above
