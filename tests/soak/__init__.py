@@ -1,0 +1,1 @@
+"""An hour of light load on the real embedded stack: does anything grow that should not? `python -m tests.soak --help`."""
