@@ -12,6 +12,7 @@ from reefcommon.errors import BadConfig
 from reefcommon.ops import end_with_0_on_sigterm
 from reefcommon.settings import SystemSettings
 from services.gateway.app import SERVICE, Gateway, build
+from services.gateway.httptools import bounded
 from services.gateway.settings import Settings
 from services.gateway.tracing import Spans
 
@@ -68,6 +69,8 @@ def main() -> int:
         date_header=False,
         timeout_graceful_shutdown=settings.drain_s,
         loop="uvloop",
+        http=bounded(2 * settings.max_header_bytes, settings.head_timeout_s),
+        ws="none",
         lifespan="on",
     )
     end_with_0_on_sigterm()

@@ -18,6 +18,7 @@ from services.gateway import tokens
 from services.gateway.bodies import FilesystemBodies
 from services.gateway.control import control_app
 from services.gateway.domain.access import Access
+from services.gateway.domain.head import HeadLimits
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.durable import DurableLog
@@ -30,7 +31,10 @@ from services.gateway.inference import Inference
 from services.gateway.intake import Intake
 from services.gateway.kafka import KafkaRecordLog, ReleaseTail
 from services.gateway.lifecycle import Adapters, Lifecycle
+from services.gateway.limits import Buckets, Limits
 from services.gateway.redis import RedisLedger
+from services.gateway.redis_buckets import RedisBuckets
+from services.gateway.rejections import Rejections
 from services.gateway.repeats import Repeats
 from services.gateway.routes import Desk
 from services.gateway.scenarios import Scenarios
@@ -53,6 +57,7 @@ class Ports:
     ledger: Ledger
     reads: Reads
     commands: CommandBus
+    buckets: Buckets | None = None
     engine_rows: Callable[[], list[dict[str, Any]]] = list
 
 
@@ -64,6 +69,7 @@ class Gateway:
     handlers: Handlers
     scenarios: Scenarios
     fanout: Fanout
+    rejections: Rejections
     health: Health
 
     @property
@@ -99,7 +105,8 @@ def assemble(
         "publisher": system.publisher_url,
     }
     status = SystemStatus(health, table, services, ports.engine_rows)
-    desk = Desk(intake, scenarios, ports.reads, status, fanout, int(health.started_at))
+    rejections = Rejections()
+    desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, int(health.started_at))
     edge = Edge(
         intake=intake,
         inference=inference,
@@ -107,8 +114,11 @@ def assemble(
         handlers=handlers,
         max_body_bytes=settings.max_body_bytes,
         memory_budget_bytes=settings.memory_budget_bytes,
+        head=HeadLimits(settings.max_headers, settings.max_header_bytes),
+        limits=Limits(ports.buckets) if access.limited else None,
+        body_timeout_s=settings.body_timeout_s,
     )
-    gateway = Gateway(edge, handlers, scenarios, fanout, health)
+    gateway = Gateway(edge, handlers, scenarios, fanout, rejections, health)
     edge.control = control_app(desk, health, lifespan(gateway))
     return gateway
 
@@ -132,6 +142,7 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
         ),
         tail=ReleaseTail(system.kafka_bootstrap, broker),
         ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),
+        buckets=RedisBuckets(system.redis_url),
         reads=ExperienceReads(system.experience_url),
         heads_client=connect(system.redis_url),
     )
@@ -148,17 +159,18 @@ def build(system: SystemSettings, settings: Settings, spans: Spans | None = None
         ledger=outside.ledger,
         reads=outside.reads,
         commands=outside.tail,
+        buckets=outside.buckets,
         engine_rows=outside.engines.rows,
     )
 
     def lifespan(made: Gateway) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-        return Lifecycle(made.edge, made.scenarios, made.fanout, made.health, settings, outside).span
+        return Lifecycle(made.edge, made.scenarios, made.fanout, made.rejections, made.health, settings, outside).span
 
     return assemble(
         settings,
         system,
         ports,
-        access=tokens.read(settings.tokens_file),
+        access=tokens.read(settings.tokens_file, settings.limit),
         config=serve_config.load(system.config) if system.config is not None else None,
         lifespan=lifespan,
         spans=spans,

@@ -8,12 +8,16 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, JSONResponse
+from starlette.routing import Route
 
 from reefcommon.errors import Unavailable
 from reefcommon.ops import Health, ops_routes
-from services.gateway.domain.errors import ApiError
-from services.gateway.openapi import add_hot_paths
-from services.gateway.routes import Desk, router
+from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.openapi import complete
+from services.gateway.pages import SECURITY_HEADERS, docs_page
+from services.gateway.routes import Desk, control_routes
+from services.gateway.scopes import declared
 
 log = structlog.get_logger()
 
@@ -22,9 +26,17 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
     """The application, with its lifespan: the only part of the gateway that uvicorn starts and stops."""
-    app = FastAPI(title="Reef gateway", version="1", lifespan=lifespan, description="An OpenAI endpoint that learns from its traffic.")
-    app.include_router(router(desk))
-    app.router.routes.extend(ops_routes(health))
+    app = FastAPI(
+        title="Reef gateway",
+        version="1",
+        lifespan=lifespan,
+        description="An OpenAI endpoint that learns from its traffic.",
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+    )
+    app.router.routes.extend(control_routes(desk))
+    app.router.routes.extend(_open_routes(desk, health, app))
+    scopes = declared(app.routes)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -34,11 +46,27 @@ def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = add_hot_paths(plain())
+            app.openapi_schema = complete(plain(), scopes)
         return app.openapi_schema
 
     app.openapi = document  # type: ignore[method-assign]
     return app
+
+
+def _open_routes(desk: Desk, health: Health, app: FastAPI) -> list[Route]:
+    """What asks for no token. `scopes.OPEN` says why."""
+
+    async def readyz(request: Request) -> Response:
+        failures = await health.failures()
+        if not desk.may_read(request):
+            failures = dict.fromkeys(failures, "/reef/status says why, to those who may read")
+        return JSONResponse({"ready": not failures, "failures": failures}, status_code=503 if failures else 200)
+
+    async def docs(_request: Request) -> Response:
+        return HTMLResponse(docs_page(app.openapi()), headers=SECURITY_HEADERS)
+
+    kept = [route for route in ops_routes(health) if route.path in {"/healthz", "/metrics"}]
+    return [*kept, Route("/readyz", readyz), Route("/docs", docs)]
 
 
 def answer(error: ApiError) -> Response:
@@ -55,15 +83,18 @@ async def _refused(_request: Request, error: Exception) -> Response:
 async def _invalid(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    path = [str(part) for part in first["loc"][1:]]
-    return answer(ApiError(400, f"{'.'.join(path) or 'body'}: {first['msg']}", code="invalid_value", param=".".join(path) or None))
+    if first["type"] == "json_invalid":
+        reason = first["ctx"]["error"] if "ctx" in first else "it cannot be read"
+        return answer(invalid(None, f"The request body is not valid JSON: {reason} (near character {first['loc'][-1]})."))
+    path = ".".join(str(part)[:80] for part in first["loc"][1:])
+    return answer(invalid(path or None, f"{path or 'The request body'}: {first['msg']}"))
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return answer(
-            ApiError(404, f"There is nothing at {request.method} {request.url.path}; /docs lists what there is.", code="not_found")
+            ApiError(404, f"There is nothing at {request.method} {request.url.path[:200]}; /docs lists what there is.", code="not_found")
         )
     return answer(ApiError(error.status_code, str(error.detail), code="http_error"))
 
@@ -75,5 +106,6 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    log.error("request_failed", route=request.url.path, exc_info=error)
+    route = request.scope.get("route")  # not the path: a client makes it
+    log.error("request_failed", route=route.path if isinstance(route, Route) else "other", exc_info=error)
     return answer(ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error"))

@@ -1,8 +1,11 @@
 """The raw ASGI application: the hot paths here, everything else in the control application."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 import orjson
 import structlog
@@ -15,10 +18,13 @@ from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Api
+from services.gateway.domain.head import HeadLimits
 from services.gateway.handlers import Handlers
 from services.gateway.inference import Inference
 from services.gateway.intake import Intake, scenario_of, traceparent_of
+from services.gateway.limits import Limits
 from services.gateway.repeats import Repeats
+from services.gateway.scopes import OPEN
 from services.gateway.watch import AsgiOutlet, ClientGone, ClientWatch
 
 log = structlog.get_logger()
@@ -29,6 +35,7 @@ INFERENCE: Mapping[str, Api] = {
     "/v1/embeddings": "embeddings",
 }
 REPORT = "/reef/report"
+HOT = frozenset({*INFERENCE, REPORT})
 _JSON = (b"content-type", b"application/json")
 
 
@@ -42,37 +49,47 @@ class Edge:
     handlers: Handlers
     max_body_bytes: int
     memory_budget_bytes: int
+    head: HeadLimits = field(default_factory=HeadLimits)
+    limits: Limits | None = None
+    """None where nobody's requests are counted."""
+    body_timeout_s: float = 60.0
     control: ASGIApp = field(init=False)
     held_bytes: int = field(default=0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         path = scope.get("path", "")
-        if scope["type"] == "http" and path in INFERENCE:
-            await self._guarded(scope, receive, send, path, self._infer)
-        elif scope["type"] == "http" and path == REPORT:
-            await self._guarded(scope, receive, send, path, self._report)
-        elif scope["type"] == "http":
-            await self._counted(scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await self.control(scope, receive, send)
+        elif (error := self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])) is not None:
+            await self._guarded(scope, receive, send, path if path in HOT else "other", partial(_refused, error))
+        elif path in INFERENCE:
+            await self._guarded(scope, receive, send, path, self._infer)
+        elif path == REPORT:
+            await self._guarded(scope, receive, send, path, self._report)
+        else:
+            await self._counted(scope, receive, send)
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The control application, its routes counted by their pattern: a path of a client's making never becomes a label."""
         status = 499
+        told: list[tuple[bytes, bytes]] = []
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if told:
+                    message["headers"] = [*message["headers"], *told]
             await send(message)
 
         try:
-            if scope["method"] == "POST":
-                raw = await self._body(scope, dict(scope["headers"]), receive)
-                self.held_bytes -= len(raw)
-                receive = _again(raw, receive)
-            await self.control(scope, receive, noting)
+            if self.limits is not None and scope["path"] not in OPEN:
+                async with self._held(self.limits, scope, exchange=False) as left:
+                    told += left
+                    await self._control(scope, receive, noting)
+            else:
+                await self._control(scope, receive, noting)
         except ApiError as error:
             await refuse(AsgiOutlet(noting), error)
         except ClientGone:
@@ -81,13 +98,30 @@ class Edge:
             route = scope.get("route")
             metrics.requests(route.path if isinstance(route, Route) else "other", status).inc()
 
+    async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
+            raw = await self._body(scope, dict(scope["headers"]), receive)
+            self.held_bytes -= len(raw)
+            receive = _again(raw, receive)
+        await self.control(scope, receive, send)
+
+    def _held(self, limits: Limits, scope: Scope, *, exchange: bool) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
+        headers = dict(scope["headers"])
+        scenario = headers.get(b"x-reef-scenario", b"default").decode("latin-1")
+        known = self.handlers.table.head(scenario) is not None  # else names of a client's making would each be counted
+        return limits.hold(self.intake.grant(headers), scenario if known else "", exchange=exchange)
+
     async def _guarded(
         self, scope: Scope, receive: Receive, send: Send, path: str, handle: Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
     ) -> None:
         started = time.perf_counter()
         out = AsgiOutlet(send)
         try:
-            await handle(scope, receive, out)
+            if self.limits is None:
+                await handle(scope, receive, out)
+            else:
+                async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.told:
+                    await handle(scope, receive, out)
         except ApiError as error:
             await refuse(out, error)
         except ClientGone:
@@ -143,7 +177,7 @@ class Edge:
 
     async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole request body, counted in `held_bytes` as it comes: whoever gets it counts it out. Raises ApiError: 405, 413, 503."""
-        if scope["method"] != "POST":
+        if scope["method"] != "POST" and scope["path"] in HOT:
             raise ApiError(405, f"{scope['path']} takes POST.", code="method_not_allowed")
         length = headers.get(b"content-length", b"0")
         declared = int(length) if length.isdigit() else 0
@@ -151,11 +185,11 @@ class Edge:
             raise self._too_large()
         if self.held_bytes + declared > self.memory_budget_bytes:
             raise _too_much_held()
-        parts = []
+        parts: list[bytes] = []
         size = 0
         try:
             while True:
-                message = await receive()
+                message = await (self._piece(receive) if parts else receive())
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 part = message.get("body", b"")
@@ -172,8 +206,20 @@ class Edge:
             self.held_bytes -= size
             raise
 
+    async def _piece(self, receive: Receive) -> Message:
+        """What comes of a body after its first part; it has to go on coming."""
+        try:
+            async with asyncio.timeout(self.body_timeout_s):
+                return await receive()
+        except TimeoutError:
+            raise ApiError(408, f"Nothing came of the request's body for {self.body_timeout_s:g} s.", code="body_timeout") from None
+
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body has more than {self.max_body_bytes} bytes.", code="body_too_large")
+
+
+async def _refused(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiOutlet) -> None:
+    raise error
 
 
 def _too_much_held() -> ApiError:

@@ -26,7 +26,7 @@ class ExperienceReads:
         assert self._session is not None
         try:
             async with self._session.get(
-                self._url + path, params=query or {}, timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=2)
+                self._url + path, params=query or {}, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=2)
             ) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -23,11 +23,13 @@ log = structlog.get_logger()
 _FOLLOWED = (topics.RELEASES, topics.TRAINING)
 _HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
 OnEvent = Callable[[Event], Awaitable[None]]
+OnPast = Callable[[Event], None]
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 512 * 1024
 REQUEST_TIMEOUT_MS = 5_000  # a request without an answer is given up then, and with it what waits in the producer's queue
 CONNECT_TIMEOUT_S = 5.0
 LOOK_TIMEOUT_S = 2.0
+PAST = 500
 CONNECTS_BEFORE_ANEW = 5
 LOOK_AFTER_S = 0.25
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
@@ -230,32 +232,42 @@ class ReleaseTail:
         finally:
             del self._waiting[command.event_id]
 
-    async def run(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, *, every_s: float) -> None:
-        """For ever: stand at the end of the topic, take a snapshot, follow; start over after an error, and look again every `every_s`."""
+    async def run(
+        self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, *, every_s: float, on_past: OnPast = lambda _: None
+    ) -> None:
+        """For ever: stand at the end of the topic, take a snapshot, follow; start over after an error, and look again every `every_s`.
+
+        `on_past` hears the latest PAST release events of each partition that were there before; after an error some of them again.
+        """
         while True:
             try:
-                await self._follow(snapshot, on_event, every_s)
+                await self._follow(snapshot, on_event, every_s, on_past)
             except (KafkaError, OSError) as error:
                 self.listening.clear()
                 log.warning("release_tail_broken", reason=repr(error)[:300])
                 await asyncio.sleep(1)
 
-    async def _follow(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, every_s: float) -> None:
+    async def _follow(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, every_s: float, on_past: OnPast) -> None:
         consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="latest")
         try:
             await consumer.start()
             assigned = [TopicPartition(topic.name, n) for topic in _FOLLOWED for n in range(topic.partitions)]
             consumer.assign(assigned)
             await consumer.seek_to_end(*assigned)
-            for partition in assigned:
-                await consumer.position(partition)
+            ends = {partition: await consumer.position(partition) for partition in assigned}
+            for partition, begin in (await consumer.beginning_offsets(assigned)).items():
+                if partition.topic == topics.RELEASES.name:
+                    consumer.seek(partition, max(begin, ends[partition] - PAST))
             await snapshot()
             self.listening.set()
             seen = asyncio.get_running_loop().time()
             while True:
-                for records in (await consumer.getmany(timeout_ms=500)).values():
+                for partition, records in (await consumer.getmany(timeout_ms=500)).items():
                     for record in records:
-                        await self._hear(record.value, on_event)
+                        if record.offset >= ends[partition]:
+                            await self._hear(record.value, on_event)
+                        elif (event := _read(record.value)) is not None:
+                            on_past(event)
                 if asyncio.get_running_loop().time() - seen > every_s:
                     await snapshot()
                     seen = asyncio.get_running_loop().time()
@@ -263,12 +275,19 @@ class ReleaseTail:
             await consumer.stop()
 
     async def _hear(self, value: bytes | None, on_event: OnEvent) -> None:
-        try:
-            event = _HEARD.validate_json(value or b"")
-        except ValidationError as error:
-            log.warning("event_unreadable", reason=str(error)[:300])
+        event = _read(value)
+        if event is None:
             return
         await on_event(event)
         future = self._waiting.get(command_of(event) or "")
         if future is not None and not future.done() and isinstance(event, (ReleasePublished, ReleaseRejected)):
             future.set_result(event)
+
+
+def _read(value: bytes | None) -> Event | None:
+    """The event; None where it cannot be read. What is wrong is logged, not what it says."""
+    try:
+        return _HEARD.validate_json(value or b"")
+    except ValidationError as error:
+        log.warning("event_unreadable", reason=str(error.errors(include_input=False, include_url=False))[:300])
+        return None

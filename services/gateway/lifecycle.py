@@ -20,6 +20,8 @@ from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
 from services.gateway.kafka import ReleaseTail
 from services.gateway.redis import RedisLedger
+from services.gateway.redis_buckets import RedisBuckets
+from services.gateway.rejections import Rejections
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
 
@@ -36,6 +38,7 @@ class Adapters:
     engines: AiohttpEngines
     tail: ReleaseTail
     ledger: RedisLedger
+    buckets: RedisBuckets
     reads: ExperienceReads
     heads_client: Redis
 
@@ -47,6 +50,7 @@ class Lifecycle:
     edge: Edge
     scenarios: Scenarios
     fanout: Fanout
+    rejections: Rejections
     health: Health
     settings: Settings
     outside: Adapters
@@ -64,7 +68,9 @@ class Lifecycle:
         await outside.engines.look()
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
-            asyncio.create_task(outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s)),
+            asyncio.create_task(
+                outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s, on_past=self.rejections.hear)
+            ),
             asyncio.create_task(outside.engines.watch()),
         ]
         log.info("gateway_started", engines=len(outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
@@ -81,6 +87,7 @@ class Lifecycle:
     async def _on_news(self, event: Event) -> None:
         if isinstance(event, ReleasePublished):
             await self.scenarios.handlers.on_release(event)
+        self.rejections.hear(event)
         if not isinstance(event, ServingSynced):
             self.fanout.tell(event)
 
@@ -103,6 +110,9 @@ class Lifecycle:
         await self.outside.engines.stop()
         await self.outside.reads.stop()
         await self.outside.ledger.stop()
+        if self.edge.limits is not None:
+            await self.edge.limits.stop()
+        await self.outside.buckets.stop()
         await self.outside.heads_client.aclose()
 
     def _describe(self) -> None:

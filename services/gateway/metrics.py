@@ -18,6 +18,8 @@ ADDED = Histogram("reef_gateway_added_seconds", "time spent outside of the upstr
 ACK = Histogram("reef_gateway_ack_seconds", "from handing an event to the log to its acknowledgement", buckets=_SHORT)
 FIRST_TOKEN = Histogram("reef_gateway_first_token_seconds", "from the request to the first streamed chunk", buckets=_BUCKETS)
 REPEATS = Counter("reef_gateway_repeats_total", "requests answered from an earlier one with the same key")
+LIMITED = Counter("reef_gateway_rate_limited_total", "requests refused with 429 by a token's limits", ["limit"])
+LIMITS_LOCAL = Gauge("reef_gateway_rate_limits_local", "1 while Redis is away and this gateway counts requests for itself")
 ENGINE_ERRORS = Counter("reef_gateway_engine_errors_total", "calls to a serving node that broke", ["engine", "kind"])
 
 SPOOL_RECORDS = Gauge("reef_gateway_spool_records", "events on this gateway's disk that wait for the broker")

@@ -1,6 +1,5 @@
 """The control routes: models, scenarios, releases, commands, reads, status."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -8,6 +7,7 @@ import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.routing import BaseRoute
 
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from services.gateway.domain.access import Grant, Scope
@@ -15,7 +15,9 @@ from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.fanout import Fanout
 from services.gateway.handlers import Reads, known_from
 from services.gateway.intake import Intake, traceparent_of
+from services.gateway.rejections import Rejections
 from services.gateway.scenarios import Scenarios, release_row
+from services.gateway.scopes import Allow
 from services.gateway.status import SystemStatus
 
 Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
@@ -47,17 +49,25 @@ class Desk:
     reads: Reads
     status: SystemStatus
     fanout: Fanout
+    rejections: Rejections
     started_at: int
 
-    def allow(self, scope: Scope) -> Callable[[Request], Grant]:
-        """A dependency that checks the token's scope, and the scenario where the path has one."""
+    def allow(self, scope: Scope) -> Allow:
+        """The dependency that every route declares its scope with."""
+        return Allow(scope, self.intake.grant)
 
-        def check(request: Request) -> Grant:
+    def may_read(self, request: Request) -> bool:
+        """Whether reasons and addresses may be shown: to everybody where there are no tokens."""
+        try:
             grant = self.intake.grant(dict(request.scope["headers"]))
-            grant.check(scope, request.path_params.get("scenario"))
-            return grant
+            grant.check("read", None)
+        except ApiError:
+            return False
+        return grant.scenarios is None
 
-        return check
+    def known(self, scenario: Scenario) -> None:
+        """A dependency of reads: 404 where there is no such scenario."""
+        self.scenarios.exists(scenario, before_heads=True)
 
     async def relay(self, path: str, **query: object) -> Response:
         """The experience service's answer as it is."""
@@ -66,12 +76,10 @@ class Desk:
         return Response(body, status_code=status, media_type="application/json")
 
 
-def router(desk: Desk) -> APIRouter:
+def control_routes(desk: Desk) -> list[BaseRoute]:
     """All of them."""
-    whole = APIRouter()
-    for part in (_models(desk), _scenarios(desk), _commands(desk), _records(desk), _lists(desk)):
-        whole.include_router(part)
-    return whole
+    parts = (_models(desk), _scenarios(desk), _commands(desk), _records(desk), _lists(desk), _operations(desk))
+    return [route for part in parts for route in part.routes]
 
 
 def _models(desk: Desk) -> APIRouter:
@@ -110,7 +118,16 @@ def _scenarios(desk: Desk) -> APIRouter:
     async def releases(scenario: Scenario, limit: Limit = 50) -> Response:
         return _json({"data": await desk.scenarios.releases(scenario, limit)})
 
-    @routes.get("/scenarios/{scenario}/events", dependencies=[Depends(desk.allow("read"))])
+    @routes.get("/scenarios/{scenario}/rejections", dependencies=[Depends(desk.allow("read"))])
+    async def rejections(scenario: Scenario, limit: Limit = 50) -> Response:
+        desk.scenarios.exists(scenario)
+        return _json({"data": desk.rejections.rows(scenario, limit)})
+
+    stream: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+    @routes.get(
+        "/scenarios/{scenario}/events", dependencies=[Depends(desk.allow("read"))], response_class=StreamingResponse, responses=stream
+    )
     async def events(scenario: Scenario) -> Response:
         desk.scenarios.exists(scenario)
         return StreamingResponse(desk.fanout.tail(scenario), media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -149,19 +166,16 @@ def _records(desk: Desk) -> APIRouter:
             raise invalid("record_id", "This is not a receipt.")
         answer = await desk.relay(f"/records/{record_id}")
         known = known_from(answer.status_code, bytes(answer.body))
-        if known is not None and not grant.sees(known[0]):
+        if answer.status_code == 200 and grant.scenarios is not None and (known is None or not grant.sees(known[0])):
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
-
-    @routes.get("/status", tags=["operations"], dependencies=[Depends(desk.allow("read"))])
-    async def status() -> Response:
-        return _json(await desk.status.read())
 
     return routes
 
 
 def _lists(desk: Desk) -> APIRouter:
-    routes = APIRouter(prefix="/reef/scenarios/{scenario}", tags=["reads"], dependencies=[Depends(desk.allow("read"))])
+    allowed = [Depends(desk.allow("read")), Depends(desk.known)]
+    routes = APIRouter(prefix="/reef/scenarios/{scenario}", tags=["reads"], dependencies=allowed)
 
     @routes.get("/records")
     async def records(
@@ -185,6 +199,20 @@ def _lists(desk: Desk) -> APIRouter:
     @routes.get("/steps")
     async def steps(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
         return await desk.relay(f"/scenarios/{scenario}/steps", limit=limit, cursor=cursor)
+
+    return routes
+
+
+def _operations(desk: Desk) -> APIRouter:
+    routes = APIRouter(tags=["operations"])
+
+    @routes.get("/reef/status")
+    async def whole(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        return _json(await desk.status.read(grant))
+
+    @routes.get("/status")
+    async def own(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        return _json(await desk.status.own(grant))
 
     return routes
 

@@ -35,9 +35,13 @@ class Scenarios:
         except Unavailable as error:
             log.warning("heads_unavailable", reason=str(error))
 
-    def exists(self, scenario: str) -> None:
-        """Raises ApiError (404) where there is no such scenario."""
-        if self.handlers.table.head(scenario) is None:
+    def exists(self, scenario: str, *, before_heads: bool = False) -> None:
+        """Raises ApiError (404) where there is no such scenario. `before_heads`: it may be there as long as the heads were not read, and
+        `default` has records before it has a head."""
+        table = self.handlers.table
+        if before_heads and (not table.filled or scenario == "default"):
+            return
+        if table.head(scenario) is None:
             raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="scenario")
 
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:

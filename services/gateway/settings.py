@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from reefcommon.config import load
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings, explain, unknown_variables
+from services.gateway.domain.rate import Limit
 
 PREFIX = "REEF_GATEWAY_"
 
@@ -24,6 +25,16 @@ class Settings(BaseSettings):
     implicit_scenarios: bool = False
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
 
+    max_header_bytes: int = Field(
+        32 * 1024, ge=4096, description="names and values of a request's headers; its target alike; past it 431, 414"
+    )
+    max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
+    head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
+    body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body; then 408")
+    requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="requests that a token may begin each second; 0: no limit")
+    burst_requests: int = Field(0, ge=0, description="how many of them at once; 0: two seconds' worth")
+    concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on this gateway; 0: no limit")
+    max_answer_bytes: int = Field(256 * 1024 * 1024, ge=1024, description="a serving node's answer; one that goes on past it is cut off")
     memory_budget_bytes: int = Field(512 * 1024 * 1024, ge=1024, description="request bodies held at once; past it new ones get 503")
     ack_timeout_s: float = Field(2.0, gt=0, description="longest wait for the broker's acknowledgement; then the event goes to the spool")
     spool_budget_bytes: int = Field(1024**3, ge=64 * 1024, description="disk for events while the broker is away; past 7/8 of it 503")
@@ -37,6 +48,11 @@ class Settings(BaseSettings):
     key_lease_s: float = Field(30.0, gt=0, description="how long a key stays taken after its gateway died")
     snapshot_s: float = Field(10.0, gt=0, description="how often the heads are read anew, besides following the log")
     drain_s: int = Field(15, ge=1, description="how long exchanges may go on after SIGTERM")
+
+    @property
+    def limit(self) -> Limit:
+        """What a token may do that states no limits of its own."""
+        return Limit(self.requests_per_s, self.burst_requests, self.concurrent_requests)
 
     @classmethod
     def settings_customise_sources(

@@ -1,4 +1,4 @@
-"""The tokens file: a YAML list of `{sha256, scopes, scenarios}`. `printf %s "$TOKEN" | sha256sum` makes a digest."""
+"""The tokens file: a YAML list of `{sha256, scopes, scenarios, requests_per_s, …}`. `printf %s "$TOKEN" | sha256sum` makes a digest."""
 
 from pathlib import Path
 
@@ -8,18 +8,19 @@ from pydantic import TypeAdapter, ValidationError
 from reefcommon.errors import BadConfig
 from reefcommon.settings import explain
 from services.gateway.domain.access import Access, Token
+from services.gateway.domain.rate import NO_LIMIT, Limit
 
 _ROWS = TypeAdapter(tuple[Token, ...])
 
 
-def read(path: Path | None) -> Access:
-    """The tokens of a file; none where there is no file.
+def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
+    """The tokens of a file; none where there is no file. `default` limits those that state no limits of their own.
 
     Raises:
         BadConfig: the file cannot be read, is empty, or a row is wrong.
     """
     if path is None:
-        return Access()
+        return Access(default=default)
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
@@ -34,4 +35,6 @@ def read(path: Path | None) -> Access:
         ) from None
     if not tokens:
         raise BadConfig(f"gateway.tokens_file: {path} has no token; without this setting the gateway is open on loopback")
-    return Access(tokens)
+    if len({token.sha256 for token in tokens}) < len(tokens):
+        raise BadConfig(f"gateway.tokens_file: {path} has the same token twice; which of its rows counts would be a matter of luck")
+    return Access(tokens, default)

@@ -26,15 +26,18 @@ class Outlet(Protocol):
 class AsgiOutlet:
     """The client itself."""
 
-    __slots__ = ("_send", "status")
+    __slots__ = ("_send", "status", "told")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
+        self.told: list[tuple[bytes, bytes]] = []  # what goes with every answer: how much of a limit is left
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Status and headers."""
         self.status = status
+        if self.told:
+            headers = [*headers, *self.told]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, more: bool) -> None:

@@ -1,17 +1,19 @@
-"""Who may do what: bearer tokens, kept as SHA-256 digests, with scopes and an optional list of scenarios."""
+"""Who may do what: bearer tokens, each with scopes and, where wanted, a list of scenarios and limits of its own."""
 
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.gateway.domain.errors import ApiError
+from services.gateway.domain.rate import NO_LIMIT, Limit
 
 Scope = Literal["infer", "report", "read", "admin"]
 SCOPES: tuple[Scope, ...] = ("infer", "report", "read", "admin")
+_NAME_HEX = 16  # of the digest: enough to tell tokens apart, of no use for finding one
 
 
 class Token(BaseModel):
@@ -22,14 +24,27 @@ class Token(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
     scenarios: tuple[str, ...] | None = Field(None, description="the scenarios that it is good for; absent: all")
+    requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False, description="instead of the gateway's setting; 0: no limit")
+    burst_requests: int | None = Field(None, ge=0, description="instead of the gateway's setting")
+    concurrent_requests: int | None = Field(None, ge=0, description="instead of the gateway's setting; 0: no limit")
+
+    def limit(self, default: Limit) -> Limit:
+        """Its own limits, the others' where it states none."""
+        return Limit(
+            default.per_s if self.requests_per_s is None else self.requests_per_s,
+            default.burst if self.burst_requests is None else self.burst_requests,
+            default.concurrent if self.concurrent_requests is None else self.concurrent_requests,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the bearer of a request may do."""
+    """What the bearer of a request may do. `limit` is None where nothing is limited; `bearer` names whose requests count together."""
 
     scopes: frozenset[str]
     scenarios: frozenset[str] | None
+    bearer: str = ""
+    limit: Limit | None = None
 
     def check(self, scope: Scope, scenario: str | None) -> None:
         """Raises ApiError (403) where the scope or the scenario is not granted. `admin` includes the others."""
@@ -43,14 +58,25 @@ class Grant:
         return self.scenarios is None or scenario in self.scenarios
 
 
-EVERYTHING = Grant(frozenset(SCOPES), None)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Access:
     """The tokens. Without any, everybody who can connect may do everything; then the gateway listens on loopback only."""
 
     tokens: tuple[Token, ...] = ()
+    default: Limit = NO_LIMIT
+    _grants: tuple[tuple[str, Grant], ...] = field(init=False, repr=False)
+    _everything: Grant = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make every grant once: the hot path looks them up."""
+        grants = tuple((token.sha256, _grant(token, self.default)) for token in self.tokens)
+        object.__setattr__(self, "_grants", grants)
+        object.__setattr__(self, "_everything", Grant(frozenset(SCOPES), None, limit=_or_none(self.default)))
+
+    @property
+    def limited(self) -> bool:
+        """Whether anybody's requests are counted."""
+        return self._everything.limit is not None or any(grant.limit is not None for _, grant in self._grants)
 
     def grant(self, headers: Mapping[bytes, bytes]) -> Grant:
         """What the bearer of these headers may do.
@@ -58,15 +84,24 @@ class Access:
         Raises:
             ApiError: 401.
         """
-        if not self.tokens:
-            return EVERYTHING
+        if not self._grants:
+            return self._everything
         given = headers.get(b"authorization", b"")
         secret = given[7:].strip() if given[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
         digest = hashlib.sha256(secret).hexdigest()
         found = None
-        for token in self.tokens:  # all of them, so that the time does not tell which one matched
-            if hmac.compare_digest(token.sha256, digest):
-                found = token
+        for known, grant in self._grants:  # all of them, so that the time does not tell which one matched
+            if hmac.compare_digest(known, digest):
+                found = grant
         if not secret or found is None:
             raise ApiError(401, "Send a valid token as `Authorization: Bearer …` or `x-api-key`.", code="invalid_api_key")
-        return Grant(frozenset(found.scopes), frozenset(found.scenarios) if found.scenarios is not None else None)
+        return found
+
+
+def _grant(token: Token, default: Limit) -> Grant:
+    scenarios = frozenset(token.scenarios) if token.scenarios is not None else None
+    return Grant(frozenset(token.scopes), scenarios, token.sha256[:_NAME_HEX], _or_none(token.limit(default)))
+
+
+def _or_none(limit: Limit) -> Limit | None:
+    return limit if limit.per_s or limit.concurrent else None

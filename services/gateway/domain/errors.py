@@ -8,9 +8,12 @@ _TYPES = {
     403: "permission_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    414: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     501: "invalid_request_error",
 }
 

@@ -1,0 +1,86 @@
+"""How much one bearer may ask for: a token bucket, and what a client is told of it under OpenAI's header names."""
+
+import math
+from dataclasses import dataclass
+
+from services.gateway.domain.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Requests begun per second (with `burst` of them at once) and exchanges under way. 0: no limit."""
+
+    per_s: float = 0.0
+    burst: int = 0
+    concurrent: int = 0
+
+    @property
+    def size(self) -> int:
+        """Requests that a full bucket holds: `burst`, else two seconds' worth, at least one."""
+        return self.burst or max(1, math.ceil(self.per_s * 2))
+
+    @property
+    def lease(self) -> int:
+        """Requests that a gateway takes from the shared bucket at once: a twentieth of a second's, so that a busy token costs few looks."""
+        return max(1, min(int(self.per_s / 20), self.size // 4))
+
+
+NO_LIMIT = Limit()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a bucket gave: how many of those wanted, what is left, and how long until there is one more."""
+
+    granted: int
+    left: int
+    wait_s: float
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """A bucket in this process. Starts full."""
+
+    level: float
+    at: float
+
+    def take(self, limit: Limit, now: float) -> Taken:
+        """One request, if there is one. `now` in seconds of any clock that does not go back."""
+        self.level = min(float(limit.size), self.level + max(0.0, now - self.at) * limit.per_s)
+        self.at = now
+        if self.level < 1:
+            return Taken(0, 0, (1 - self.level) / limit.per_s)
+        self.level -= 1
+        return Taken(1, int(self.level), 0.0)
+
+
+class RateLimited(ApiError):
+    """429: too many requests. `wait_s`: when to come again."""
+
+    def __init__(self, message: str, told: list[tuple[bytes, bytes]], wait_s: float) -> None:
+        super().__init__(429, message, code="rate_limit_exceeded", retry_after_s=max(1, math.ceil(wait_s)))
+        self._told = [*told, (b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000)))]
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """With what is left of the limit."""
+        return [*super().headers(), *self._told]
+
+
+def told(limit: Limit, left: int) -> list[tuple[bytes, bytes]]:
+    """`x-ratelimit-*` as OpenAI names them. `reset` is when the bucket is full again."""
+    reset_s = (limit.size - left) / limit.per_s
+    return [
+        (b"x-ratelimit-limit-requests", b"%d" % limit.size),
+        (b"x-ratelimit-remaining-requests", b"%d" % left),
+        (b"x-ratelimit-reset-requests", duration(reset_s).encode()),
+    ]
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: `120ms`, `1.5s`, `6m0s`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}m{rest}s"

@@ -1,0 +1,150 @@
+"""Rate limits: requests a second from a bucket that all gateways share, exchanges under way counted by each gateway for itself.
+
+A gateway takes a few requests at once from the shared bucket (`Limit.lease`), so that most requests need no look at it: all gateways
+together let through at most one lease each beyond the limit. A bucket that is empty is not asked again before it can have another.
+Where the bucket's store is away, each gateway counts with the whole limit for itself: no request fails, and none waits, because of that.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from reefcommon.errors import Unavailable
+from services.gateway import metrics
+from services.gateway.domain.access import Grant
+from services.gateway.domain.rate import Limit, RateLimited, Taken, TokenBucket, told
+
+log = structlog.get_logger()
+
+Headers = list[tuple[bytes, bytes]]
+ASK_AGAIN_S = 1.0  # a store that was away is asked again after this long, by one request's side, never in its way
+
+
+class Buckets(Protocol):
+    """Token buckets that all gateways share."""
+
+    async def take(self, name: str, limit: Limit, want: int) -> Taken:
+        """Up to `want` requests of a bucket. Raises Unavailable."""
+
+
+@dataclass(slots=True)
+class _Bearer:
+    """One bearer's requests, as far as this gateway counts them."""
+
+    own: TokenBucket
+    leased: int = 0
+    left: int = 0
+    empty_until: float = 0.0
+    under_way: int = 0
+    waiting: int = 0
+    asking: asyncio.Task[None] | None = None
+
+
+@dataclass
+class Limits:
+    """Admits requests. `shared` is None where there is one gateway only."""
+
+    shared: Buckets | None = None
+    clock: Callable[[], float] = time.monotonic
+    _bearers: dict[str, _Bearer] = field(default_factory=dict)
+    _ask_at: float = 0.0
+    away: bool = False
+
+    @asynccontextmanager
+    async def hold(self, grant: Grant, fallback: str, *, exchange: bool) -> AsyncIterator[Headers]:
+        """Admit one request, and count it while it lasts; gives the headers that tell what is left.
+
+        `fallback` names whose requests count together where there are no tokens; `exchange`: it counts among those under way.
+
+        Raises:
+            RateLimited: 429.
+        """
+        limit = grant.limit
+        if limit is None:
+            yield []
+            return
+        name = grant.bearer or fallback
+        bearer = self._bearers.get(name)
+        if bearer is None:
+            bearer = self._bearers[name] = _Bearer(TokenBucket(float(limit.size), self.clock()), left=limit.size)
+        headers = await self._begin(name, bearer, limit) if limit.per_s else []
+        if not (exchange and limit.concurrent):
+            yield headers
+            return
+        if bearer.under_way >= limit.concurrent:
+            metrics.LIMITED.labels("concurrent").inc()
+            raise RateLimited(
+                f"This token has {bearer.under_way} exchanges under way, which is its limit. Wait for one to end.", headers, 1.0
+            )
+        bearer.under_way += 1
+        try:
+            yield headers
+        finally:
+            bearer.under_way -= 1
+
+    async def _begin(self, name: str, bearer: _Bearer, limit: Limit) -> Headers:
+        taken = await self._take(name, bearer, limit)
+        headers = told(limit, taken.left)
+        if not taken.granted:
+            metrics.LIMITED.labels("rate").inc()
+            message = f"This token may begin {limit.per_s:g} requests a second, {limit.size} at once. Come again in {taken.wait_s:.2f} s."
+            raise RateLimited(message, headers, taken.wait_s)
+        return headers
+
+    async def _take(self, name: str, bearer: _Bearer, limit: Limit) -> Taken:
+        if self.shared is None:
+            return bearer.own.take(limit, self.clock())
+        while True:
+            if bearer.leased:
+                bearer.leased -= 1
+                return Taken(1, bearer.left + bearer.leased, 0.0)
+            now = self.clock()
+            if self.away:
+                if now >= self._ask_at and bearer.asking is None:
+                    self._ask(name, bearer, limit)
+                return bearer.own.take(limit, now)
+            if now < bearer.empty_until:
+                return Taken(0, 0, bearer.empty_until - now)
+            bearer.waiting += 1
+            try:
+                await asyncio.shield(bearer.asking or self._ask(name, bearer, limit))
+            finally:
+                bearer.waiting -= 1
+
+    def _ask(self, name: str, bearer: _Bearer, limit: Limit) -> asyncio.Task[None]:
+        """One look at the shared bucket, for everybody who waits."""
+        self._ask_at = self.clock() + ASK_AGAIN_S
+        bearer.asking = asyncio.get_running_loop().create_task(self._refill(name, bearer, limit))
+        return bearer.asking
+
+    async def _refill(self, name: str, bearer: _Bearer, limit: Limit) -> None:
+        assert self.shared is not None
+        try:
+            taken = await self.shared.take(name, limit, max(limit.lease, bearer.waiting))
+        except Unavailable as error:
+            if not self.away:
+                log.warning("rate_limits_are_local", reason=str(error))
+            self._is_away(away=True)
+            return
+        finally:
+            bearer.asking = None
+        if self.away:
+            log.info("rate_limits_are_shared")
+        self._is_away(away=False)
+        bearer.leased += taken.granted
+        bearer.left = taken.left
+        if not taken.granted:
+            bearer.empty_until = self.clock() + taken.wait_s
+
+    def _is_away(self, *, away: bool) -> None:
+        self.away = away
+        metrics.LIMITS_LOCAL.set(int(away))
+
+    async def stop(self) -> None:
+        """Wait for the looks that are under way."""
+        await asyncio.gather(*(bearer.asking for bearer in self._bearers.values() if bearer.asking is not None))

@@ -1,0 +1,49 @@
+"""Token buckets in Redis: `reef:rate:<bearer>` is a hash of a level and the time of its last change, kept until it would be full again."""
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from reefcommon.errors import Unavailable
+from services.gateway.domain.rate import Limit, Taken
+
+TIMEOUT_S = 0.25  # a request may wait this long once; then the gateway counts for itself
+
+# Redis' own clock, so that gateways whose clocks differ share one bucket. Returns granted, level in thousandths.
+_TAKE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local rate, size, want = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local held = redis.call('HMGET', KEYS[1], 'level', 'at')
+local level = size
+if held[1] then
+  level = math.min(size, tonumber(held[1]) + math.max(0, now - tonumber(held[2])) / 1000000 * rate)
+end
+local granted = math.min(want, math.floor(level))
+level = level - granted
+redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'at', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], math.min(86400000, math.ceil((size - level) / rate * 1000) + 1000))
+return {granted, math.floor(level * 1000)}
+"""
+
+
+class RedisBuckets:
+    """Buckets on Redis or Valkey."""
+
+    def __init__(self, url: str) -> None:
+        self._redis = Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0))
+        self._take = self._redis.register_script(_TAKE)
+
+    async def take(self, name: str, limit: Limit, want: int) -> Taken:
+        """Up to `want` requests of a bearer's bucket."""
+        try:
+            granted, level = await self._take(keys=[f"reef:rate:{name}"], args=[limit.per_s, limit.size, want])
+        except (RedisError, OSError) as error:  # also one that refuses the script: requests go on, counted here
+            raise Unavailable(f"Redis does not answer for rate limits: {error!r}") from error
+        left = int(level) / 1000
+        return Taken(int(granted), int(left), 0.0 if granted else max(0.0, 1 - left) / limit.per_s)
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
