@@ -2,7 +2,8 @@
 
     inferences  known already? --no--> its place in a session --> rows: records, sessions
     feedback    all its records known? --yes--> sample: row, then published --> row: report joined
-                                       --no---> row: report parked; looked at again when a record comes, and by `sweep`
+                                       --no---> row: report parked; looked at again when a record comes, and by `sweep`,
+                                                which gives it up in time; a record that comes later still joins it
     outcomes    steps, refusals, releases, servings --> rows
 
 The report's row is the mark that it is done, so it is written last. Offsets are committed after a handler returns.
@@ -58,10 +59,16 @@ class Handlers:
     max_open_sessions: int
     realign_tokens: int
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     async def on_start(self) -> None:
         """Take up the open sessions where the store has them. Raises Unavailable."""
-        self.book.restore(await self.store.recent_sessions(within_s=self.session_ttl_s, limit=self.max_open_sessions))
+        sessions = await self.store.recent_sessions(within_s=self.session_ttl_s, limit=self.max_open_sessions)
+        self.book.restore(sessions)
+        if sessions:
+            newest = sessions[-1].last_at - timedelta(seconds=self.session_ttl_s)
+            self.book.forget(sessions[0].last_at if len(sessions) == self.max_open_sessions else newest)
+        self.parking.expired = await self.store.has_expired()
         log.info("sessions_restored", open=len(self.book))
 
     async def on_events(self, arrivals: Sequence[Arrival]) -> None:
@@ -93,13 +100,15 @@ class Handlers:
         feedback = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, FeedbackReported)]
         records = await self._record(inferences, dead) if inferences else {}
         candidates = await self._new_reports(feedback, dead) if feedback else {}
-        candidates |= {parked.report.event_id: parked for parked in self.parking.waiting_for(records)}
+        late = await self.store.expired(list(records)) if records and self.parking.expired else ()
+        candidates |= {parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))}
         if candidates:
             await self._join(list(candidates.values()), records, dead)
         await self._bury(dead)
 
     async def _record(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead) -> dict[str, Record]:
         """Give each new exchange its place and its row. Returns all exchanges of the batch, the repeated ones too."""
+        self._follow(arrivals)
         known = await self.store.places([event.event_id for _, event in arrivals])
         taken: dict[str, tuple[InferenceRecorded, str]] = {}  # in order of arrival, which is that of the turns
         for arrival, event in arrivals:
@@ -112,7 +121,8 @@ class Handlers:
             if before is not None:
                 REPEATS.labels(arrival.topic).inc()
             taken.setdefault(event.event_id, (event, digest))
-        entries = {record_id: await self._entry(event) for record_id, (event, _) in taken.items()}
+        shards = {event.event_id: arrival.key or b"" for arrival, event in reversed(arrivals)}
+        entries = {record_id: await self._entry(event, shards[record_id]) for record_id, (event, _) in taken.items()}
         places, sessions = await self._places(entries, {record_id: known[record_id][1] for record_id in taken if record_id in known})
         records = {record_id: Record(event, digest, places[record_id]) for record_id, (event, digest) in taken.items()}
         await self.store.insert_records([record for record_id, record in records.items() if record_id not in known])
@@ -122,10 +132,10 @@ class Handlers:
         return records
 
     async def _places(self, entries: Mapping[str, Entry], known: Mapping[str, Assignment]) -> tuple[dict[str, Assignment], list[Session]]:
-        keys, tails = self.book.missing(entry for record_id, entry in entries.items() if record_id not in known)
+        keys, tails, requests = self.book.missing(entry for record_id, entry in entries.items() if record_id not in known)
         keys |= {(entries[record_id].scenario, place.session_id) for record_id, place in known.items()}
-        if keys or tails:
-            self.book.restore(await self.store.sessions(keys, tails))
+        if keys or tails or requests:
+            self.book.restore(await self.store.sessions(keys, tails, requests))
         places, sessions = {}, {}
         for record_id, entry in entries.items():
             if (place := known.get(record_id)) is not None:
@@ -137,9 +147,17 @@ class Handlers:
                 sessions[session.key] = session
         return places, list(sessions.values())
 
-    async def _entry(self, event: InferenceRecorded) -> Entry:
+    def _follow(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]]) -> None:
+        """Where offsets are missing another process handled them: its sessions are in the store."""
+        for arrival, event in arrivals:
+            expected = self._next_offsets.get((arrival.topic, arrival.partition), 0)
+            if arrival.offset > expected:
+                self.book.forget(event.at)
+            self._next_offsets[arrival.topic, arrival.partition] = max(expected, arrival.offset + 1)
+
+    async def _entry(self, event: InferenceRecorded, shard: bytes) -> Entry:
         whole = await self._with_bodies(event)
-        print_ = fingerprint(whole.request or {}, whole.response, whole.api)
+        print_ = fingerprint(whole.request or {}, whole.response, whole.api, shard=shard)
         return Entry(event.event_id, event.scenario, event.at, event.session_tag, print_)
 
     async def _with_bodies(self, event: InferenceRecorded) -> InferenceRecorded:
@@ -158,7 +176,8 @@ class Handlers:
         states = await self.store.report_states([report.event_id for _, report in arrivals])
         candidates: dict[str, Parked] = {}
         for arrival, report in arrivals:
-            digest, state, since = states.get(report.event_id, (None, None, None))
+            known = states.get(report.event_id)
+            digest = known.digest if known is not None else None
             if report.event_id in candidates:
                 digest = candidates[report.event_id].report.content_digest
             if (wrong := wrong_references(report.references)) is not None:
@@ -166,11 +185,13 @@ class Handlers:
             elif digest is not None and digest != report.content_digest:
                 CONFLICTS.labels(arrival.topic).inc()
                 dead.append((arrival, f"conflict: report {report.event_id} is known with other content"))
-            elif state == "joined" or report.event_id in candidates:
+            elif (known is not None and known.state == "joined") or report.event_id in candidates:
                 REPEATS.labels(arrival.topic).inc()
-            else:
-                parked_at = since if state == "parked" and since is not None else self.now()
-                candidates[report.event_id] = Parked(report, parked_at, arrival.partition, arrival.offset, arrival.key)
+            elif known is None:
+                candidates[report.event_id] = Parked(report, self.now(), arrival.partition, arrival.offset, arrival.key)
+            else:  # where it lay first stays its place, so that a repeat leaves no trace
+                since = known.parked_at if known.state == "parked" else self.now()
+                candidates[report.event_id] = Parked(report, since, known.partition, known.offset, arrival.key)
         return candidates
 
     async def _join(self, candidates: Sequence[Parked], records: Mapping[str, Record], dead: Dead) -> list[Parked]:
@@ -216,6 +237,7 @@ class Handlers:
             missing = ", ".join(parked.report.references)
             await self.dead.bury(_as_arrival(parked), f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}")
             await self._mark([self._row(parked, "expired")])
+            self.parking.expired = True
             EXPIRED.inc()
 
     async def _one_by_one(self, arrivals: Sequence[Arrival], error: Poison) -> None:

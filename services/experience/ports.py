@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from reefcommon.events import BodyRef, Event, SampleReady
 from services.experience.domain.parking import Parked
@@ -36,6 +36,16 @@ class ReportRow:
     version: int
 
 
+class Known(NamedTuple):
+    """What the store knows of a report. `parked_at`: since when it waits; `partition`, `offset`: where it lay first."""
+
+    digest: str
+    state: ReportState
+    parked_at: datetime
+    partition: int
+    offset: int
+
+
 class RecordStore(Protocol):
     """Rows of exchanges. All methods raise Unavailable while the store does not answer, and Poison where it refuses a row."""
 
@@ -52,8 +62,8 @@ class RecordStore(Protocol):
 class SessionStore(Protocol):
     """Rows of sessions."""
 
-    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key]) -> Sequence[Session]:
-        """The sessions with these (scenario, id), and those whose latest exchange has one of these (scenario, hash)."""
+    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()) -> Sequence[Session]:
+        """The sessions with these (scenario, id), and those whose latest exchange ends in, or asked, one of these (scenario, hash)."""
 
     async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
         """The latest sessions, oldest first, no older than the newest one less `within_s`."""
@@ -65,11 +75,17 @@ class SessionStore(Protocol):
 class ReportStore(Protocol):
     """Rows of reports and of the samples that they make."""
 
-    async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, tuple[str, ReportState, datetime]]:
-        """(content digest, state, parked since) of each of these reports that is known."""
+    async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
+        """Each of these reports that is known."""
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
         """Reports that wait, in order of their ids, from the first one after `after`."""
+
+    async def has_expired(self) -> bool:
+        """Whether any report waited in vain."""
+
+    async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
+        """Reports that waited in vain for one of these records, among others, in order of their ids."""
 
     async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
         """Returns when the rows are durable."""

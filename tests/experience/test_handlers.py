@@ -1,5 +1,7 @@
 """Batches of events through the handlers into a real store."""
 
+from dataclasses import replace
+
 import pytest
 
 from reefcommon.errors import Unavailable
@@ -68,6 +70,28 @@ async def test_a_receipt_that_nobody_knows_is_dead_after_its_time(service: Servi
     await service.handlers.sweep(caught_up=True)
     assert len(service.graves.buried) == 1
     assert await service.count("reports") == 1
+
+
+async def test_a_record_that_comes_after_its_report_was_given_up_still_joins_it(service: Service) -> None:
+    """What becomes of a report depends on what is in the log, not on when it was read: a replay ends the same."""
+    record = inference()
+    said = report(record.event_id)
+    await service.take(said)
+    service.clock.advance(301)
+    await service.handlers.sweep(caught_up=True)
+    assert len(service.graves.buried) == 1
+    after = await service.restarted()
+    await after.take(record)
+    assert [sample.report_id for sample in samples(after)] == [said.event_id]
+    states = await service.reads.database.query("SELECT state FROM reports FINAL")
+    assert [row["state"] for row in states] == ["joined"]
+
+
+async def test_two_partitions_share_no_session(service: Service) -> None:
+    """There is no order between them: what one says of the other would depend on which was read first."""
+    one, two = inference((user("a"),), "b"), inference((user("a"), assistant("b"), user("c")), "d", at=1)
+    await service.handlers.on_events([arrive(one), replace(arrive(two, 1), key=b"1111")])
+    assert await service.count("sessions") == 2
 
 
 async def test_an_expired_report_that_is_sent_again_from_the_dead_letters_is_joined(service: Service) -> None:

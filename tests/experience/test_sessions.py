@@ -2,6 +2,7 @@
 
 import random
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -144,12 +145,76 @@ def test_redelivery_and_restart_change_nothing(lengths: list[int], seed: int) ->
 
 def test_only_what_the_store_may_know_is_asked_for() -> None:
     sessions = book()
-    assert sessions.missing(turns("a", 3)) == (set(), set()), "a first turn, and turns that go on from one in the same batch"
+    assert sessions.missing(turns("a", 3)) == (set(), set(), set()), "a first turn, and turns that go on from one in the same batch"
     stranger = turns("b", 2)[1]
     tagged = entry("r", [user("x")], tag="t")
-    assert sessions.missing([stranger, tagged]) == ({("s", "t")}, {("s", stranger.fingerprint.prefixes[0])})
+    assert sessions.missing([stranger, tagged]) == ({("s", "t")}, {("s", stranger.fingerprint.prefixes[0])}, set())
     take(sessions, turns("b", 1)[0], tagged)
-    assert sessions.missing([stranger, tagged]) == (set(), set())
+    assert sessions.missing([stranger, tagged]) == (set(), set(), set())
+
+
+def test_what_was_forgotten_is_asked_for_while_it_may_be_open() -> None:
+    """A retry of a session that was put out of memory is no new session, whatever the limit on memory was."""
+    small = book(max_open=1)
+    take(small, *turns("a", 1), *turns("b", 1))
+    retry, late = entry("r", [user("a")], at=10), entry("l", [user("a")], at=2000)
+    assert small.missing([retry])[2] == {("s", retry.fingerprint.request)}
+    assert small.missing([late]) == (set(), set(), set())
+
+
+class Shelf:
+    """The store of sessions, as the book sees it."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], Session] = {}
+
+    def find(self, keys: set[Any], tails: set[Any], requests: set[Any]) -> list[Session]:
+        found = [
+            row
+            for row in self.rows.values()
+            if row.key in keys
+            or (not row.tagged and (("s", row.request_hash) in requests or any(("s", tail) in tails for tail in row.tail_hashes)))
+        ]
+        return sorted(found, key=lambda row: row.last_at)
+
+
+def places_of(entries: list[Entry], max_open: int, cuts: list[int]) -> list[Assignment]:
+    """The places of these entries, taken in batches that end at `cuts`, with a restart after every other one."""
+    shelf, sessions, places = Shelf(), book(max_open=max_open), []
+    for number, (begin, end) in enumerate(zip([0, *cuts], [*cuts, len(entries)], strict=True)):
+        batch = entries[begin:end]
+        if not batch:
+            continue
+        sessions.restore(shelf.find(*sessions.missing(batch)))
+        places += [sessions.assign(one) for one in batch]
+        for row in list(sessions._sessions.values()):
+            known = shelf.rows.get(row.key)
+            if known is None or known.sequence <= row.sequence:
+                shelf.rows[row.key] = row
+        sessions.settle([one.record_id for one in batch], newest=max(one.at for one in batch))
+        if number % 2:
+            sessions = book(max_open=max_open)
+            sessions.forget(max(one.at for one in entries[:end]))
+    return places
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.sampled_from("xy"), min_size=1, max_size=4), st.integers(0, 1500)), max_size=24),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 24), max_size=5),
+)
+def test_sessions_do_not_depend_on_memory_on_batches_or_on_restarts(
+    traffic: list[tuple[str, list[str], int]], max_open: int, cuts: list[int]
+) -> None:
+    """What makes the log readable a second time: one pass with all in memory gives the same as any other."""
+    entries, clock = [], 0
+    for number, (answer, texts, pause) in enumerate(traffic):
+        clock += pause if pause > 600 else 1
+        messages = [assistant(text) if turn % 2 else user(text) for turn, text in enumerate(texts)]
+        entries.append(entry(f"r{number}", messages, answer, at=clock))
+    inside = sorted({min(cut, len(entries)) for cut in cuts})
+    assert places_of(entries, max_open, inside) == places_of(entries, 1000, [])
 
 
 def test_a_batch_that_is_tried_again_gets_the_same_places() -> None:

@@ -96,6 +96,7 @@ async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_ta
     assert await store.sessions([], [("s", "t3"), ("s", "t1")]) == [new]
     assert await store.sessions([], [("other", "t2")]) == [elsewhere]
     assert await store.sessions([("s", "tag"), ("s", "nobody")], []) == [tagged]
+    assert await store.sessions([], [], [("s", "req1"), ("elsewhere", "req1")]) == [new]
     assert await store.recent_sessions(within_s=900, limit=9) == [new, tagged]
     assert await store.recent_sessions(within_s=900, limit=1) == [tagged]
 
@@ -108,7 +109,13 @@ async def test_the_newest_state_of_a_report_counts(store: ClickHouseStore) -> No
     await store.insert_reports([ReportRow(waits[1], "joined", "smp-1", 2), ReportRow(waits[2], "expired", None, 2)])
     assert await store.parked(after="", limit=9) == waits[:1]
     states = await store.report_states(["rep-0", "rep-1", "rep-9"])
-    assert {report_id: state for report_id, (_, state, _) in states.items()} == {"rep-0": "parked", "rep-1": "joined"}
+    assert {report_id: (known.state, known.offset) for report_id, known in states.items()} == {
+        "rep-0": ("parked", 7),
+        "rep-1": ("joined", 8),
+    }
+    assert await store.has_expired()
+    assert await store.expired(["rec-1"]) == waits[2:]
+    assert await store.expired(["rec-2"]) == []
 
 
 async def test_outcomes_are_kept_once(store: ClickHouseStore) -> None:
@@ -148,8 +155,8 @@ async def test_migrations_are_applied_once_and_only_go_forward(database: Databas
     assert await database.migrate() == []
     folder = tmp_path / "migrations"
     folder.mkdir()
-    first = min(MIGRATIONS.glob("*.sql"))
-    (folder / first.name).write_bytes(first.read_bytes())
+    for path in MIGRATIONS.glob("*.sql"):
+        (folder / path.name).write_bytes(path.read_bytes())
     (folder / "0099_more.sql").write_text("-- more\nALTER TABLE records ADD COLUMN more String;\n")
     assert await database.migrate(folder) == [99]
     assert await database.migrate(folder) == []

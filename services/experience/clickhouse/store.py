@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from reefcommon.events import Event, SampleReady
@@ -11,7 +10,11 @@ from services.experience.clickhouse.client import Database
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
-from services.experience.ports import ReportRow, ReportState
+from services.experience.ports import Known, ReportRow
+
+_BY_KEY = "SELECT * FROM sessions FINAL WHERE session_id IN {ids:Array(String)} AND scenario IN {scenarios:Array(String)}"
+_BY_TAIL = "SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, {tails:Array(String)})"
+_BY_REQUEST = "SELECT * FROM sessions FINAL WHERE NOT tagged AND request_hash IN {requests:Array(String)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +41,28 @@ class ClickHouseStore:
         """Returns when the rows are durable."""
         await self._insert("records", rows.RECORDS, records)
 
-    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key]) -> Sequence[Session]:
-        """The sessions with these (scenario, id), and those whose latest exchange has one of these (scenario, hash)."""
-        wanted_keys, wanted_tails = set(keys), set(tails)
+    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()) -> Sequence[Session]:
+        """The sessions with these (scenario, id), and those whose latest exchange ends in, or asked, one of these (scenario, hash)."""
+        wanted_keys, wanted_tails, wanted_requests = set(keys), set(tails), set(requests)
+        parts = {
+            _BY_KEY: wanted_keys,
+            _BY_TAIL: wanted_tails,
+            _BY_REQUEST: wanted_requests,
+        }
         found = await self.database.query(
-            "SELECT * FROM sessions FINAL WHERE session_id IN {ids:Array(String)} AND scenario IN {scenarios:Array(String)} "
-            "UNION ALL SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, {tails:Array(String)})",
+            " UNION ALL ".join(part for part, wanted in parts.items() if wanted) or _BY_KEY,
             ids=[session_id for _, session_id in wanted_keys],
             scenarios=list({scenario for scenario, _ in wanted_keys}),
             tails=[tail for _, tail in wanted_tails],
+            requests=[request for _, request in wanted_requests],
         )
         sessions = {session.key: session for session in map(rows.session, found)}
         return [
             session
             for session in sorted(sessions.values(), key=lambda session: session.last_at)
-            if session.key in wanted_keys or any((session.scenario, tail) in wanted_tails for tail in session.tail_hashes)
+            if session.key in wanted_keys
+            or (session.scenario, session.request_hash) in wanted_requests
+            or any((session.scenario, tail) in wanted_tails for tail in session.tail_hashes)
         ]
 
     async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
@@ -69,12 +79,15 @@ class ClickHouseStore:
         """Returns when the rows are durable."""
         await self._insert("sessions", rows.SESSIONS, sessions)
 
-    async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, tuple[str, ReportState, datetime]]:
-        """(content digest, state, parked since) of each of these reports that is known."""
+    async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
+        """Each of these reports that is known."""
         found = await self.database.query(
-            "SELECT report_id, digest, state, parked_at FROM reports FINAL WHERE report_id IN {ids:Array(String)}", ids=list(report_ids)
+            "SELECT report_id, digest, state, parked_at, log_partition, log_offset FROM reports FINAL "
+            "WHERE report_id IN {ids:Array(String)}",
+            ids=list(report_ids),
         )
-        return {row["report_id"]: (row["digest"], row["state"], row["parked_at"]) for row in found}
+        names = ("digest", "state", "parked_at", "log_partition", "log_offset")
+        return {row["report_id"]: Known(*(row[name] for name in names)) for row in found}
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
         """Reports that wait, in order of their ids, from the first one after `after`.
@@ -86,6 +99,19 @@ class ClickHouseStore:
             "(SELECT report_id FROM reports WHERE state = 'parked' AND report_id > {after:String}) ORDER BY report_id LIMIT {limit:UInt64}",
             after=after,
             limit=limit,
+        )
+        return [rows.parked(row) for row in found]
+
+    async def has_expired(self) -> bool:
+        """Whether any report waited in vain."""
+        return bool(await self.database.query("SELECT 1 AS n FROM reports WHERE state = 'expired' LIMIT 1"))
+
+    async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
+        """Reports that waited in vain for one of these records, among others, in order of their ids."""
+        found = await self.database.query(
+            "SELECT * FROM reports FINAL WHERE state = 'expired' AND report_id IN (SELECT report_id FROM reports "
+            "WHERE state = 'expired' AND hasAny(references, {ids:Array(String)})) ORDER BY report_id",
+            ids=list(record_ids),
         )
         return [rows.parked(row) for row in found]
 

@@ -32,10 +32,13 @@ class Fingerprint:
     tails: tuple[str, ...]
 
 
-def fingerprint(request: Json, response: Json | None, api: str) -> Fingerprint:
-    """The fingerprint of one exchange. Never raises: what it cannot read counts as an empty message."""
+def fingerprint(request: Json, response: Json | None, api: str, *, shard: bytes = b"") -> Fingerprint:
+    """The fingerprint of one exchange. Never raises: what it cannot read counts as an empty message.
+
+    Exchanges of two shards have nothing in common, whatever they say: they lie in two partitions, between which there is no order.
+    """
     messages = request_messages(request, api)
-    chain, prefixes = hashlib.blake2b(digest_size=16), []
+    chain, prefixes = hashlib.blake2b(shard, digest_size=16), []
     for number, message in enumerate(messages, 1):
         chain.update(_spelled(message))
         if number < len(messages) and message.get("role") == "assistant":

@@ -26,6 +26,11 @@ class Parking:
         self._limit = limit
         self._reports: OrderedDict[str, Parked] = OrderedDict()
         self._by_reference: dict[str, set[str]] = {}
+        self.expired = True  # whether some may have waited in vain, and wait in the store alone for a record that comes late
+
+    def get(self, report_id: str) -> Parked | None:
+        """The waiting report with this id."""
+        return self._reports.get(report_id)
 
     def __len__(self) -> int:
         return len(self._reports)

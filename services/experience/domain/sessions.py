@@ -2,7 +2,8 @@
 
 A tag wins. Else a request that strictly extends an open session's last request and its answer continues that session; a request equal to
 an open session's last one is a retry, and the first receipt keeps the turn. Everything else opens a session. The time that counts is
-that of the events, so that reading the log again gives the same sessions.
+that of the events, and what memory has let go is asked of the store: reading the log again, in one go and with other memory limits, gives
+the same sessions.
 """
 
 from collections import OrderedDict
@@ -74,6 +75,7 @@ class SessionBook:
         self._by_request: dict[Key, Key] = {}
         self._by_tail: dict[Key, Key] = {}
         self._unsettled: dict[str, Assignment] = {}
+        self._forgotten: datetime | None = None  # sessions last used then or before may be open in the store alone
         self.evicted = 0
 
     def __len__(self) -> int:
@@ -90,19 +92,35 @@ class SessionBook:
             if known is None or known.sequence < session.sequence:
                 self._put(session)
 
-    def missing(self, entries: Iterable[Entry]) -> tuple[set[Key], set[Key]]:
-        """What the store may know better: (tagged sessions, beginnings of requests that end in an answer) that are not here."""
+    def forget(self, at: datetime) -> None:
+        """Others may have handled sessions up to this time: what is not here may be in the store."""
+        self._forgotten = at if self._forgotten is None else max(self._forgotten, at)
+
+    def missing(self, entries: Iterable[Entry]) -> tuple[set[Key], set[Key], set[Key]]:
+        """What the store may know better: (tagged sessions, beginnings of requests that end in an answer, requests) that are not here."""
         tags: set[Key] = set()
         tails: set[Key] = set()
+        requests: set[Key] = set()
         within: set[Key] = set()
         for entry in entries:
             if entry.tag is not None:
                 if (entry.scenario, entry.tag) not in self._sessions:
                     tags.add((entry.scenario, entry.tag))
+            elif self._forgotten is not None and entry.at - self._forgotten <= self._ttl:
+                if self._same(entry) is None:
+                    tails.update((entry.scenario, prefix) for prefix in self._unknown(entry))
+                    requests.update({(entry.scenario, entry.fingerprint.request)} if entry.fingerprint.request else ())
             elif entry.fingerprint.prefixes and self._continued(entry) is None:
                 tails.add((entry.scenario, entry.fingerprint.prefixes[0]))
             within.update((entry.scenario, tail) for tail in entry.fingerprint.tails)
-        return tags, tails - within  # what a turn of the same batch answers need not be asked for
+        return tags, tails - within, requests  # what a turn of the same batch answers need not be asked for
+
+    def _unknown(self, entry: Entry) -> tuple[str, ...]:
+        """The beginnings of a request, longest first, down to the one that an open session here is known by."""
+        for number, prefix in enumerate(entry.fingerprint.prefixes):
+            if self._open(self._by_tail.get((entry.scenario, prefix)), entry.at) is not None:
+                return entry.fingerprint.prefixes[:number]
+        return entry.fingerprint.prefixes
 
     def assign(self, entry: Entry) -> Assignment:
         """The place of a new record. The session advances."""
@@ -129,6 +147,7 @@ class SessionBook:
             key, session = next(iter(self._sessions.items()))
             if newest - session.last_at <= self._ttl:
                 break
+            self.forget(session.last_at)
             self._drop(key)
         self._evict()
 
@@ -137,8 +156,12 @@ class SessionBook:
         if entry.tag is not None:
             tagged = self._sessions.get((entry.scenario, entry.tag))
             return tagged, tagged is not None and bool(request) and tagged.request_hash == request
-        same = self._open(self._by_request.get((entry.scenario, request)), entry.at) if request else None
+        same = self._same(entry)
         return (same, True) if same is not None else (self._continued(entry), False)
+
+    def _same(self, entry: Entry) -> Session | None:
+        request = entry.fingerprint.request
+        return self._open(self._by_request.get((entry.scenario, request)), entry.at) if request else None
 
     def _continued(self, entry: Entry) -> Session | None:
         found = (self._open(self._by_tail.get((entry.scenario, prefix)), entry.at) for prefix in entry.fingerprint.prefixes)
@@ -199,5 +222,7 @@ class SessionBook:
 
     def _evict(self) -> None:
         while len(self._sessions) > self._max_open:
-            self._drop(next(iter(self._sessions)))
+            key, session = next(iter(self._sessions.items()))
+            self.forget(session.last_at)
+            self._drop(key)
             self.evicted += 1
