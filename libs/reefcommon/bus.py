@@ -39,7 +39,6 @@ log = structlog.get_logger()
 MAX_ATTEMPTS = 6
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
-SESSION_TIMEOUT_MS = 6_000  # the embedded broker takes half of it for a first join, and twice for one after an unclean end
 GRACEFUL_STOP_S = 10.0  # a handler that waits for an outside system is cancelled then; its event comes again
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000  # a handler may wait for an outside system as long as that is away
 
@@ -188,7 +187,11 @@ def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = 
 
 
 def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, group: str, **options: Any) -> KafkaRoute:
-    """One row of a service's routing table: at least once, from the beginning of the log, offset after the effect."""
+    """One row of a service's routing table: at least once, from the beginning of the log, offset after the effect.
+
+    The embedded broker takes half of the session timeout for a first join, and twice for one after an unclean end.
+    """
+    session_timeout_ms = SystemSettings.load().kafka_session_timeout_ms
     return KafkaRoute(
         handler,
         *(topic.name for topic in sources),
@@ -196,8 +199,8 @@ def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, gro
         auto_offset_reset="earliest",
         ack_policy=options.pop("ack_policy", AckPolicy.NACK_ON_ERROR),
         max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
-        session_timeout_ms=options.pop("session_timeout_ms", SESSION_TIMEOUT_MS),
-        heartbeat_interval_ms=options.pop("heartbeat_interval_ms", SESSION_TIMEOUT_MS // 5),
+        session_timeout_ms=session_timeout_ms,
+        heartbeat_interval_ms=session_timeout_ms // 5,
         max_partition_fetch_bytes=options.pop("max_partition_fetch_bytes", 8 * 1024 * 1024),
         no_reply=True,
         **options,

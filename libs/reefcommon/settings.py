@@ -23,6 +23,9 @@ class SystemSettings(BaseSettings):
 
     kafka_bootstrap: str = Field("127.0.0.1:9092", description="host:port[,host:port…]")
     kafka_idempotence: bool = Field(False, description="idempotent producer: on for Apache Kafka, off for the embedded broker")
+    kafka_session_timeout_ms: int = Field(
+        6_000, ge=500, description="a consumer that is silent for this long loses its partitions; it sends a heartbeat five times as often"
+    )
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey")
     clickhouse_url: str = Field("", description="http://user:password@host:8123/database; empty: embedded chDB under state_dir")
     artifacts_url: str = Field("", description="lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir")

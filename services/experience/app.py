@@ -12,18 +12,19 @@ from reefcommon.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, 
 from reefcommon.events import utc_now
 from reefcommon.ops import Health, ops_routes
 from reefcommon.settings import SystemSettings
-from services.experience.clickhouse import ClickHouseReads, ClickHouseStore, Database
+from services.experience.clickhouse import ClickHouseAudit, ClickHouseReads, ClickHouseStore, Database
 from services.experience.domain.parking import Parking
 from services.experience.domain.sessions import SessionBook
 from services.experience.filesystem import FilesystemBodies
 from services.experience.handlers import Handlers
-from services.experience.http import read_routes, unavailable
+from services.experience.http import audit_routes, read_routes, unavailable
 from services.experience.kafka import KafkaDeadLetters, decode
 from services.experience.lifecycle import Lifecycle, Progress
 from services.experience.ports import BodyStore, DeadLetters, ExperienceStore
 from services.experience.settings import Settings
 
 SERVICE = "experience"
+SOURCES = (topics.INFERENCES, topics.FEEDBACK, topics.TRAINING, topics.RELEASES)
 
 
 def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
@@ -31,18 +32,13 @@ def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
     return [
         route(
             handlers.on_events,
-            topics.INFERENCES,
-            topics.FEEDBACK,
-            topics.TRAINING,
-            topics.RELEASES,
+            *SOURCES,
             group=SERVICE,
             decoder=decode,
             batch=True,
             max_records=settings.batch_records,
             batch_timeout_ms=settings.batch_wait_ms,
             partition_assignment_strategy=(RangePartitionAssignor,),
-            session_timeout_ms=6_000,  # a killed process is replaced this much later
-            heartbeat_interval_ms=2_000,
         )
     ]
 
@@ -100,6 +96,7 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     app = FastAPI(title="Reef experience", lifespan=life.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(ClickHouseReads(database), bodies))
+    app.include_router(audit_routes(ClickHouseAudit(database)))
     app.router.routes.extend(ops_routes(health))
     return app
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(bus, "SESSION_TIMEOUT_MS", 1_500)
+    monkeypatch.setenv("REEF_KAFKA_SESSION_TIMEOUT_MS", "1500")
     monkeypatch.setattr(bus, "GRACEFUL_STOP_S", 0.5)
     monkeypatch.setattr(bus, "FIRST_DELAY_S", 0.01)
     monkeypatch.setattr(bus, "MAX_DELAY_S", 0.05)
