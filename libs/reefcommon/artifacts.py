@@ -10,7 +10,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -42,16 +42,19 @@ class Manifest(BaseModel):
 
 
 class ArtifactStore(Protocol):
-    """Where trees are kept. Both calls are idempotent; both run in a worker thread, since they read and write files."""
+    """Where trees are kept. All calls are idempotent; all run in a worker thread, since they read and write files."""
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
-        """Store the tree for ever and return its content id. Raises Unavailable where the store does not take it."""
+        """Store the tree until it is dropped and return its content id. Raises Unavailable where the store does not take it."""
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
         """Write the tree to `destination` (made whole by a rename), verified file by file.
 
         Raises Poison where there is no such content or a file does not match its digest, Unavailable where the store does not answer.
         """
+
+    def drop(self, contents: Collection[str], scenario: str) -> None:
+        """Forget contents of a scenario; those that are not there are passed over. The caller knows that nothing names them."""
 
 
 def safe_path(name: str) -> PurePosixPath:

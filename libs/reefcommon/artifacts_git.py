@@ -10,28 +10,27 @@ then the tag; a reader starts at the tag, so a crash in between leaves nothing t
 
 import fcntl
 import hashlib
-import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from dulwich.errors import NotGitRepository
-from dulwich.file import FileLocked
 from dulwich.lfs import LFSPointer, LFSStore
-from dulwich.object_store import DiskObjectStore, iter_tree_contents
-from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
-from dulwich.refs import Ref, check_ref_format
+from dulwich.object_store import iter_tree_contents
+from dulwich.objects import Blob, Commit, ObjectID, Tree
+from dulwich.refs import Ref
 from dulwich.repo import Repo
 
+from reefcommon import artifacts_git_drop
 from reefcommon.artifacts import MANIFEST_NAME, Manifest, check_complete, check_content_id, safe_path, staged, write_synced
+from reefcommon.artifacts_git_refs import branch_of, move, read_ref, tag_of, write_loose
 from reefcommon.errors import Poison, Unavailable
 
 LARGE_BYTES = 64 * 1024
 _CHUNK_BYTES = 1024 * 1024
-_FOREIGN_LOCK_S = 10.0
 _RESERVED = {".git", ".gitattributes", ".gitmodules", ".lfsconfig"}
 _AUTHOR = b"Reef <reef@localhost>"
 
@@ -50,7 +49,7 @@ class GitArtifactStore:
                 raise Poison(f"git gives {name!r} a meaning of its own: an artifact cannot hold it")
         try:
             with self._writing() as repo:
-                if _tag(scenario, manifest.content_id) not in repo.refs:
+                if tag_of(scenario, manifest.content_id) not in repo.refs:
                     self._commit(repo, tree, manifest, scenario)
         except OSError as error:
             raise Unavailable(f"the artifact repository {self._path} cannot be written: {error}") from error
@@ -61,7 +60,7 @@ class GitArtifactStore:
         check_content_id(content_id)
         try:
             with Repo(str(self._path)) as repo, staged(destination) as directory:
-                commit = repo[repo.refs[_tag(scenario, content_id)]]
+                commit = repo[repo.refs[tag_of(scenario, content_id)]]
                 assert isinstance(commit, Commit)
                 for entry in iter_tree_contents(repo.object_store, commit.tree):
                     assert entry.path is not None
@@ -80,6 +79,16 @@ class GitArtifactStore:
             raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
         return manifest
 
+    def drop(self, contents: Collection[str], scenario: str) -> None:
+        """Forget contents of a scenario. Their bytes go with the next call, so that a reader that has begun can finish."""
+        wanted = {check_content_id(content) for content in contents}
+        try:
+            with self._writing() as repo:
+                artifacts_git_drop.sweep(repo, self._path / "lfs" / "objects")
+                artifacts_git_drop.rewrite(repo, scenario, wanted)
+        except OSError as error:
+            raise Unavailable(f"the artifact repository {self._path} cannot be written: {error}") from error
+
     @contextmanager
     def _writing(self) -> Iterator[Repo]:
         """The repository, with all other writers of ours kept out. The lock ends with the process that holds it."""
@@ -94,8 +103,8 @@ class GitArtifactStore:
                 yield repo
 
     def _commit(self, repo: Repo, tree: Path, manifest: Manifest, scenario: str) -> None:
-        branch, tag = _branch(scenario), _tag(scenario, manifest.content_id)
-        parent = _read_ref(repo, branch)
+        branch, tag = branch_of(scenario), tag_of(scenario, manifest.content_id)
+        parent = read_ref(repo, branch)
         blobs, large = self._blobs(tree, manifest)
         blobs[".gitattributes"] = Blob.from_string("".join(_attribute(name) for name in large).encode())
         blobs[MANIFEST_NAME] = Blob.from_string(manifest.model_dump_json(indent=1).encode() + b"\n")
@@ -108,11 +117,11 @@ class GitArtifactStore:
         commit.author_timezone = commit.commit_timezone = 0
         commit.encoding = b"UTF-8"
         commit.message = _message(manifest, scenario)
-        _write_loose(repo, commit)
-        if _read_ref(repo, Ref(b"HEAD")) is None:
+        write_loose(repo, commit)
+        if read_ref(repo, Ref(b"HEAD")) is None:
             repo.refs.set_symbolic_ref(Ref(b"HEAD"), branch)
         for ref, old in ((branch, parent), (tag, None)):
-            _move(repo, ref, old, commit.id)
+            move(repo, ref, old, commit.id)
 
     def _blobs(self, tree: Path, manifest: Manifest) -> tuple[dict[str, Blob], list[str]]:
         """A blob a file (its bytes, or an LFS pointer to them), and the names of those that are pointers."""
@@ -147,9 +156,9 @@ class GitArtifactStore:
                 trees[folder] = Tree()
                 folder = folder.rpartition("/")[0]
             trees[name.rpartition("/")[0]].add(leaf.encode(), 0o100644, blob.id)
-            _write_loose(repo, blob)
+            write_loose(repo, blob)
         for folder in sorted(trees, key=lambda f: (-f.count("/") - bool(f), f)):
-            _write_loose(repo, trees[folder])
+            write_loose(repo, trees[folder])
             if folder:
                 above, _, leaf = folder.rpartition("/")
                 trees[above].add(leaf.encode(), stat.S_IFDIR, trees[folder].id)
@@ -178,53 +187,6 @@ def _chunks(source: Path) -> Iterator[bytes]:
     with source.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             yield chunk
-
-
-def _write_loose(repo: Repo, obj: ShaFile) -> None:
-    """Write one object as git does: a temporary file, synced, renamed. (dulwich's own way leaves a lock where it is killed.)"""
-    store = repo.object_store
-    assert isinstance(store, DiskObjectStore)
-    name = obj.id.decode()
-    target = Path(os.fsdecode(store.path)) / name[:2] / name[2:]
-    if target.exists():
-        return
-    partial = target.parent.parent / f"tmp_obj_{os.getpid()}_{name}"
-    write_synced(partial, iter([obj.as_legacy_object()]))
-    target.parent.mkdir(exist_ok=True)
-    partial.replace(target)
-
-
-def _move(repo: Repo, ref: Ref, old: ObjectID | None, new: ObjectID) -> None:
-    """Compare-and-swap of one ref. Our own writers are kept out already; the comparison is for a git program of somebody's."""
-    lock = Path(os.fsdecode(repo.path)) / (ref.decode() + ".lock")
-    try:
-        moved = repo.refs.set_if_equals(ref, old, new) if old else repo.refs.add_if_new(ref, new)
-    except FileLocked:
-        if time.time() - lock.stat().st_mtime > _FOREIGN_LOCK_S:
-            lock.unlink(missing_ok=True)  # its owner was killed: it is held for milliseconds otherwise
-        raise Unavailable(f"{ref.decode()} is locked by {lock}") from None
-    if not moved:
-        raise Unavailable(f"{ref.decode()} was moved by another program meanwhile")
-
-
-def _read_ref(repo: Repo, ref: Ref) -> ObjectID | None:
-    try:
-        return repo.refs[ref]
-    except KeyError:
-        return None
-
-
-def _name(scenario: str) -> str:
-    """A scenario as one component of a ref; `%` is not in a scenario's name, so no two scenarios share one."""
-    return scenario if check_ref_format(Ref(f"refs/heads/{scenario}".encode())) else scenario.replace(".", "%2e")
-
-
-def _branch(scenario: str) -> Ref:
-    return Ref(f"refs/heads/{_name(scenario)}".encode())
-
-
-def _tag(scenario: str, content_id: str) -> Ref:
-    return Ref(f"refs/tags/{_name(scenario)}/{content_id}".encode())
 
 
 def _attribute(name: str) -> str:

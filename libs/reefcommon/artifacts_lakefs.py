@@ -7,7 +7,7 @@ A put uploads to a branch of its own and merges it (`Branch.transact`), so that 
 lakeFS commits without a compare-and-swap: which content serves is decided by the release heads alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -68,6 +68,20 @@ class LakeFSArtifactStore:
         except NotFoundException:
             raise Poison(f"no content {content_id!r} of scenario {scenario!r} in lakeFS at {self._where}") from None
         return manifest
+
+    def drop(self, contents: Collection[str], scenario: str) -> None:
+        """Forget contents of a scenario: their tags, and their files on its branch. The bytes go when lakeFS collects garbage."""
+        for content in contents:
+            with self._answering(f"put {check_content_id(content)}"):
+                tag = _tag(scenario, content)
+                if not self._holds(tag, content):
+                    continue
+                manifest = Manifest.model_validate_json(b"".join(self._read(self._repository.tag(tag), content, MANIFEST_NAME)))
+                branch = self._repository.branch(_branch(scenario))
+                if self._holds(branch.id, content):
+                    with branch.transact(commit_message=f"drop {content}", commit_metadata=_metadata(manifest, scenario)) as change:
+                        change.delete_objects([f"contents/{content}/{name}" for name in (*manifest.files, MANIFEST_NAME)])
+                self._repository.tag(tag).delete()
 
     def _holds(self, reference: str, content_id: str) -> bool:
         return bool(self._repository.ref(reference).object(f"contents/{content_id}/{MANIFEST_NAME}").exists())

@@ -18,7 +18,7 @@ import orjson
 
 SCENARIO_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,62}$"
 RECORD_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")
-_OWN_RECORD = re.compile(r"^(?:rec|rep)-[0-9a-f]{32}-([0-9a-f]{4})$")
+_OWN_RECORD = re.compile(r"^(?:rec|rep)-([0-9a-f]{12})[0-9a-f]{20}-([0-9a-f]{4})$")
 
 
 def time_ordered_hex(now_ms: int | None = None, random: bytes | None = None) -> str:
@@ -54,7 +54,13 @@ def new_report_id(shard: str) -> str:
 def shard_in(receipt: str) -> str | None:
     """The shard that a receipt made by Reef ends in; None for a receipt that a client chose."""
     match = _OWN_RECORD.fullmatch(receipt)
-    return match.group(1) if match else None
+    return match.group(2) if match else None
+
+
+def made_at_ms(receipt: str) -> int | None:
+    """Unix milliseconds at which a receipt was made; None for one that a client chose: that says nothing of its time."""
+    match = _OWN_RECORD.fullmatch(receipt)
+    return int(match.group(1), 16) if match else None
 
 
 def is_receipt(value: object) -> bool:

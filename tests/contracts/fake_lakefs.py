@@ -13,10 +13,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 Tree = dict[str, bytes]
 
 
+def overlaid(tree: Tree, changes: dict[str, bytes | None]) -> Tree:
+    return {path: data for path, data in {**tree, **changes}.items() if data is not None}
+
+
 @dataclass
 class Branch:
     commit: str
-    staged: Tree = field(default_factory=dict)
+    staged: dict[str, bytes | None] = field(default_factory=dict)
 
 
 @dataclass
@@ -26,6 +30,7 @@ class FakeLakeFS:
     url: str = ""
     password: str = "secret"
     commits: dict[str, Tree] = field(default_factory=lambda: {"c0": {}})
+    removed: dict[str, set[str]] = field(default_factory=dict)
     metadata: dict[str, dict[str, str]] = field(default_factory=dict)
     branches: dict[str, Branch] = field(default_factory=lambda: {"main": Branch("c0")})
     tags: dict[str, str] = field(default_factory=dict)
@@ -34,7 +39,7 @@ class FakeLakeFS:
 
     def tree(self, ref: str) -> Tree | None:
         if ref in self.branches:
-            return {**self.commits[self.branches[ref].commit], **self.branches[ref].staged}
+            return overlaid(self.commits[self.branches[ref].commit], self.branches[ref].staged)
         return self.commits.get(self.tags.get(ref, ref))
 
     def commit(self, tree: Tree, metadata: dict[str, str]) -> str:
@@ -128,6 +133,12 @@ class Api(BaseHTTPRequestHandler):
             case "POST", ["branches", name, "objects"]:
                 state.branches[name].staged[query["path"]] = body
                 return _json(201, path=query["path"], path_type="object", physical_address="x", checksum="x", mtime=0, size_bytes=len(body))
+            case "POST", ["branches", name, "objects", "delete"]:
+                state.branches[name].staged |= dict.fromkeys(json.loads(body)["paths"])
+                return _json(200, errors=[])
+            case "DELETE", ["tags", name]:
+                del state.tags[name]
+                return 204, b"", {}
             case "POST", ["branches", name, "commits"]:
                 return self._commit(state.branches[name], json.loads(body))
             case "POST", ["refs", source, "merge", target]:
@@ -150,10 +161,12 @@ class Api(BaseHTTPRequestHandler):
         return found
 
     def _commit(self, branch: Branch, wanted: dict) -> tuple[int, bytes, dict[str, str]]:
-        merged = {**self.state.commits[branch.commit], **branch.staged}
+        merged = overlaid(self.state.commits[branch.commit], branch.staged)
         if merged == self.state.commits[branch.commit]:
             raise Refused(400)
+        removed = {path for path, data in branch.staged.items() if data is None}
         branch.commit, branch.staged = self.state.commit(merged, wanted.get("metadata") or {}), {}
+        self.state.removed[branch.commit] = removed
         return _json(
             201, id=branch.commit, parents=[], committer="key", message=wanted["message"], creation_date=0, meta_range_id="m", metadata={}
         )
@@ -161,7 +174,8 @@ class Api(BaseHTTPRequestHandler):
     def _merge(self, source: str, target: str) -> tuple[int, bytes, dict[str, str]]:
         branch = self.state.branches[target]
         before = self.state.commits[branch.commit]
-        merged = {**before, **self.state.commits[self._resolve(source)]}
+        brought = self._resolve(source)
+        merged = overlaid(before, {**self.state.commits[brought], **dict.fromkeys(self.state.removed.get(brought, ()))})
         if merged == before:
             raise Refused(400)
         branch.commit = self.state.commit(merged, {})

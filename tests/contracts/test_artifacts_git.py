@@ -50,7 +50,7 @@ def test_git_and_git_lfs_check_out_the_same_bytes(tmp_path: Path) -> None:
     git("fsck", "--full", "--strict", cwd=tmp_path / "artifacts.git")
 
 
-@pytest.mark.parametrize("step", ["_write_lfs", "_write_loose", "_move"])
+@pytest.mark.parametrize("step", ["_write_lfs", "write_loose", "move"])
 @pytest.mark.parametrize("calls_before", [0, 1])
 def test_killed_while_putting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, calls_before: int) -> None:
     store = GitArtifactStore(tmp_path / "artifacts.git")

@@ -1,0 +1,126 @@
+"""Contents that nothing names can be taken out; everything else stays, under every store and after every kill."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reefcommon import artifacts_git_drop
+from reefcommon.artifacts import ArtifactStore, hash_tree
+from reefcommon.artifacts_git import GitArtifactStore
+from reefcommon.artifacts_lakefs import LakeFSArtifactStore
+from reefcommon.errors import Poison
+from tests.contracts.fake_lakefs import fake_lakefs
+from tests.contracts.test_artifact_store import make_tree
+
+SEEDS = (b"a", b"b", b"c", b"d")
+
+
+@pytest.fixture(params=["git", "lakefs"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ArtifactStore]:
+    if request.param == "git":
+        yield GitArtifactStore(tmp_path / "artifacts.git")
+        return
+    with fake_lakefs() as server:
+        yield LakeFSArtifactStore(server.url)
+
+
+def filled(store: ArtifactStore, root: Path) -> list[str]:
+    return [store.put(*make_tree(root, seed), "default") for seed in SEEDS]
+
+
+def there(store: ArtifactStore, content: str, scenario: str, out: Path) -> bool:
+    try:
+        manifest = store.get(content, scenario, out / scenario / content)
+    except Poison:
+        return False
+    return hash_tree(out / scenario / content) == manifest.files
+
+
+@pytest.mark.parametrize("gone", [[0], [1, 2], [3], [0, 1, 2, 3]])
+def test_what_is_dropped_is_gone_and_all_else_is_as_it_was(store, tmp_path, gone):
+    contents = filled(store, tmp_path)
+    store.put(*make_tree(tmp_path, SEEDS[gone[0]]), "other")  # the same bytes under another name are not touched
+    for _ in range(2):
+        store.drop([contents[number] for number in gone], "default")
+    for number, content in enumerate(contents):
+        assert there(store, content, "default", tmp_path / "out") == (number not in gone)
+    assert there(store, contents[gone[0]], "other", tmp_path / "out")
+    again = make_tree(tmp_path, SEEDS[gone[0]])
+    assert store.put(*again, "default") == contents[gone[0]]
+    assert there(store, contents[gone[0]], "default", tmp_path / "again")
+
+
+def test_what_was_never_there_is_passed_over(store, tmp_path):
+    store.drop(["lora-" + "0" * 32], "default")
+    contents = filled(store, tmp_path)
+    store.drop(["lora-" + "0" * 32], "default")
+    assert all(there(store, content, "default", tmp_path / "out") for content in contents)
+
+
+def aged(repository: Path, by_s: float) -> None:
+    for folder in ("objects", "lfs/objects"):
+        for path in (repository / folder).rglob("*"):
+            if path.is_file():
+                os.utime(path, (time.time() - by_s,) * 2)
+
+
+def test_the_disk_is_given_back_one_call_later_and_git_finds_nothing_wrong(tmp_path):
+    repository = tmp_path / "artifacts.git"
+    store = GitArtifactStore(repository)
+    contents = filled(store, tmp_path)
+    before = len(list((repository / "lfs" / "objects").rglob("?" * 64)))
+    store.drop([contents[1]], "default")
+    assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, "a reader may have begun"
+    store.drop([], "default")
+    assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, "an hour old at least"
+    aged(repository, artifacts_git_drop.YOUNG_S + 10)
+    store.drop([], "default")
+    after = len(list((repository / "lfs" / "objects").rglob("?" * 64)))
+    assert after == before - 2, "the two large files that no other content has; the empty and the shared ones stay"
+    assert [there(store, content, "default", tmp_path / "out") for content in contents] == [True, False, True, True]
+    found = subprocess.run(
+        ["git", "fsck", "--full", "--strict", "--no-dangling"], cwd=repository, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert found.returncode == 0, found.stderr
+    assert "unreachable" not in found.stdout
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("kill_at", range(1, 9))
+def test_killed_while_dropping(tmp_path, monkeypatch, kill_at):
+    store = GitArtifactStore(tmp_path / "artifacts.git")
+    contents = filled(store, tmp_path)
+    count = 0
+
+    def mortal(original):
+        def act(*words):
+            nonlocal count
+            count += 1
+            if count == kill_at:
+                raise Killed
+            return original(*words)
+
+        return act
+
+    with monkeypatch.context() as patch:
+        for name in ("write_loose", "move", "_remove"):
+            patch.setattr(artifacts_git_drop, name, mortal(getattr(artifacts_git_drop, name)))
+        try:
+            store.drop([contents[0], contents[2]], "default")
+        except Killed:
+            pass
+        else:
+            assert count < kill_at, "it was killed at every effect"
+    assert all(there(store, contents[number], "default", tmp_path / "out") for number in (1, 3)), "whatever happens"
+    store.drop([contents[0], contents[2]], "default")
+    assert [there(store, content, "default", tmp_path / "after") for content in contents] == [False, True, False, True]
+    aged(tmp_path / "artifacts.git", artifacts_git_drop.YOUNG_S + 10)
+    store.drop([], "default")
+    assert [there(store, content, "default", tmp_path / "swept") for content in contents] == [False, True, False, True]
