@@ -6,6 +6,7 @@ The adapter over Redis is `reefcommon.heads_redis`; the log (`reef.releases.v1`)
 from collections.abc import Mapping
 from typing import Protocol
 
+from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.events import Release
 
 BASE_ADAPTER = None
@@ -44,9 +45,16 @@ class ReleaseHeads(Protocol):
 
 
 def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[str, str]:
-    """What a release serves of each kind: its parent's contents with one of them replaced. Weights and harness evolve together so."""
+    """What a release serves of each kind: its parent's contents with one of them replaced. Weights and harness evolve together so.
+    Full weights end the parent's adapter, which was made for other ones."""
     contents: Mapping[str, str] = parent.contents if parent else {}
-    return {**contents, kind: content_id}
+    kept = {name: content for name, content in contents.items() if not (kind == "checkpoint" and name == "lora")}
+    return {**kept, kind: content_id}
+
+
+def base_weights(release: Release) -> str:
+    """The content of the weights below a release's adapter: full weights, or the base model as it is."""
+    return release.contents.get("checkpoint", BASE_CONTENT_ID)
 
 
 def adapter_name(scenario: str, release_id: str) -> str:

@@ -41,7 +41,7 @@ class WeightSync:
         self._busy = asyncio.Lock()
         self._receiver: GlooReceiver | None = None
         self._staged: dict[str, Tensor] | None = None
-        self._checksum: str | None = None
+        self._digests: dict[str, str] | None = None
 
     @property
     def parameters(self) -> int:
@@ -100,12 +100,17 @@ class WeightSync:
         async with self._busy:
             await asyncio.wrap_future(self._loop.call(lambda: self._name(version)))
 
-    async def checksum(self) -> str:
-        """SHA-256 over (name, shape, float32 bytes) of all weights in order of name."""
+    async def digests(self) -> dict[str, str]:
+        """SHA-256 of each weight's float32 bytes, in order of name; a tied weight is there under each of its names."""
         async with self._busy:
-            if self._checksum is None:
-                self._checksum = await asyncio.to_thread(_checksum, self._live)
-            return self._checksum
+            if self._digests is None:
+                self._digests = await asyncio.to_thread(_digests, self._live)
+            return self._digests
+
+    async def checksum(self) -> str:
+        """SHA-256 over (name, digest) of all weights in order of name."""
+        lines = (f"{name} {one}\n" for name, one in (await self.digests()).items())
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def _started(self) -> dict[str, Tensor]:
         if self._staged is None:
@@ -123,7 +128,7 @@ class WeightSync:
         with torch.no_grad():
             for name, tensor in staged.items():
                 self._live[name].copy_(tensor)
-        self._checksum = None
+        self._digests = None
         self._name(version)
 
     def _name(self, version: str) -> None:
@@ -161,9 +166,12 @@ def _read_all(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _checksum(live: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _digests(live: dict[str, Tensor]) -> dict[str, str]:
+    seen: dict[int, str] = {}
+    found: dict[str, str] = {}
     for name in sorted(live):
-        digest.update(f"{name}{tuple(live[name].shape)}".encode())
-        digest.update(live[name].detach().contiguous().numpy().data)
-    return digest.hexdigest()
+        tensor = live[name].detach()
+        if tensor.data_ptr() not in seen:
+            seen[tensor.data_ptr()] = hashlib.sha256(tensor.contiguous().numpy().data).hexdigest()
+        found[name] = seen[tensor.data_ptr()]
+    return found

@@ -119,14 +119,19 @@ class Handlers:
             words = f"{len(evidence.failures)} episodes failed; first: {evidence.failures[0]}"
             return _evaluation(Ruling("evaluation_failed", words), law, head, evidence)
         if law.policy == "always" and not evidence.tasks:
-            return _evaluation(
-                Ruling("select", "always: asked for by name; it loads and answers; nothing was compared"), law, head, evidence
-            )
+            found = "the content is whole, nothing was tried" if candidate.kind == "checkpoint" else "it loads and answers"
+            return _evaluation(Ruling("select", f"always: asked for by name; {found}; nothing was compared"), law, head, evidence)
         return _evaluation(rule(evidence.tasks, law), law, head, evidence)
 
     async def _evidence(self, candidate: CandidateProposed, head: Release, chosen: Chosen, law: Rule, samples: list[HeldOut]) -> Evidence:
+        if candidate.kind == "checkpoint" and law.policy == "always":
+            await self.bench.check(candidate)
+            return Evidence(())
         if candidate.kind not in ("lora", "harness"):
-            raise DoesNotServe(f"kind {candidate.kind} cannot be tried on a serving node")
+            hint = ": it would replace the head there; the policy always, asked for by name, takes it unseen" * (
+                candidate.kind == "checkpoint"
+            )
+            raise DoesNotServe(f"kind {candidate.kind} cannot be tried on a serving node{hint}")
         section, verifier = self.plans.config.evaluation, self.plans.verifier
         async with self.bench.trial(candidate, head) as (node, sides):
             await self.bench.probe(node, sides[0])

@@ -79,6 +79,15 @@ class Bench:
         if not answers or answers[0].model != side.model:
             raise DoesNotServe(f"{node.url} was asked for {side.model} and answered with {answers[0].model if answers else 'nothing'}")
 
+    async def check(self, candidate: CandidateProposed) -> None:
+        """Whether the content is there and whole, where it cannot be tried. Raises DoesNotServe where it is not."""
+        try:
+            await self._fetch(candidate.content_id, candidate.scenario, self._files(candidate))
+        except Poison as error:
+            raise DoesNotServe(str(error)) from error
+        finally:
+            await asyncio.to_thread(shutil.rmtree, self._files(candidate), ignore_errors=True)
+
     async def forget(self, candidate: CandidateProposed) -> None:
         """Unload the candidate wherever it is, and remove its files. What fails is logged: the next verdict does not depend on it."""
         await asyncio.gather(*(self._unload(node, trial_name(candidate)) for node in self.nodes))

@@ -24,9 +24,10 @@ from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
-from reefcommon.serving import HttpServingNode, ServingNode
+from reefcommon.serving import HttpServingNode, WeightNode
 from reefcommon.settings import SystemSettings
 from services.publisher.fleet import Fleet
+from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers
 from services.publisher.kafka_log import KafkaReleaseLog
 from services.publisher.publication import Publication
@@ -55,7 +56,7 @@ def build(
     settings: Settings,
     redis: Redis,
     store: ArtifactStore,
-    nodes: tuple[ServingNode, ...],
+    nodes: tuple[WeightNode, ...],
     events: EventPublisher,
     *,
     now: Callable[[], datetime] = utc_now,
@@ -63,13 +64,18 @@ def build(
     """Everything but the outside systems, which are given."""
     heads = RedisReleaseHeads(redis)
     works = RedisWorks(redis, kept_s=settings.work_kept_s)
+    rotation = RedisRotation(redis)
+    way = settings.weight_transfer
+    full = None if way == "off" else FullWeights(way, settings.weight_transfer_host, settings.weight_step_within_s, rotation)
     fleet = Fleet(
         nodes=nodes,
         store=store,
         staging=Path(system.state_dir) / "staging",
         base_model=system.model_name,
-        rotation=RedisRotation(redis),
+        rotation=rotation,
         stage_within_s=settings.stage_within_s,
+        full=full,
+        base_path=system.model_path,
     )
     publication = Publication(heads, works, fleet, events, now, config.serving.resident_adapters)
     handlers = Handlers(config, heads, works, publication, events, now)

@@ -7,6 +7,7 @@ from datetime import datetime
 import structlog
 
 from reefcommon import topics
+from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.bus import EventPublisher
 from reefcommon.config import ServeConfig
 from reefcommon.errors import Transient
@@ -21,7 +22,7 @@ from reefcommon.events import (
     ScenarioCreateRequested,
 )
 from reefcommon.ids import time_ordered_hex
-from reefcommon.releases import ReleaseHeads
+from reefcommon.releases import ReleaseHeads, base_weights
 from reefcommon.telemetry import current_traceparent
 from services.publisher.domain import releases
 from services.publisher.domain.work import Turned, Work
@@ -58,6 +59,7 @@ class Handlers:
             return
         try:
             release = releases.from_candidate(await self._head(event.scenario), event)
+            await self._check_alone(release)
         except Turned as turned:
             await self.publication.reject(work, turned.outcome, turned.reason)
             return
@@ -77,6 +79,8 @@ class Handlers:
         work = Work(work_id=event.event_id, scenario=event.scenario, command_id=event.event_id)
         try:
             release = await self._planned(event)
+            if release is not None:
+                await self._check_alone(release)
         except Turned as turned:
             await self._turn_down(work, event, turned)
             return
@@ -117,6 +121,17 @@ class Handlers:
                 if not found:
                     raise Turned("aborted", f"cannot promote: no pending release {pending_id} in this scenario")
                 return releases.promoted(await self._head(event.scenario), found[0], event.at, event.reason)
+
+    async def _check_alone(self, planned: Release) -> None:
+        """Raises Turned where full weights would replace another scenario's, or have done so. One other scenario is enough to look at:
+        two could never have come beside full weights."""
+        head = await self.heads.head(planned.scenario)
+        before = base_weights(head) if head is not None else BASE_CONTENT_ID
+        if planned.operation != "creation" and base_weights(planned) == before:
+            return
+        others = [name for name in await self.heads.scenarios() if name != planned.scenario]
+        found = {name: await self.heads.head(name) for name in others[:1]}
+        releases.check_alone(planned, before, {name: base_weights(other) for name, other in found.items() if other is not None})
 
     async def _go_on(self, work: Work, event: CandidateEvaluated | Command) -> None:
         if work.ended:

@@ -19,9 +19,9 @@ from reefcommon.bus import EventPublisher
 from reefcommon.errors import Conflict, Poison
 from reefcommon.events import ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
-from reefcommon.releases import ReleaseHeads
+from reefcommon.releases import ReleaseHeads, base_weights
 from reefcommon.telemetry import current_traceparent
-from services.publisher.domain.releases import needs_nodes, rebased, resident, weights_of
+from services.publisher.domain.releases import adapter_of, needs_nodes, rebased, resident, wanted
 from services.publisher.domain.work import Outcome, Work, rejection_fields
 from services.publisher.fleet import Fleet, Loaded
 
@@ -106,17 +106,22 @@ class Publication:
         one that moves from the former to the latter meanwhile is seen."""
         live = [work for work in await self.works.live() if work.scenario == scenario and work.work_id != but and work.release]
         chain = await self.heads.chain(scenario, limit=self.resident_adapters)
-        planned = (weights_of(work.planned) for work in live)
-        return {**resident(chain, self.resident_adapters), **dict(pair for pair in planned if pair is not None)}
+        planned = {name: content for work in live for name, content in adapter_of(work.planned).items()}
+        return {**resident(chain, self.resident_adapters), **planned}
+
+    async def bases(self, *, but: str = "") -> frozenset[str]:
+        """Base weights that nodes may serve because a live piece of work (other than `but`) is about to publish them."""
+        live = await self.works.live()
+        return frozenset(base_weights(work.planned) for work in live if work.work_id != but and work.release and not published(work))
 
     async def _stage(self, work: Work) -> Work:
         release = work.planned
         nodes: dict[str, float] = {}
         try:
-            if release.kind != "base":
+            if release.kind not in ("base", "checkpoint"):  # full weights may be large: staging reads them where a node needs them
                 await self.fleet.fetch(work.scenario, release.content_id)
             if needs_nodes(release):
-                nodes = await self.fleet.stage(work.scenario, weights_of(release))
+                nodes = await self.fleet.stage(work.scenario, wanted(release))
         except Poison as error:
             log.error("release_not_staged", scenario=work.scenario, release=release.release_id, reason=str(error))
             return await self._abandon(work, "aborted", str(error))
@@ -171,8 +176,11 @@ class Publication:
         await self.events.publish(event, topics.RELEASES)
 
     async def _abandon(self, work: Work, outcome: Outcome, reason: str) -> Work:
-        """Leave nothing behind: what was staged for this work alone is unloaded before anybody is told."""
+        """Leave nothing behind: what was staged for this work alone is unloaded, and base weights are put back, before anybody is told."""
         await self.tidy(work.scenario, but=work.work_id)
+        head = await self.heads.head(work.scenario)
+        if head is not None:
+            await self.fleet.restore(work.scenario, base_weights(head), await self.bases(but=work.work_id))
         await self._emit_rejection(work, outcome, reason)
         return work.to(outcome, reason=reason)
 
@@ -187,6 +195,11 @@ class Publication:
             }
         )
         await self.events.publish(event, topics.RELEASES)
+
+
+def published(work: Work) -> bool:
+    """Whether the head has moved for this work: from then on the head itself says what must be served."""
+    return work.state in ("head_advanced", "announced")
 
 
 def is_release_of(scenario: str, adapter: str) -> bool:

@@ -10,13 +10,14 @@ from typing import Protocol
 
 import structlog
 
+from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Conflict, ReefError, Transient, Unavailable
 from reefcommon.events import Event, Release
-from reefcommon.releases import ReleaseHeads
-from reefcommon.serving import ServingNode
-from services.publisher.domain.releases import resident
+from reefcommon.releases import ReleaseHeads, base_weights
+from reefcommon.serving import WeightNode
+from services.publisher.domain.releases import Wanted, resident, wanted
 from services.publisher.domain.replay import replay
-from services.publisher.fleet import Fleet, Loaded
+from services.publisher.fleet import Fleet, Loaded, Staged
 from services.publisher.handlers import Handlers
 from services.publisher.publication import Publication, is_release_of
 
@@ -67,6 +68,8 @@ class Upkeep:
     synced: bool = False
     last_error: str = ""
     apart: dict[str, str] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    """Configured scenarios that cannot be, because the nodes serve full weights of another one."""
     _resuming: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self) -> None:
@@ -78,6 +81,7 @@ class Upkeep:
         await rebuild(self.log_of_releases, self.heads)
         for scenario in self.scenarios:
             await self.handlers.create(scenario)
+        self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def rounds(self, every_s: float) -> None:
         """Resume what was interrupted, then compare the nodes with the heads for ever."""
@@ -97,7 +101,7 @@ class Upkeep:
     async def round(self) -> None:
         """Load what is missing, unload what is too much, and put nodes back that serve again."""
         known = await self.heads.scenarios()
-        if any(scenario not in known for scenario in self.scenarios):
+        if any(scenario not in known and scenario not in self.refused for scenario in self.scenarios):
             await self._restore()  # the store was emptied while we ran
         loaded = await self.fleet.loaded()
         chains = {s: await self.heads.chain(s, limit=self.publication.resident_adapters) for s in await self.heads.scenarios()}
@@ -110,22 +114,27 @@ class Upkeep:
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
         self.apart = await self.fleet.rotation.apart()
         self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
-        await asyncio.to_thread(self._sweep, kept_contents | {release.content_id for chain in chains.values() for release in chain})
+        kept_contents.update(content for chain in chains.values() for release in chain for content in release.contents.values())
+        await asyncio.to_thread(self._sweep, kept_contents)
 
-    async def _keep(self, node: ServingNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
+    async def _keep(self, node: WeightNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
         names = loaded[node.url]
         if isinstance(names, Unavailable):
             await self.fleet.set_apart(node.url, str(names))
             return
+        if await self.fleet.being_replaced(node):
+            return
         was_apart = node.url in await self.fleet.rotation.apart()
         try:
+            if not await self._keep_base(node, chains, was_apart=was_apart):
+                return  # a publication is on its way, and says what follows
             for scenario, chain in chains.items():
-                wanted = resident(chain, self.publication.resident_adapters)
-                for name, content in wanted.items():
+                loading = resident(chain, self.publication.resident_adapters)
+                for name, content in loading.items():
                     if name not in names:
                         await self._load(node, chain[0], name, content)
-                if was_apart and chain[0].adapter not in wanted.keys() - names:
-                    await self.fleet.probe(node, chain[0].adapter)
+                if was_apart and chain[0].adapter not in loading.keys() - names:
+                    await self.fleet.probe(node, wanted(chain[0]))
                 if was_apart and _too_many(scenario, set(await node.models()), await self.publication.kept(scenario)):
                     return  # it still refuses to unload: the reason stands
         except ReefError as error:
@@ -133,11 +142,31 @@ class Upkeep:
         else:
             await self.fleet.put_back(node.url)
 
-    async def _load(self, node: ServingNode, head: Release, name: str, content: str) -> None:
+    async def _keep_base(self, node: WeightNode, chains: dict[str, list[Release]], *, was_apart: bool) -> bool:
+        """The base weights that the head needs, on a node that was restarted, or that somebody left paused or with others.
+
+        False where it serves what a publication is about to publish.
+        """
+        held = await self.fleet.base(node)
+        if all(held == base_weights(chain[0]) for chain in chains.values()):
+            return True
+        also = await self.publication.bases()  # before the heads, and both anew: a publication may have begun since this round did
+        heads = [head for scenario in chains if (head := await self.heads.head(scenario)) is not None]
+        head = next((head for head in heads if base_weights(head) != BASE_CONTENT_ID), heads[0])
+        if held == base_weights(head) or held in also:
+            return held == base_weights(head) or not was_apart
+        await self.fleet.set_apart(
+            node.url, f"{node.url} serves the weights {held or 'of an unfinished update'}, not {base_weights(head)} yet"
+        )
+        given = await self.fleet.checkpoint(head.scenario, base_weights(head))
+        await self.fleet.replace(node, Staged(Wanted(base_weights(head)), checkpoint=given))
+        return True
+
+    async def _load(self, node: WeightNode, head: Release, name: str, content: str) -> None:
         started = time.perf_counter()
         if name == head.adapter:
             await self.fleet.set_apart(node.url, f"{node.url} does not hold {name} yet")
-        await self.fleet.hold(node, name, await self.fleet.fetch(head.scenario, content))
+        await self.fleet.hold(node, Wanted(base_weights(head), name, content), await self.fleet.fetch(head.scenario, content))
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
         if name == head.adapter:

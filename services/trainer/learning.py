@@ -17,6 +17,7 @@ from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, describe, mater
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import Release
+from reefcommon.releases import base_weights
 from services.trainer import domain, metrics
 from services.trainer.domain import Binding, Job
 from services.trainer.filesystem import ADAPTER
@@ -99,6 +100,10 @@ class Learning:
         head = await asyncio.to_thread(ports.heads.head, self.binding.scenario)
         if head is None:
             return self._wait("waiting for the scenario's first release")
+        if (base := base_weights(head)) != BASE_CONTENT_ID:
+            return self._wait(
+                f"waiting: {base} serves, and an adapter of the base model would be trained for other weights; roll back to go on"
+            )
         return await self._open(last, head)
 
     # ------------------------------------------------------------------ samples -> job

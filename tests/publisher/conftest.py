@@ -14,12 +14,16 @@ from reefcommon.events import Command, Release, ReleaseRejected, utc_now
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.rotation import RedisRotation
 from services.publisher.fleet import Fleet
+from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers
 from services.publisher.publication import Publication
 from services.publisher.redis_works import RedisWorks
 from services.publisher.upkeep import Upkeep
-from tests.publisher.fakes import FakeEvents, FakeNode, FakeStore, Fuse, Fused, evaluated
+from tests.publisher.fakes import FakeEvents, FakeNode, FakeStore, Fuse, Fused, evaluated, safetensors
 
+NODE_EFFECTS = (
+    "load_adapter", "unload_adapter", "chat", "pause", "start_update", "update", "finish_update", "reset_prefix_cache", "resume",
+)  # fmt: skip
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\n")
 REVIEWED = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  review: manual\n")
 
@@ -34,6 +38,7 @@ class World:
     store: FakeStore = field(default_factory=FakeStore)
     events: FakeEvents = field(default_factory=FakeEvents)
     config: ServeConfig = CONFIG
+    full: bool = True
 
     @property
     def heads(self) -> RedisReleaseHeads:
@@ -45,8 +50,13 @@ class World:
         heads: Any = Fused(self.heads, fuse, "advance", "drop_pending", "put_pending")
         works: Any = Fused(RedisWorks(self.redis, kept_s=600), fuse, "save")
         events: Any = Fused(self.events, fuse, "publish")
-        nodes: Any = tuple(Fused(node, fuse, "load_adapter", "unload_adapter", "chat") for node in self.nodes)
-        fleet = Fleet(nodes, self.store, self.state / "staging", "reef", RedisRotation(self.redis), stage_within_s=2.0)
+        nodes: Any = tuple(Fused(node, fuse, *NODE_EFFECTS) for node in self.nodes)
+        rotation = RedisRotation(self.redis)
+        full = FullWeights("path", "127.0.0.1", 0.5, rotation) if self.full else None
+        base = self.state / "base"
+        base.mkdir(exist_ok=True)
+        (base / "model.safetensors").write_bytes(safetensors(a=0.0, b=0.0))
+        fleet = Fleet(nodes, self.store, self.state / "staging", "reef", rotation, stage_within_s=2.0, full=full, base_path=base)
         publication = Publication(heads, works, fleet, events, utc_now, self.config.serving.resident_adapters)
         handlers = Handlers(self.config, heads, works, publication, events, utc_now)
         return Upkeep(handlers, publication, fleet, heads, self.events, self.config.all_scenarios)

@@ -1,6 +1,10 @@
 """The outside of the publisher for its tests: nodes, a store, a log of events; each can fail, refuse, lie or kill at a chosen call."""
 
-from collections.abc import Callable
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,8 +13,9 @@ from reefcommon.artifacts import MANIFEST_NAME, Manifest, content_id, staged
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Event, Kind, Lineage, Verdict, utc_now
 from reefcommon.ids import digest
-from reefcommon.serving import Answer
+from reefcommon.serving import Answer, NodeWeights
 from reefcommon.topics import Topic
+from services.publisher.weight_files import WeightFiles
 
 E = TypeVar("E", bound=Event)
 
@@ -26,10 +31,14 @@ class Fuse:
     left: int = -1
     after: bool = False
     calls: list[str] = field(default_factory=list)
+    blown: bool = False
 
     async def __call__(self, name: str, effect: Callable[[], Any]) -> Any:
+        if self.blown:
+            raise Killed("it is dead already")
         self.calls.append(name)
         dies = self.left == 0
+        self.blown = dies
         self.left -= 1
         if dies and not self.after:
             raise Killed(name)
@@ -68,6 +77,13 @@ class FakeNode:
     clings: bool = False
     lies: bool = False
     loads: list[str] = field(default_factory=list)
+    version: str = "base"
+    tensors: dict[str, str] = field(default_factory=dict)
+    coming: dict[str, str] | None = None
+    paused: bool = False
+    fails: Callable[[str], None] = lambda _step: None
+    """Called with the name of each step of a weight update, `before` and `after` it; what it raises, the node raises."""
+    steps: list[str] = field(default_factory=list)
 
     def _up(self) -> None:
         if self.down:
@@ -97,10 +113,63 @@ class FakeNode:
         self._up()
         if model != self.base and model not in self.adapters:
             raise Poison(f"{self.url} has no model {model}")
-        return [Answer("x", self.base if self.lies else model, "length")]
+        assert not self.paused, "a request to a paused node would wait for ever"
+        version = model if model in self.adapters else self.version
+        return [Answer("x", self.base if self.lies else model, "length", weight_version=version)]
 
     async def prompt_logprobs(self, model: str, tokens: list[int], **_: Any) -> list[float]:
         raise AssertionError("the publisher asks for no log-probabilities")
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        self._up()
+        self.fails(f"before {name}")
+        self.steps.append(name)
+        yield
+        self.fails(f"after {name}")
+
+    async def pause(self, *, timeout_s: float) -> None:
+        with self._step("pause"):
+            self.paused = True
+
+    async def resume(self, *, timeout_s: float) -> None:
+        with self._step("resume"):
+            self.paused = False
+
+    async def is_paused(self) -> bool:
+        self._up()
+        return self.paused
+
+    async def weights(self, *, tensors: bool = False, timeout_s: float = 10.0) -> NodeWeights:
+        self._up()
+        if tensors:
+            self.fails("before verify")
+        return NodeWeights(self.version, self.tensors if tensors else {})
+
+    async def world_size(self) -> int:
+        return 1
+
+    async def meet(self, host: str, port: int, world_size: int, *, timeout_s: float) -> None:
+        raise AssertionError("nobody meets here")
+
+    async def start_update(self, *, timeout_s: float) -> None:
+        with self._step("start"):
+            assert self.paused
+            self.coming = {}
+
+    async def update(self, info: Mapping[str, Any], *, timeout_s: float) -> None:
+        with self._step("transfer"):
+            assert self.coming is not None
+            self.coming |= WeightFiles.read(Path(info["weights_path"])).digests()
+
+    async def finish_update(self, version: str, *, timeout_s: float) -> None:
+        with self._step("finish"):
+            assert self.coming
+            self.tensors, self.coming, self.version = self.coming, None, version
+
+    async def reset_prefix_cache(self, *, timeout_s: float) -> None:
+        with self._step("reset"):
+            pass
 
 
 @dataclass
@@ -141,8 +210,9 @@ class FakeStore:
             if seed is None:
                 raise Poison(f"no content {content!r}")
             kind, data = seed
-            manifest = Manifest(content_id=content, kind=kind, files=_files(data))
-            (directory / "file").write_bytes(data + (b"!" if content in self.damaged else b""))
+            manifest = Manifest(content_id=content, kind=kind, files=_files(kind, data))
+            [name] = manifest.files
+            (directory / name).write_bytes(data + (b"!" if content in self.damaged else b""))
             (directory / MANIFEST_NAME).write_text(manifest.model_dump_json())
         return manifest
 
@@ -150,16 +220,21 @@ class FakeStore:
 KNOWN: dict[str, tuple[Kind, bytes]] = {}
 
 
-def _files(data: bytes) -> dict[str, str]:
-    import hashlib
+def _files(kind: Kind, data: bytes) -> dict[str, str]:
+    return {"model.safetensors" if kind == "checkpoint" else "file": hashlib.sha256(data).hexdigest()}
 
-    return {"file": hashlib.sha256(data).hexdigest()}
+
+def safetensors(**tensors: float) -> bytes:
+    """A file with one float32 number a tensor."""
+    offsets = {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(tensors)}
+    header = json.dumps(offsets).encode()
+    return struct.pack("<Q", len(header)) + header + struct.pack(f"<{len(tensors)}f", *tensors.values())
 
 
 def content(kind: Kind, seed: str) -> str:
     """The id of a content that the fake store holds."""
-    data = seed.encode()
-    found = content_id(kind, _files(data))
+    data = safetensors(a=float(sum(seed.encode())), b=1.0) if kind == "checkpoint" else seed.encode()
+    found = content_id(kind, _files(kind, data))
     KNOWN[found] = (kind, data)
     return found
 

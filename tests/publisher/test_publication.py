@@ -267,7 +267,7 @@ async def test_what_needs_no_node_moves_the_head_alone(world: World, kind: str) 
 
 @pytest.mark.parametrize(
     ("kind", "content_id", "words"),
-    [("checkpoint", None, "weight transfer"), ("base", "base", "roll back"), ("lora", "checkpoint-" + "0" * 32, "another kind's")],
+    [("base", "base", "roll back"), ("lora", "checkpoint-" + "0" * 32, "another kind's")],
 )
 async def test_what_cannot_be_served(world: World, kind: str, content_id: str | None, words: str) -> None:
     upkeep = await world.started()

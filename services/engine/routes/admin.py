@@ -89,14 +89,16 @@ async def update_weight_version(body: NewVersionRequest, engine: EngineParam) ->
 
 
 @router.get("/weight_info")
-async def weight_info(engine: EngineParam) -> dict[str, Any]:
-    """Version and checksum of the base weights."""
-    return {
-        "weight_version": engine.loop.version,
-        "checksum": await engine.weights.checksum(),
-        "dtype": "float32",
-        "parameters": engine.weights.parameters,
-    }
+async def weight_info(
+    engine: EngineParam, checksum: Annotated[bool, Query()] = True, tensors: Annotated[bool, Query()] = False
+) -> dict[str, Any]:
+    """Version of the base weights, with their checksum (a look at every byte after each update) and each tensor's on request."""
+    info: dict[str, Any] = {"weight_version": engine.loop.version, "dtype": "float32", "parameters": engine.weights.parameters}
+    if checksum:
+        info["checksum"] = await engine.weights.checksum()
+    if tensors:
+        info["tensors"] = await engine.weights.digests()
+    return info
 
 
 @router.post("/reset_prefix_cache")

@@ -1,13 +1,14 @@
 """How a release follows from its parent and from what caused it. Everything is derived, so that a repeat plans the same release."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.events import CandidateEvaluated, Operation, Release
 from reefcommon.ids import LoadId, digest
-from reefcommon.releases import BASE_ADAPTER, adapter_name, next_contents
+from reefcommon.releases import BASE_ADAPTER, adapter_name, base_weights, next_contents
 from services.publisher.domain.work import Turned
 
 _WITHOUT_NODES = frozenset({"harness", "routing"})
@@ -59,8 +60,6 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
     candidate = event.candidate
     if candidate.base_release_id != head.release_id:
         raise Turned("conflicted", f"made from {candidate.base_release_id}, but {head.release_id} is the head")
-    if candidate.kind == "checkpoint":
-        raise Turned("aborted", "kind checkpoint: full weights reach the nodes by weight transfer, which this deployment does not do")
     if candidate.kind == "base":
         raise Turned("aborted", "kind base: the base model is served as it is; roll back to a release of it instead")
     if not candidate.content_id.startswith(f"{candidate.kind}-"):
@@ -76,7 +75,7 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
         content_id=candidate.content_id,
         contents=next_contents(head, candidate.kind, candidate.content_id),
         operation=operation,
-        adapter=head.adapter if candidate.kind in _WITHOUT_NODES else own_name,
+        adapter=head.adapter if candidate.kind in _WITHOUT_NODES else BASE_ADAPTER if candidate.kind == "checkpoint" else own_name,
         candidate_id=candidate.event_id,
         metrics=candidate.metrics,
         evaluation=event.evaluation,
@@ -132,15 +131,48 @@ def needs_nodes(release: Release) -> bool:
     return release.operation != "creation" and (release.kind not in _WITHOUT_NODES or release.operation == "rollback")
 
 
-def weights_of(release: Release) -> tuple[str, str] | None:
-    """(adapter name, content id) that a node needs for this release; None where the base model serves it."""
-    return (release.adapter, release.contents["lora"]) if release.adapter is not None else None
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a node must hold for a release: the content of its base weights, and the adapter on top with its content, if any."""
+
+    base: str = BASE_CONTENT_ID
+    adapter: str | None = None
+    lora: str | None = None
+
+
+def wanted(release: Release) -> Wanted:
+    """What a node must hold for a release."""
+    return Wanted(base_weights(release), release.adapter, release.contents["lora"] if release.adapter is not None else None)
+
+
+def adapter_of(release: Release) -> dict[str, str]:
+    """The adapter of a release with its content; empty where the base weights serve it."""
+    return {release.adapter: release.contents["lora"]} if release.adapter is not None else {}
 
 
 def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
-    """Adapters that stay loaded, with their contents, the head's first: those of the `keep` newest releases of a chain."""
-    weights = (weights_of(release) for release in chain[:keep])
-    return dict(pair for pair in weights if pair is not None)
+    """Adapters that stay loaded, with their contents, the head's first: those of the `keep` newest releases of a chain that were made for
+    the base weights that serve now."""
+    fitting = [release for release in chain[:keep] if base_weights(release) == base_weights(chain[0])]
+    return {name: content for release in fitting for name, content in adapter_of(release).items()}
+
+
+def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
+    """Full weights replace the base model of every node, so the nodes that serve them must serve one scenario alone.
+
+    Args:
+        planned: the release that is about to be published.
+        before: the base weights of its scenario now.
+        others: the base weights of every other scenario, by name.
+
+    Raises:
+        Turned: other scenarios are served by the same nodes.
+    """
+    if others and (base_weights(planned) != before or any(base != BASE_CONTENT_ID for base in others.values())):
+        names = ", ".join(sorted(others)[:3])
+        raise Turned(
+            "aborted", f"full weights replace the model of every serving node, and these serve {names} too: give it nodes of its own"
+        )
 
 
 def needs_review(config: ServeConfig, scenario: str, own: Sequence[RecipeBinding]) -> bool:

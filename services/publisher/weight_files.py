@@ -1,0 +1,103 @@
+"""Full weights on disk: the safetensors files of a directory, by their headers, and the digest that each tensor must have on a node."""
+
+import hashlib
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from reefcommon.errors import Poison
+
+_TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+_MAX_HEADER_BYTES = 100_000_000  # the format's own bound
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One tensor: where its bytes lie. `dtype` is safetensors' name."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    def digest(self) -> str:
+        """SHA-256 of the tensor as float32, which is how a node states it."""
+        with self.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+            view = memoryview(whole)[self.start : self.end]
+            try:
+                return hashlib.sha256(view if self.dtype == "F32" else _widened(view, self.dtype)).hexdigest()
+            finally:
+                view.release()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFiles:
+    """The tensors of a checkpoint by name, in order of name: the order in which they are broadcast."""
+
+    directory: Path
+    tensors: dict[str, Stored]
+
+    @classmethod
+    def read(cls, directory: Path) -> "WeightFiles":
+        """Read the headers. Raises Poison where there are no weights, or a file is none."""
+        found: dict[str, Stored] = {}
+        for file in sorted(directory.glob("*.safetensors")):
+            found |= _read_header(file)
+        if not found:
+            raise Poison(f"there are no safetensors files at {directory}: full weights are a Hugging Face checkpoint")
+        return cls(directory, dict(sorted(found.items())))
+
+    def announcement(self) -> dict[str, list[object]]:
+        """What a node is told before the broadcast."""
+        return {
+            "names": list(self.tensors),
+            "dtype_names": [_TORCH_NAMES[tensor.dtype] for tensor in self.tensors.values()],
+            "shapes": [list(tensor.shape) for tensor in self.tensors.values()],
+        }
+
+    def digests(self) -> dict[str, str]:
+        """Of every tensor. Reads every byte."""
+        return {name: tensor.digest() for name, tensor in self.tensors.items()}
+
+
+def differing(expected: dict[str, str], served: dict[str, str]) -> list[str]:
+    """Tensors that a node serves otherwise than expected. A name without a file of its own is a tied weight: it must equal one that has."""
+    wrong = [name for name, digest in expected.items() if served.get(name) != digest]
+    known = set(expected.values())
+    return wrong + [name for name, digest in served.items() if name not in expected and digest not in known]
+
+
+def _read_header(file: Path) -> dict[str, Stored]:
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > _MAX_HEADER_BYTES:
+                raise Poison(f"{file.name} is not a safetensors file: its header has {length} bytes")
+            header = orjson.loads(stream.read(length))
+        begin = 8 + length
+        rows = {name: row for name, row in header.items() if name != "__metadata__"}
+        return {
+            name: Stored(file, row["dtype"], tuple(row["shape"]), begin + row["data_offsets"][0], begin + row["data_offsets"][1])
+            for name, row in rows.items()
+            if _served(name, row["dtype"])
+        }
+    except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise Poison(f"{file.name} is not a safetensors file: {error!r}") from error
+
+
+def _served(name: str, dtype: str) -> bool:
+    if dtype not in _TORCH_NAMES:
+        raise Poison(f"weight {name!r} has dtype {dtype}, which cannot be served; use one of {', '.join(_TORCH_NAMES)}")
+    return True
+
+
+def _widened(view: memoryview, dtype: str) -> bytes:
+    import numpy as np
+
+    if dtype == "BF16":  # the upper half of a float32
+        return (np.frombuffer(view, np.uint16).astype(np.uint32) << 16).tobytes()
+    return np.frombuffer(view, np.float16 if dtype == "F16" else np.float64).astype(np.float32).tobytes()
