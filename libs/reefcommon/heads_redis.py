@@ -8,7 +8,8 @@ Keys of a scenario share one hash tag, so that the script below also works on a 
     reef:{<scenario>}:pending   hash    release id -> release as JSON, what waits for a person
     reef:scenarios              set     scenarios that may have a head
 
-All of it is a projection of `reef.releases.v1`: lost, it is rebuilt from there.
+All of it is a projection of `reef.releases.v1`: lost, it is rebuilt from there. Under another prefix than `reef` it can be built a second
+time, to be compared.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from redis.asyncio import Redis
 from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import Release
 
-_SCENARIOS = "reef:scenarios"
+PREFIX = "reef"
 
 # Returns "" where the release is the head or in the chain now, else what the head is instead.
 _ADVANCE = """
@@ -61,28 +62,32 @@ def connect(url: str) -> Redis:
 class RedisReleaseHeads:
     """Chains and heads. The compare-and-swap is one Lua script, so it is one step for every client."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, *, prefix: str = PREFIX) -> None:
         self._redis = redis
+        self._prefix = prefix
+        self._scenarios = f"{prefix}:scenarios"
         self._advance = redis.register_script(_ADVANCE)
 
     async def head(self, scenario: str) -> Release | None:
         """The release that serves now."""
         async with answering("head"):
-            release_id: str | None = await self._await(self._redis.get(_key(scenario, "head")))
-            text = await self._hget(_key(scenario, "releases"), release_id) if release_id else None
+            release_id: str | None = await self._await(self._redis.get(self._key(scenario, "head")))
+            text = await self._hget(self._key(scenario, "releases"), release_id) if release_id else None
         return Release.model_validate_json(text) if text else None
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
         """The chain, newest first."""
         async with answering("chain"):
-            ids: list[str] = await self._await(self._redis.lrange(_key(scenario, "chain"), 0, limit - 1))
-            texts = await self._await(self._redis.hmget(_key(scenario, "releases"), ids)) if ids else []
+            ids: list[str] = await self._await(self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1))
+            texts = await self._await(self._redis.hmget(self._key(scenario, "releases"), ids)) if ids else []
         return [Release.model_validate_json(text) for text in texts if text]
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
         """One release of the chain, or a pending one."""
         async with answering("release"):
-            text = await self._hget(_key(scenario, "releases"), release_id) or await self._hget(_key(scenario, "pending"), release_id)
+            text = await self._hget(self._key(scenario, "releases"), release_id) or await self._hget(
+                self._key(scenario, "pending"), release_id
+            )
         return Release.model_validate_json(text) if text else None
 
     async def advance(self, release: Release) -> None:
@@ -92,9 +97,9 @@ class RedisReleaseHeads:
             Conflict: the head is another, or the id is taken by another release. Nothing has changed.
         """
         scenario = release.scenario
-        keys = [_key(scenario, name) for name in ("head", "chain", "releases")]
+        keys = [self._key(scenario, name) for name in ("head", "chain", "releases")]
         async with answering("advance"):
-            await self._await(self._redis.sadd(_SCENARIOS, scenario))
+            await self._await(self._redis.sadd(self._scenarios, scenario))
             found = await self._advance(keys=keys, args=[release.parent_id or "", release.release_id, release.model_dump_json()])
         if found:
             raise Conflict(f"release {release.release_id} of {scenario!r} expects the head {release.parent_id}, found {found}")
@@ -102,25 +107,25 @@ class RedisReleaseHeads:
     async def scenarios(self) -> list[str]:
         """Every scenario that has a head."""
         async with answering("scenarios"):
-            names: list[str] = sorted(await self._await(self._redis.smembers(_SCENARIOS)))
-            heads = await self._redis.mget([_key(name, "head") for name in names]) if names else []
+            names: list[str] = sorted(await self._await(self._redis.smembers(self._scenarios)))
+            heads = await self._redis.mget([self._key(name, "head") for name in names]) if names else []
         return [name for name, head in zip(names, heads, strict=True) if head]
 
     async def put_pending(self, release: Release) -> None:
         """Keep a winner that waits for a person."""
         async with answering("put_pending"):
-            await self._await(self._redis.hset(_key(release.scenario, "pending"), release.release_id, release.model_dump_json()))
+            await self._await(self._redis.hset(self._key(release.scenario, "pending"), release.release_id, release.model_dump_json()))
 
     async def pending(self, scenario: str) -> list[Release]:
         """What waits for a person, oldest first."""
         async with answering("pending"):
-            texts: list[str] = await self._await(self._redis.hvals(_key(scenario, "pending")))
+            texts: list[str] = await self._await(self._redis.hvals(self._key(scenario, "pending")))
         return sorted((Release.model_validate_json(text) for text in texts), key=lambda r: (r.created_at, r.release_id))
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         """Forget a pending release."""
         async with answering("drop_pending"):
-            await self._await(self._redis.hdel(_key(scenario, "pending"), release_id))
+            await self._await(self._redis.hdel(self._key(scenario, "pending"), release_id))
 
     async def _hget(self, key: str, field: str) -> str | None:
         found: str | None = await self._await(self._redis.hget(key, field))
@@ -131,6 +136,5 @@ class RedisReleaseHeads:
         # The client's stubs give `Awaitable[T] | T`, since its synchronous twin shares them.
         return await reply
 
-
-def _key(scenario: str, name: str) -> str:
-    return f"reef:{{{scenario}}}:{name}"
+    def _key(self, scenario: str, name: str) -> str:
+        return f"{self._prefix}:{{{scenario}}}:{name}"

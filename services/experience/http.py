@@ -2,14 +2,16 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
-from services.experience.ports import BodyStore
+from services.experience.ports import Audit, BodyStore
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
@@ -64,12 +66,50 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
     return router
 
 
+class Range(BaseModel):
+    """Rows after one key, up to another."""
+
+    after: tuple[str, ...] | None = None
+    until: tuple[str, ...] | None = None
+
+
+class Picked(BaseModel):
+    """Rows with these keys."""
+
+    keys: list[tuple[str, ...]] = Field(max_length=1000)
+
+
+def audit_routes(audit: Audit) -> APIRouter:
+    """What `reef replay` holds against a second reading of the log: digests, and single rows. POST, because a key may be any text."""
+    router = APIRouter(prefix="/audit/{table}", default_response_class=Response)
+
+    @router.post("/page")
+    async def page(table: str, asked: Range, limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000) -> Response:
+        return _json(asdict(await audit.page(table, after=asked.after, limit=limit)))
+
+    @router.post("/rows")
+    async def rows(table: str, asked: Range) -> Response:
+        return _json(await audit.rows(table, after=asked.after, until=asked.until))
+
+    @router.post("/picked")
+    async def picked(table: str, asked: Picked) -> Response:
+        return _json(await audit.picked(table, asked.keys))
+
+    @router.post("/row")
+    async def row(table: str, asked: tuple[str, ...]) -> Response:
+        return _json(await audit.row(table, asked))
+
+    return router
+
+
 async def unavailable(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
     """HTTP middleware: a store that is away is 503, with when to come again."""
     try:
         return await call_next(request)
     except Unavailable as error:
         return _error(503, str(error), "store_unavailable", {"retry-after": "1"})
+    except Poison as error:
+        return _error(404, str(error), "not_found")
 
 
 def _page(items: Rows, key: str, limit: int) -> Response:

@@ -105,6 +105,31 @@ class ExperienceStore(RecordStore, SessionStore, ReportStore, OutcomeStore, Prot
     """Everything that this service writes."""
 
 
+RowKey = Sequence[str]
+"""The values of a table's key, in its order."""
+RowDigests = list[tuple[tuple[str, ...], str]]
+"""(key, digest) of rows, in the order of their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some rows in the order of their keys, as one digest. `until`: the last key; None: they go to the end of the table."""
+
+    count: int
+    digest: str
+    until: tuple[str, ...] | None
+
+
+class Audit(Protocol):
+    """A store as it is held against another one. Raises Unavailable while it does not answer."""
+
+    async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice: ...
+    async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice: ...
+    async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests: ...
+    async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests: ...
+    async def row(self, table: str, key: RowKey) -> dict[str, str] | None: ...
+
+
 class DeadLetters(Protocol):
     """Where events go that can never be handled."""
 

@@ -1,0 +1,122 @@
+"""The store held against another one: digests of ranges of rows first, of single rows where those differ, then the rows themselves.
+
+A range costs one line to compare, whatever it holds, so that two large stores are compared without either of them travelling.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reefcommon.errors import Poison
+from services.experience.clickhouse.client import Database
+from services.experience.ports import RowDigests, RowKey, Slice
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "records": ("record_id",),
+    "reports": ("report_id",),
+    "samples": ("sample_id",),
+    "sessions": ("scenario", "session_id"),
+    "steps": ("job_id",),
+    "refusals": ("refusal_id",),
+    "releases": ("event_id", "state"),
+    "servings": ("event_id",),
+}
+# What a second reading of the log cannot give again, each with the reason. Everything else must be equal.
+IGNORED: Mapping[str, Mapping[str, str]] = {
+    "reports": {
+        "parked_at": "when this machine first took the report",
+        "version": "when this machine wrote the row",
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseAudit:
+    """Audit on ClickHouse. Keys are lists of texts, in the order of the table's own key."""
+
+    database: Database
+    _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    async def columns(self, table: str) -> tuple[str, ...]:
+        """The columns of a table that are compared. Raises Poison where there is no such table."""
+        if table not in KEYS:
+            raise Poison(f"no table {table!r}; there are {', '.join(KEYS)}")
+        if table not in self._columns:
+            found = await self.database.query(
+                "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String} ORDER BY position",
+                table=table,
+            )
+            self._columns[table] = tuple(row["name"] for row in found if row["name"] not in IGNORED.get(table, {}))
+        return self._columns[table]
+
+    async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
+        """The next `limit` rows as one digest. `until` is the last key; None: there are no more."""
+        found = await self._slice(table, after, None, f"ORDER BY key LIMIT {int(limit)}")
+        return found if found.count == limit else Slice(found.count, found.digest, None)
+
+    async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
+        """The rows after one key up to another (None: to the end) as one digest."""
+        return await self._slice(table, after, until, "")
+
+    async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
+        """The digest of each row of a range."""
+        await self.columns(table)
+        where, values = _range(table, after, until)
+        return await self._digests(table, where, values)
+
+    async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
+        """The digest of each of these rows that is there."""
+        await self.columns(table)
+        names = KEYS[table]
+        where = f"tuple({_texts(names)}) IN {{keys:Array({_tuple(names)})}}"
+        return await self._digests(table, where, {"keys": [tuple(key) for key in keys]})
+
+    async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
+        """Every compared column of one row, as text."""
+        texts = ", ".join(f"toString(tuple({name})) AS {name}" for name in await self.columns(table))
+        values = {f"k{number}": value for number, value in enumerate(key)}
+        tests = " AND ".join(f"{table}.{name} = {{k{number}:String}}" for number, name in enumerate(KEYS[table]))
+        found = await self.database.query(f"SELECT {texts} FROM {table} FINAL WHERE {tests} LIMIT 1", **values)  # noqa: S608 - names are ours
+        return {name: str(text)[1:-1] for name, text in found[0].items()} if found else None
+
+    async def _slice(self, table: str, after: RowKey | None, until: RowKey | None, limit: str) -> Slice:
+        hashed = _hashed(table, await self.columns(table))
+        where, values = _range(table, after, until)
+        (row,) = await self.database.query(
+            "SELECT count() AS rows, max(key) AS last, toString(groupBitXor(reinterpretAsUInt128(digest))) AS digest "  # noqa: S608
+            f"FROM (SELECT {hashed} FROM {table} FINAL WHERE {where} {limit})",
+            **values,
+        )
+        return Slice(row["rows"], row["digest"], tuple(row["last"]) if row["rows"] else None)
+
+    async def _digests(self, table: str, where: str, values: Mapping[str, Any]) -> RowDigests:
+        hashed = _hashed(table, await self.columns(table))
+        found = await self.database.query(
+            f"SELECT key, lower(hex(digest)) AS digest FROM (SELECT {hashed} FROM {table} FINAL WHERE {where}) ORDER BY key",  # noqa: S608
+            **values,
+        )
+        return [(tuple(row["key"]), row["digest"]) for row in found]
+
+
+def _texts(names: Sequence[str]) -> str:
+    return ", ".join(f"toString({name})" for name in names)
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"Tuple({', '.join('String' for _ in names)})"
+
+
+def _hashed(table: str, columns: Sequence[str]) -> str:
+    return f"tuple({_texts(KEYS[table])}) AS key, sipHash128(toString(tuple({', '.join(columns)}))) AS digest"
+
+
+def _range(table: str, after: RowKey | None, until: RowKey | None) -> tuple[str, dict[str, str]]:
+    """A condition on the key that its index can serve, and its values."""
+    names = KEYS[table]
+    tests, values = ["1"], {}
+    for word, sign, key in (("after", ">", after), ("until", "<=", until)):
+        if key is None:
+            continue
+        values |= {f"{word}{number}": value for number, value in enumerate(key)}
+        tests.append(f"({', '.join(names)}) {sign} ({', '.join(f'{{{word}{number}:String}}' for number in range(len(names)))})")
+    return " AND ".join(tests), values
