@@ -32,6 +32,7 @@ from services.trainer.filesystem import DirectoryCheckpoints
 from services.trainer.handlers import Handlers, StepProcess
 from services.trainer.learning import Learning, Patience, Ports
 from services.trainer.ledger import SqliteLedger
+from services.trainer.retention import Policy, Retention
 from services.trainer.settings import Settings
 
 log = structlog.get_logger()
@@ -113,7 +114,8 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     health = Health(SERVICE, broker=broker)
     health.facts["bindings"] = lambda: {loop.binding.key: _facts(loop, ledger) for loop in loops}
 
-    return ops_app(health, partial(_living, Parts(system, bindings, ledger, broker, loops, health)))
+    policy = Policy(settings.settled_kept_s, settings.rejected_kept_s, settings.retention_every_s)
+    return ops_app(health, partial(_living, Parts(system, bindings, ledger, broker, loops, health, ports, policy)))
 
 
 @dataclass(frozen=True)
@@ -126,16 +128,26 @@ class Parts:
     broker: KafkaBroker
     loops: tuple[Learning, ...]
     health: Health
+    ports: Ports
+    policy: Policy
+
+    def retention(self, heads: ReleaseHeads) -> Retention:
+        """What removes what was kept long enough."""
+        checkpoints = DirectoryCheckpoints(self.system.state_dir.resolve() / SERVICE / "states")
+        ports = self.ports
+        return Retention(self.bindings, self.ledger, checkpoints, ports.adapters, ports.artifacts, heads, self.policy, ports.clock)
 
 
 @asynccontextmanager
 async def _living(parts: Parts, _app: Any) -> AsyncIterator[None]:
     """Start consuming and learning; on the way out end the loops first, then the broker, then the ledger."""
     redis = connect(parts.system.redis_url)
-    await seed(RedisReleaseHeads(redis), parts.bindings, parts.ledger)
+    heads = RedisReleaseHeads(redis)
+    await seed(heads, parts.bindings, parts.ledger)
     await parts.broker.start()
     tasks = [asyncio.create_task(loop.run(), name=loop.binding.key) for loop in parts.loops]
     parts.health.checks["learning"] = lambda: _check(parts.loops, tasks)
+    tasks.append(asyncio.create_task(parts.retention(heads).run(), name="retention"))
     log.info("trainer_started", bindings=[binding.key for binding in parts.bindings])
     try:
         yield

@@ -13,23 +13,37 @@ import orjson
 
 from reefcommon.errors import Transient
 from reefcommon.events import Release, SampleReady
-from services.trainer.domain import Job, Start, Verdict
+from services.trainer.domain import TOO_OLD, Job, Start, Verdict, record_times
 
 _SCHEMA = """
+create table if not exists records (binding text not null, record_id text not null, job_id text not null, primary key (binding, record_id));
 create table if not exists samples (
   seq integer primary key autoincrement, binding text not null, sample_id text not null, state text not null,
-  body blob, reason text, lag integer, refused_at text, told integer not null default 0, job_id text,
+  body blob, reason text, lag integer, refused_at text, told integer not null default 0, job_id text, newest_ms integer,
   unique (binding, sample_id)
 );
 create index if not exists samples_by_state on samples (binding, state, seq);
-create table if not exists records (binding text not null, record_id text not null, job_id text not null, primary key (binding, record_id));
+create index if not exists samples_by_job on samples (job_id);
+create index if not exists records_by_job on records (job_id);
+create table if not exists horizons (binding text primary key, newest_ms integer not null);
 create table if not exists jobs (
   seq integer primary key autoincrement, job_id text unique not null, binding text not null, state text not null,
-  candidate_id text, body text not null
+  candidate_id text, body text not null, dropped integer not null default 0
 );
 create index if not exists jobs_by_candidate on jobs (candidate_id);
 create table if not exists heads (scenario text primary key, sequence integer not null, body text not null);
 """
+_ADDED = (("samples", "newest_ms", "integer"), ("jobs", "dropped", "integer not null default 0"))
+_SETTLED = """
+select job_id from jobs where binding = :binding and job_id not in (select value from json_each(:kept))
+  and seq < (select max(seq) from jobs where binding = :binding and state = 'complete')
+  and (state = 'failed' or state = 'complete' and (
+    not json_extract(body, '$.proposes') or json_extract(body, '$.verdict') = 'published'
+    or json_extract(body, '$.verdict') = 'rejected' and dropped))
+  and not exists (select 1 from samples where samples.job_id = jobs.job_id
+    and (newest_ms is null or newest_ms >= :before or state not in ('trained', 'refused') or state = 'refused' and not told))
+"""
+"""Jobs whose end is known to everybody, none of whose samples is younger than `before` or of unknown age."""
 
 
 class SqliteLedger:
@@ -42,6 +56,9 @@ class SqliteLedger:
         for setting in ("journal_mode = wal", "synchronous = full", "busy_timeout = 5000"):
             self._db.execute(f"pragma {setting}")
         self._db.executescript(_SCHEMA)
+        for table, column, kind in _ADDED:  # files of earlier versions: what is there has no age, and is kept
+            if column not in {row[1] for row in self._db.execute(f"pragma table_info({table})")}:
+                self._db.execute(f"alter table {table} add column {column} {kind}")
 
     def close(self) -> None:
         """Close the file."""
@@ -51,12 +68,16 @@ class SqliteLedger:
     # ------------------------------------------------------------------ inbox
 
     def put(self, binding: str, sample: SampleReady) -> bool:
-        """Keep a sample; False where it was there already."""
+        """Keep a sample; False where it was there already. One as old as what was forgotten is kept as refused: it may have been used."""
+        oldest_ms, newest_ms = record_times(sample.record_ids)
         with self._transaction() as db:
-            row = (binding, sample.event_id, sample.model_dump_json().encode())
-            return (
-                db.execute("insert or ignore into samples (binding, sample_id, state, body) values (?, ?, 'waiting', ?)", row).rowcount > 0
-            )
+            horizon = db.execute("select newest_ms from horizons where binding = ?", (binding,)).fetchone()
+            too_old = horizon is not None and oldest_ms is not None and oldest_ms <= horizon[0]
+            end = ("refused", TOO_OLD, sample.at.isoformat()) if too_old else ("waiting", None, None)
+            row = (binding, sample.event_id, *end, sample.model_dump_json().encode(), newest_ms)
+            columns = "binding, sample_id, state, reason, refused_at, body, newest_ms"
+            query = f"insert or ignore into samples ({columns}) values (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+            return db.execute(query, row).rowcount > 0
 
     def waiting(self, binding: str) -> list[SampleReady]:
         """What waits, oldest first."""
@@ -164,6 +185,49 @@ class SqliteLedger:
         """The newest release that is known."""
         rows = self._rows("select body from heads where scenario = ?", scenario)
         return Release.model_validate_json(rows[0][0]) if rows else None
+
+    # ------------------------------------------------------------------ retention
+
+    def forget(self, binding: str, before_ms: int, kept: Collection[str]) -> dict[str, int]:
+        """Remove settled samples and jobs all of whose records were made before `before_ms`. Jobs in `kept`, the last one, those without
+        a verdict and whatever has a record of unknown age stay. Samples with a record as old as the newest removed are refused from then
+        on, so that forgetting never makes anything train twice. Returns how many of each are gone."""
+        with self._transaction() as db:
+            values = {"binding": binding, "before": before_ms, "kept": orjson.dumps(list(kept)).decode()}
+            jobs = orjson.dumps([job for (job,) in db.execute(_SETTLED, values)]).decode()
+            of_jobs = "job_id in (select value from json_each(:jobs))"
+            alone = "binding = :binding and job_id is null and state = 'refused' and told and newest_ms < :before"
+            values |= {"jobs": jobs}
+            newest = db.execute(f"select max(newest_ms) from samples where {of_jobs} or {alone}", values).fetchone()[0]  # noqa: S608
+            if newest is not None:
+                query = (
+                    "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
+                )
+                db.execute(query, (binding, newest))
+            samples = db.execute(f"delete from samples where {of_jobs} or {alone}", values).rowcount  # noqa: S608
+            db.execute(f"delete from records where {of_jobs}", values)  # noqa: S608
+            return {"samples": samples, "jobs": db.execute(f"delete from jobs where {of_jobs}", values).rowcount}  # noqa: S608
+
+    def rejected(self, binding: str) -> list[Job]:
+        """Jobs whose candidate was rejected and whose content is still in the artifact store, oldest first."""
+        query = (
+            "select body from jobs where binding = ? and state = 'complete' and not dropped"
+            " and json_extract(body, '$.verdict') = 'rejected' order by seq"
+        )
+        return [_load(body) for (body,) in self._rows(query, binding)]
+
+    def contents_in_use(self, scenario: str) -> set[str]:
+        """Contents of jobs of this scenario that were not rejected."""
+        query = (
+            "select json_extract(body, '$.content_id') from jobs where json_extract(body, '$.scenario') = ?"
+            " and coalesce(json_extract(body, '$.verdict'), '') <> 'rejected'"
+        )
+        return {content for (content,) in self._rows(query, scenario) if content}
+
+    def drop(self, job_ids: Collection[str]) -> None:
+        """The contents of these jobs are gone from the artifact store."""
+        with self._transaction() as db:
+            db.executemany("update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids])
 
     # ------------------------------------------------------------------ what is shown
 

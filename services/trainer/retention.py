@@ -1,0 +1,99 @@
+"""What the trainer no longer keeps, round by round. Nothing that waits, is under way, has no verdict yet, or that a release names.
+
+ledger       settled samples and jobs after `settled_kept_s`; a horizon stands for them
+artifacts    contents of rejected candidates after `rejected_kept_s`, unless a release or another job has the same content
+adapters     copies that an earlier step has started from
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from reefcommon.artifacts import ArtifactStore
+from reefcommon.errors import Poison, Transient
+from reefcommon.releases import ReleaseHeads
+from reefcommon.retention import tell_removed
+from services.trainer.domain import Binding
+from services.trainer.filesystem import DirectoryCheckpoints
+from services.trainer.ledger import SqliteLedger
+
+log = structlog.get_logger()
+
+WHOLE_CHAIN = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long things are kept, seconds."""
+
+    settled_kept_s: float
+    rejected_kept_s: float
+    every_s: float
+
+
+@dataclass(slots=True)
+class Retention:
+    """The rounds. A failure is told and tried again in the next one: keeping too much harms nobody at once."""
+
+    bindings: tuple[Binding, ...]
+    ledger: SqliteLedger
+    checkpoints: DirectoryCheckpoints
+    adapters: Path
+    artifacts: ArtifactStore
+    heads: ReleaseHeads
+    policy: Policy
+    clock: Callable[[], datetime]
+    _told: str = field(default="")
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self.policy.every_s)
+            try:
+                await self.round()
+                self._told = ""
+            except (Transient, Poison) as error:
+                if str(error) != self._told:
+                    log.warning("retention_put_off", reason=str(error))
+                self._told = str(error)
+
+    async def round(self) -> dict[str, int]:
+        """One round. Returns what is gone, by kind."""
+        counts = {"samples": 0, "jobs": 0, "contents": 0, "adapters": 0}
+        for binding in self.bindings:
+            counts["contents"] += await self._drop_rejected(binding)
+        before_ms = int((self.clock() - timedelta(seconds=self.policy.settled_kept_s)).timestamp() * 1000)
+        for binding in self.bindings:
+            kept = await asyncio.to_thread(self.checkpoints.kept, binding.key)
+            gone = await asyncio.to_thread(self.ledger.forget, binding.key, before_ms, kept)
+            counts = {what: count + gone.get(what, 0) for what, count in counts.items()}
+        counts["adapters"] = await asyncio.to_thread(self._prune_adapters)
+        tell_removed("trainer", counts)
+        return counts
+
+    async def _drop_rejected(self, binding: Binding) -> int:
+        limit = self.clock() - timedelta(seconds=self.policy.rejected_kept_s)
+        rejected = await asyncio.to_thread(self.ledger.rejected, binding.key)
+        due = [job for job in rejected if job.finished_at is not None and job.finished_at < limit]
+        if not due:
+            return 0
+        used = await asyncio.to_thread(self.ledger.contents_in_use, binding.scenario) | await self._named(binding.scenario)
+        young = {job.content_id for job in rejected if job not in due}
+        contents = {job.content_id for job in due if job.content_id} - used - young
+        if contents:
+            await asyncio.to_thread(self.artifacts.drop, sorted(contents), binding.scenario)
+        await asyncio.to_thread(self.ledger.drop, [job.job_id for job in due])
+        return len(contents)
+
+    async def _named(self, scenario: str) -> set[str]:
+        """Every content that a release of the chain, or one that waits for a person, names. Raises Unavailable."""
+        releases = [*await self.heads.chain(scenario, limit=WHOLE_CHAIN), *await self.heads.pending(scenario)]
+        return {content for release in releases for content in (release.content_id, *release.contents.values())}
+
+    def _prune_adapters(self) -> int:
+        keep = {job.start.adopt for binding in self.bindings if (job := self.ledger.unfinished(binding.key)) and job.start.adopt}
+        return self.checkpoints.prune_fetched(self.adapters, keep)
