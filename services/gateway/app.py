@@ -95,7 +95,7 @@ def assemble(
     )
     scenarios = Scenarios(handlers, config)
     intake = Intake(access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios)
-    inference = Inference(ports.engines, ports.log, ports.bodies, recent, spans)
+    inference = Inference(ports.engines, ports.log, ports.bodies, recent, spans, settings.max_answer_bytes)
     health = Health(SERVICE)
     services = {
         "experience": system.experience_url,
@@ -139,6 +139,7 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
             api_key=system.engine_api_key,
             connect_timeout_s=settings.connect_timeout_s,
             read_timeout_s=settings.read_timeout_s,
+            max_answer_bytes=settings.max_answer_bytes,
         ),
         tail=ReleaseTail(system.kafka_bootstrap, broker),
         ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),

@@ -1,8 +1,9 @@
 """The serving nodes over HTTP: one aiohttp session, kept-alive connections, and a look at each node every few seconds."""
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from io import BytesIO
 from typing import Any
 
@@ -16,16 +17,19 @@ from services.gateway import metrics
 from services.gateway.domain.balance import Node, choose
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Exchange
-from services.gateway.handlers import EngineAnswer, UpstreamFailed
+from services.gateway.handlers import EngineAnswer, UpstreamFailed, answer_too_large, invalid_answer
 
 log = structlog.get_logger()
 
 _DROPPED = frozenset(
     {
-        b"connection", b"content-encoding", b"content-length", b"date", b"keep-alive", b"proxy-authenticate", b"server", b"set-cookie",
+        b"connection", b"content-length", b"content-encoding", b"date", b"keep-alive", b"proxy-authenticate", b"server", b"set-cookie",
         b"te", b"trailer", b"transfer-encoding", b"upgrade",
     }
 )  # fmt: skip
+_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models")
+_NAME = re.compile(rb"^[!#$%&'*+.^_`|~0-9a-z-]+$")  # RFC 9110, section 5.6.2, in lower case
+_VALUE = re.compile(rb"^[\t\x20-\x7e\x80-\xff]*$")
 KEEP_ALIVE_S = 4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
 DRAIN_S = 0.5
 LARGE_BODY_BYTES = 1024 * 1024
@@ -34,19 +38,28 @@ LARGE_BODY_BYTES = 1024 * 1024
 class AiohttpAnswer:
     """EngineAnswer on an aiohttp response."""
 
-    __slots__ = ("_node", "_response", "event_stream", "headers", "status")
+    __slots__ = ("_limit_bytes", "_node", "_response", "_secret", "event_stream", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse, node: Node) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, node: Node, *, limit_bytes: int, secret: bytes) -> None:
         self._response = response
         self._node = node
+        self._limit_bytes = limit_bytes
+        self._secret = secret
         self.status = response.status
-        self.headers = [(name.lower(), value) for name, value in response.raw_headers if name.lower() not in _DROPPED]
+        self.headers = relayed(response.raw_headers)
         self.event_stream = response.content_type == "text/event-stream"
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """The whole body; an error's without Reef's own key, which some nodes repeat."""
+        parts, size = [], 0
         try:
-            return await self._response.read()
+            async for part in self._response.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > self._limit_bytes:
+                    raise answer_too_large()
+            whole = parts[0] if len(parts) == 1 else b"".join(parts)
+            return whole.replace(self._secret, b"***") if self._secret and self.status >= 400 else whole
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._broken(error) from error
 
@@ -82,11 +95,20 @@ class AiohttpAnswer:
 class AiohttpEngines:
     """Engines over HTTP."""
 
-    def __init__(self, urls: tuple[str, ...], *, api_key: str = "", connect_timeout_s: float = 2.0, read_timeout_s: float = 600.0) -> None:
-        self.nodes = [Node(url) for url in urls]
-        self._urls = {
-            (url, path): URL(url + path) for url in urls for path in ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
-        }
+    def __init__(
+        self,
+        urls: tuple[str, ...],
+        *,
+        api_key: str = "",
+        connect_timeout_s: float = 2.0,
+        read_timeout_s: float = 600.0,
+        max_answer_bytes: int = 256 * 1024 * 1024,
+    ) -> None:
+        self.nodes = [Node(without_credentials(url)) for url in urls]
+        targets = [node.url for node in self.nodes] if api_key else urls  # a key and credentials in the URL do not go together
+        self._urls = {(node.url, path): URL(url + path) for node, url in zip(self.nodes, targets, strict=True) for path in _PATHS}
+        self._max_answer_bytes = max_answer_bytes
+        self._secret = api_key.encode()
         self._headers = CIMultiDict({"content-type": "application/json", "accept-encoding": "identity"})
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
@@ -159,7 +181,12 @@ class AiohttpEngines:
             node.in_flight -= 1
             raise
         node.succeeded()
-        return AiohttpAnswer(response, node)
+        words = useless(response)
+        if words is not None:
+            response.close()
+            node.in_flight -= 1
+            raise invalid_answer(words)
+        return AiohttpAnswer(response, node, limit_bytes=self._max_answer_bytes, secret=self._secret)
 
     async def look(self) -> None:
         """Ask every node what it serves."""
@@ -169,7 +196,10 @@ class AiohttpEngines:
         assert self._session is not None
         try:
             async with self._session.get(
-                f"{node.url}/v1/models", headers=self._headers, timeout=aiohttp.ClientTimeout(total=5, sock_connect=2)
+                self._urls[node.url, "/v1/models"],
+                headers=self._headers,
+                timeout=aiohttp.ClientTimeout(total=5, sock_connect=2),
+                allow_redirects=False,
             ) as response:
                 body = orjson.loads(await response.read())
                 names = [row["id"] for row in body["data"]]
@@ -207,6 +237,32 @@ class AiohttpEngines:
         if any(node.models is not None for node in self.nodes):
             return None
         return f"no serving node answers /v1/models: {', '.join(node.url for node in self.nodes) or 'REEF_ENGINE_URLS is empty'}"
+
+
+def relayed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """A node's headers for the client: none of the connection's, none in Reef's name, none that would break the head of the answer."""
+    lower = [(name.lower(), value) for name, value in headers]
+    return [
+        (name, value)
+        for name, value in lower
+        if name not in _DROPPED and not name.startswith(b"x-reef-") and _NAME.match(name) and _VALUE.match(value)
+    ]
+
+
+def useless(response: aiohttp.ClientResponse) -> str | None:
+    """Why nothing of an answer can be relayed, as far as its head says."""
+    if response.status in {401, 403}:
+        return f"refused Reef's own credentials ({response.status}); the operator sets REEF_ENGINE_API_KEY"
+    if response.headers.get("content-encoding", "identity").lower() not in {"identity", ""}:
+        return "sent an encoded answer that nobody asked for"
+    if not 200 <= response.status < 300 and not 400 <= response.status < 600:
+        return f"answered with status {response.status}"
+    return None
+
+
+def without_credentials(url: str) -> str:
+    """A URL as it may be shown: in logs, events, metrics and `/reef/status`."""
+    return str(URL(url).with_user(None)) if "@" in url else url
 
 
 class _CannotConnect(Exception):

@@ -58,6 +58,16 @@ class UpstreamFailed(ReefError):
         self.code = code
 
 
+def invalid_answer(words: str) -> UpstreamFailed:
+    """502: the serving node said something that no client can use."""
+    return UpstreamFailed(f"The serving node {words}.", status=502, code="upstream_invalid")
+
+
+def answer_too_large() -> UpstreamFailed:
+    """502: an answer without end."""
+    return UpstreamFailed("The serving node's answer went on past its limit (max_answer_bytes).", status=502, code="upstream_too_large")
+
+
 class RecordLog(Protocol):
     """Where events become durable, in order within a shard."""
 

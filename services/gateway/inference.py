@@ -21,38 +21,30 @@ import structlog
 from reefcommon import topics
 from services.gateway import metrics
 from services.gateway.domain import sse
-from services.gateway.domain.answer import Captured, take
-from services.gateway.domain.assembly import Assembly
+from services.gateway.domain.answer import Captured, encoded, take
+from services.gateway.domain.assembly import Assembly, Malformed
 from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import INLINE_EVENT_BYTES, Ending, body_of, event_of
-from services.gateway.handlers import BodyStore, EngineAnswer, Engines, NotDurable, RecordLog, UpstreamFailed
+from services.gateway.handlers import (
+    BodyStore,
+    EngineAnswer,
+    Engines,
+    NotDurable,
+    RecordLog,
+    UpstreamFailed,
+    answer_too_large,
+    invalid_answer,
+)
 from services.gateway.intake import own_receipt
+from services.gateway.progress import Progress
 from services.gateway.tracing import Spans
 from services.gateway.watch import ClientGone, ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
 
 LARGE_ANSWER_BYTES = 256 * 1024
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far one exchange has come. `tail` is what the client still has to get once the record is durable."""
-
-    answer: EngineAnswer | None = None
-    assembly: Assembly | None = None
-    first_token_at: float | None = None
-    finished: bool = False
-    status: int = 0
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    tail: bytes = b""
-    terminated: bool = False
-    kept: bool = False
-    asked_at: float = 0.0
-    answered_at: float = 0.0
-    streamed_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -64,6 +56,7 @@ class Inference:
     bodies: BodyStore
     recent: Recent
     spans: Spans | None = None
+    max_answer_bytes: int = 256 * 1024 * 1024
     leftovers: set[asyncio.Task[None]] = field(default_factory=set)
     """Records of exchanges that were cut off by a shutdown, on their way to the log."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -135,10 +128,13 @@ class Inference:
         except orjson.JSONDecodeError:
             body = None
         if not isinstance(body, dict):
-            raise UpstreamFailed(f"The serving node answered {answer.status} without a JSON object.", status=502, code="upstream_invalid")
+            raise invalid_answer(f"answered {answer.status} without a JSON object")
         captured = take(body, x.asked)
-        p.tail = orjson.dumps(body)
-        return self._ending(x, p, "ok", response=p.tail, captured=captured)
+        whole = encoded(body)
+        if whole is None:
+            raise invalid_answer("sent an answer that is nested without end")
+        p.tail = whole
+        return self._ending(x, p, "ok", response=whole, captured=captured)
 
     async def _relay(self, x: Exchange, p: Progress, answer: EngineAnswer, out: Outlet) -> Ending:
         p.assembly = assembly = Assembly(x.api, x.asked)
@@ -147,6 +143,8 @@ class Inference:
         async for chunk in answer.chunks():
             held: list[bytes] = []
             p.streamed_bytes += len(chunk)
+            if p.streamed_bytes > self.max_answer_bytes:
+                raise answer_too_large()
             for frame in self._cut(frames, chunk):
                 if self._take(frame, assembly, held):
                     p.terminated = True
@@ -164,7 +162,7 @@ class Inference:
         try:
             return frames.feed(chunk)
         except sse.FrameTooLarge:
-            raise UpstreamFailed("The serving node sent an event without an end.", status=502, code="upstream_invalid") from None
+            raise invalid_answer("sent an event without an end") from None
 
     def _take(self, frame: bytes, assembly: Assembly, held: list[bytes]) -> bool:
         """Put what the client gets of a frame into `held`. True at the terminator."""
@@ -177,11 +175,15 @@ class Inference:
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError:
-            raise UpstreamFailed("The serving node sent an event that is not JSON.", status=502, code="upstream_invalid") from None
+            raise invalid_answer("sent an event that is not JSON") from None
         if not isinstance(chunk, dict):
             held.append(frame + b"\n\n")
-        elif assembly.take(chunk):
-            held.append(b"data: " + orjson.dumps(chunk) + b"\n\n")
+            return False
+        try:
+            if assembly.take(chunk):
+                held.append(b"data: " + orjson.dumps(chunk) + b"\n\n")
+        except (orjson.JSONEncodeError, RecursionError, Malformed) as error:  # nested or numbered without end
+            raise invalid_answer(f"sent an event that cannot be read: {error}") from None
         return False
 
     def _streamed(self, x: Exchange, p: Progress, assembly: Assembly) -> Ending:
@@ -225,7 +227,9 @@ class Inference:
         if p.assembly is not None:
             captured = p.assembly.captured(estimate=outcome != "ok")
             whole = p.assembly.answer()
-            response = orjson.dumps(whole) if whole is not None else None
+            response = encoded(whole) if whole is not None else None
+            if whole is not None and response is None and outcome == "ok":
+                raise invalid_answer("sent an answer that is nested without end")
         return Ending(
             outcome=outcome,
             status=p.status or 499,

@@ -6,7 +6,9 @@ An engine that gives no token ids (a provider) leaves the token fields empty; th
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.gateway.domain.exchange import Asked
+import orjson
+
+from services.gateway.domain.exchange import Asked, too_deep
 
 
 @dataclass(slots=True)
@@ -18,9 +20,15 @@ class Captured:
     usage: dict[str, Any] | None = None
 
 
+MAX_ID = 2**31  # of tokens, counts and choices: what the store's columns hold
+MAX_CHOICES = 1024
+
+
 def integers(value: object) -> list[int]:
-    """`value` where it is a list of integers, else nothing: what goes into an event must be readable for ever."""
-    return value if isinstance(value, list) and set(map(type, value)) <= {int} else []
+    """`value` where it is a list of token ids, else nothing: what goes into an event must be readable for ever."""
+    if not isinstance(value, list) or not value or set(map(type, value)) != {int}:
+        return []
+    return value if min(value) >= 0 and max(value) < MAX_ID else []
 
 
 def numbers(value: list[Any]) -> list[float]:
@@ -33,7 +41,7 @@ def usage_of(value: object) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens", 0)
-    if type(prompt) is not int or type(completion) is not int:
+    if type(prompt) is not int or type(completion) is not int or not (0 <= prompt < MAX_ID and 0 <= completion < MAX_ID):
         return None
     return {"prompt_tokens": prompt, "completion_tokens": completion}
 
@@ -65,7 +73,7 @@ def spans_in(value: object) -> list[dict[str, Any]]:
     return [
         {"version": s["version"], "start": s["start"], "end": s["end"]}
         for s in spans
-        if type(s.get("start")) is int and type(s.get("end")) is int
+        if type(s.get("start")) is int and type(s.get("end")) is int and 0 <= s["start"] <= s["end"] < MAX_ID
     ]
 
 
@@ -84,7 +92,7 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
         index, reason = choice.get("index"), choice.get("finish_reason")
         captured.completions.append(
             {
-                "index": index if type(index) is int else position,
+                "index": index if type(index) is int and 0 <= index < MAX_CHOICES else position,
                 "finish_reason": reason if isinstance(reason, str) else None,
                 "token_ids": integers(choice.get("token_ids")),
                 "logprobs": logprobs_in(choice.get("logprobs")),
@@ -97,7 +105,25 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
     strip(answer, asked)
     if asked.model is not None:
         answer["model"] = asked.model
+    doubt(captured)
     return captured
+
+
+def doubt(captured: Captured) -> None:
+    """Where the engine counts other than it lists, something is missing or too much: without log-probabilities nobody trains on it."""
+    if captured.usage is not None and len(captured.completions) == 1:
+        only = captured.completions[0]
+        if only["token_ids"] and len(only["token_ids"]) != captured.usage["completion_tokens"]:
+            only["logprobs"] = []
+
+
+def encoded(answer: dict[str, Any]) -> bytes | None:
+    """An answer as JSON that readers of its event can read; None where it is nested too deeply."""
+    try:
+        whole = orjson.dumps(answer)
+    except orjson.JSONEncodeError:
+        return None
+    return None if too_deep(whole, answer) else whole
 
 
 def strip(part: dict[str, Any], asked: Asked) -> None:

@@ -4,11 +4,18 @@ from typing import Any
 
 import orjson
 
-from services.gateway.domain.answer import Captured, integers, numbers, raw_logprobs, spans_in, strip, usage_of
+from services.gateway.domain.answer import MAX_CHOICES, Captured, doubt, integers, numbers, raw_logprobs, spans_in, strip, usage_of
 from services.gateway.domain.exchange import Api, Asked
 
 _KEPT = frozenset({"id", "type", "role", "index", "name"})  # named once, or repeated whole; never pieces of a text
 _NOT_HEAD = frozenset({"choices", "usage", "prompt_token_ids", "weight_version"})
+
+
+MAX_ITEMS = 4096
+
+
+class Malformed(ValueError):
+    """No model would have sent this."""
 
 
 class Choice:
@@ -21,7 +28,7 @@ class Choice:
         self.text: list[str] = []
         self.message: dict[str, Any] = {}
         self.finish_reason: str | None = None
-        self.token_ids: list[int] = []
+        self.token_ids: list[Any] = []
         self.logprob_rows: list[Any] = []
         self.spans: list[dict[str, Any]] = []
         self.extra: dict[str, Any] = {}
@@ -44,7 +51,7 @@ class Assembly:
     def take(self, chunk: dict[str, Any]) -> bool:
         """Add one chunk and turn it into what the client would have got without Reef. False: the client gets nothing of it."""
         self.chunks += 1
-        if "error" in chunk:
+        if chunk.get("error") is not None:
             self.error = orjson.dumps(chunk["error"]).decode()[:1000]
             return True
         asked = self._asked
@@ -82,8 +89,8 @@ class Assembly:
         else:
             token_ids = part.pop("token_ids", None)
             part.pop("prompt_token_ids", None)
-        if token_ids and isinstance(token_ids, list):
-            choice.token_ids += token_ids
+        if token_ids:
+            choice.token_ids += token_ids if isinstance(token_ids, list) else [None]  # what is no list spoils the whole
         logprobs = part.get("logprobs")
         if logprobs is not None:
             choice.logprob_rows.append(logprobs)
@@ -99,7 +106,7 @@ class Assembly:
         if own_prompt and self._prompt_token_ids and own_prompt != self._prompt_token_ids:
             self._mixed = True
         self._prompt_token_ids = self._prompt_token_ids or own_prompt
-        if type(index) is not int:
+        if type(index) is not int or not 0 <= index < MAX_CHOICES:
             strip(part, self._asked)
             return None
         choice = self._choices[index] = Choice(index)
@@ -146,7 +153,9 @@ class Assembly:
         if usage is None and estimate and self._prompt_token_ids:
             count = sum(len(c.token_ids) for c in self._choices.values())
             usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": count, "estimated": True}
-        return Captured([] if self._mixed else self._prompt_token_ids, rows, usage)
+        captured = Captured([] if self._mixed else self._prompt_token_ids, rows, usage)
+        doubt(captured)
+        return captured
 
     def answer(self) -> dict[str, Any] | None:
         """The whole, in the shape of the unary answer; None where no chunk came."""
@@ -203,6 +212,8 @@ def merge(into: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _merge_items(into: list[Any], items: list[Any]) -> None:
+    if len(into) + len(items) > MAX_ITEMS:  # each is compared with all before it
+        raise Malformed(f"more than {MAX_ITEMS} parts in one list")
     for item in items:
         index = item.get("index") if isinstance(item, dict) else None
         place = next((old for old in into if isinstance(old, dict) and old.get("index") == index), None) if index is not None else None
@@ -220,7 +231,7 @@ def finished(message: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(calls, list):
         return message
     whole = []
-    for call in sorted(calls, key=lambda c: c.get("index", 0) if isinstance(c, dict) else 0):
+    for call in sorted(calls, key=_place):
         if not isinstance(call, dict):
             continue
         entry = {key: value for key, value in call.items() if key != "index"}
@@ -229,6 +240,11 @@ def finished(message: dict[str, Any]) -> dict[str, Any]:
             entry["function"] = {**function, "arguments": function.get("arguments") or "{}"}
         whole.append(entry)
     return {**message, "tool_calls": whole}
+
+
+def _place(call: object) -> int:
+    index = call.get("index") if isinstance(call, dict) else None
+    return index if isinstance(index, int) else 0
 
 
 def joined(rows: list[Any]) -> dict[str, Any]:

@@ -103,8 +103,13 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
 
 def check_depth(raw: bytes, body: object) -> None:
     """Refuse what readers of the event could not read. Raises ApiError."""
-    if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH:
+    if too_deep(raw, body):
         raise invalid(None, f"The request body is nested more than {MAX_DEPTH} levels deep.")
+
+
+def too_deep(raw: bytes, body: object) -> bool:
+    """Whether `body`, which is `raw` decoded, has more than MAX_DEPTH levels."""
+    return raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH
 
 
 def _check_messages(messages: object) -> None:
