@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -61,6 +62,14 @@ def made_at_ms(receipt: str) -> int | None:
     """Unix milliseconds at which a receipt was made; None for one that a client chose: that says nothing of its time."""
     match = _OWN_RECORD.fullmatch(receipt)
     return int(match.group(1), 16) if match else None
+
+
+def record_times_ms(receipts: Sequence[str]) -> tuple[int | None, int | None]:
+    """When the oldest and the newest of these receipts were made. Those that clients chose say no time: they are passed over for the
+    oldest, and make the newest None."""
+    times = [made_at_ms(receipt) for receipt in receipts]
+    known = [time for time in times if time is not None]
+    return min(known, default=None), max(known) if known and len(known) == len(times) else None
 
 
 def is_receipt(value: object) -> bool:

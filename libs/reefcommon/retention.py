@@ -7,6 +7,9 @@ from prometheus_client import Counter
 
 log = structlog.get_logger()
 
+TOO_OLD = "too_old"
+"""Why a sample is refused that has a record as old as those that a ledger has forgotten: it may have been used."""
+
 REMOVED = Counter("reef_retention_removed_total", "things removed because their time was over, by what they were", ["service", "what"])
 
 

@@ -26,6 +26,7 @@ from reefcommon.settings import SystemSettings
 from reefcommon.telemetry import set_up
 from services.harness.domain import Binding
 from services.harness.handlers import Handlers
+from services.harness.retention import Retention
 from services.harness.settings import Settings
 from services.harness.sqlite import SqliteLedger
 from services.harness.worker import Patience, Worker
@@ -88,21 +89,23 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     worker = build(bindings, ledger, open_artifact_store(system), KafkaPublisher(broker), trees=home / "trees", patience=patience)
     broker.include_router(routes(worker.handlers))
     health = Health(SERVICE, broker=broker)
+    retention = Retention(bindings, ledger, home / "trees", settings.settled_kept_s, settings.retention_every_s, utc_now)
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         await broker.start()
-        task = asyncio.create_task(worker.run(), name="harness-worker")
-        health.checks["worker"] = lambda: _worker_check(worker, task)
+        tasks = (asyncio.create_task(worker.run(), name="worker"), asyncio.create_task(retention.run(), name="retention"))
+        health.checks["worker"] = lambda: _worker_check(worker, tasks)
         health.facts["bindings"] = ledger.summary
         health.facts["recipes"] = lambda: [binding.key for binding in bindings]
         log.info("harness_started", bindings=[binding.key for binding in bindings])
         try:
             yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await broker.stop()
             ledger.close()
             log.info("harness_stopped")
@@ -110,9 +113,9 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     return ops_app(health, lifespan)
 
 
-async def _worker_check(worker: Worker, task: "asyncio.Task[None]") -> str | None:
-    if task.done():
-        return "the worker has ended: restart the service; its log says why"
+async def _worker_check(worker: Worker, tasks: "tuple[asyncio.Task[None], ...]") -> str | None:
+    if ended := [task.get_name() for task in tasks if task.done()]:
+        return f"{' and '.join(ended)} ended: restart the service; its log says why"
     return "; ".join(f"{key}: {reason}" for key, reason in worker.failing.items()) or None
 
 

@@ -6,7 +6,7 @@ transition at a time; killed anywhere, it goes on from the last one, and what it
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from reefcommon.harness import Inadmissible, Mutation, Rejection, Tree
 from reefcommon.harness_admission import Adapter, admit
 from reefcommon.harness_files import read_tree, write_tree
 from reefcommon.recipe import Decision
+from reefcommon.retention import TOO_OLD
 from reefcommon.topics import Topic
 from services.harness import domain
 from services.harness.domain import Binding, Job, State
@@ -42,7 +43,7 @@ _Outgoing = Sequence[tuple[Event, Topic]]
 class Inbox(Protocol):
     """Samples by binding: waiting, used or refused. Calls block and are durable; each raises Unavailable where the disk refuses."""
 
-    def add_sample(self, bindings: Sequence[str], sample: SampleReady) -> int: ...
+    def add_sample(self, bindings: Sequence[str], sample: SampleReady, too_old: Mapping[str, tuple[Event, Topic]] | None = None) -> int: ...
     def waiting(self, binding: str, limit: int) -> list[SampleReady]: ...
     def samples_of(self, job_id: str) -> list[SampleReady]: ...
     def refuse(self, binding: str, refusals: Sequence[tuple[str, str]], events: _Outgoing) -> None: ...
@@ -92,10 +93,11 @@ class Handlers:
 
     async def on_sample(self, sample: SampleReady) -> None:
         """Keep a sample for every recipe of its scenario. One that cannot train is as good as any: only its text is read."""
-        keys = [binding.key for binding in self.bindings if binding.scenario == sample.scenario]
-        if not keys:
+        mine = [binding for binding in self.bindings if binding.scenario == sample.scenario]
+        if not mine:
             return
-        if await asyncio.to_thread(self.inbox.add_sample, keys, sample) > 0:
+        too_old = {b.key: (domain.sample_refused(b, sample, TOO_OLD, None, at=sample.at), topics.TRAINING) for b in mine}
+        if await asyncio.to_thread(self.inbox.add_sample, list(too_old), sample, too_old) > 0:
             self.wake()
 
     async def on_publication(self, publication: Publication) -> None:

@@ -20,6 +20,10 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
     port: int | None = Field(None, ge=1, le=65535, description="own HTTP port; absent: that of REEF_HARNESS_URL")
+    settled_kept_s: float = Field(
+        30 * 24 * 3600, gt=0, description="how long used and refused samples and ended jobs are remembered one by one"
+    )
+    retention_every_s: float = Field(600.0, gt=0, description="pace at which what was kept long enough is removed")
     first_delay_s: float = Field(0.25, gt=0, description="wait before a step that failed is tried again; doubled each time")
     max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
     max_attempts: int = Field(6, ge=1, description="tries of a step that fails for a reason other than an outside system being away")

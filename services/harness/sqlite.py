@@ -7,7 +7,7 @@ that a crash between the two loses neither. All calls block for a few millisecon
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -17,6 +17,8 @@ from typing import Any, cast
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, Release, SampleReady
 from reefcommon.harness import MAX_REJECTED, Mutation, Rejection
+from reefcommon.ids import record_times_ms
+from reefcommon.retention import TOO_OLD
 from reefcommon.topics import Topic
 from services.harness.domain import REJECTED, UNFINISHED, Job, State
 
@@ -25,8 +27,10 @@ _WEIGHT_FIELDS = {"tokens", "loss_mask", "logprobs"}
 _SCHEMA = """
 create table if not exists samples (
     seq integer primary key, binding text not null, sample_id text not null, state text not null default 'waiting',
-    job_id text, reason text, body text not null, unique (binding, sample_id));
+    job_id text, reason text, body text not null, newest_ms integer, unique (binding, sample_id));
 create index if not exists samples_waiting on samples (binding, state, seq);
+create index if not exists samples_by_job on samples (job_id);
+create table if not exists horizons (binding text primary key, newest_ms integer not null);
 create table if not exists jobs (
     seq integer primary key, job_id text not null unique, binding text not null, state text not null, candidate_id text,
     updated integer not null, body text not null);
@@ -39,6 +43,13 @@ create table if not exists outbox (
 create table if not exists clock (id integer primary key check (id = 1), tick integer not null);
 insert or ignore into clock values (1, 0);
 """
+_STATES = {name: ", ".join(f"'{state}'" for state in states) for name, states in (("unfinished", UNFINISHED), ("shown", REJECTED))}
+_ENDED = f"""
+select job_id from jobs where binding = :binding and state not in ({_STATES["unfinished"]})
+  and seq < (select max(seq) from jobs where binding = :binding)
+  and seq not in (select seq from jobs where binding = :binding and state in ({_STATES["shown"]}) order by updated desc limit {MAX_REJECTED})
+  and not exists (select 1 from samples where samples.job_id = jobs.job_id and (newest_ms is null or newest_ms >= :before))
+"""  # noqa: S608 - constants
 
 
 class SqliteLedger:
@@ -51,6 +62,9 @@ class SqliteLedger:
         self._db.execute("pragma journal_mode = wal")
         self._db.execute("pragma synchronous = full")
         self._db.executescript(_SCHEMA)
+        if "newest_ms" not in {row[1] for row in self._db.execute("pragma table_info(samples)")}:
+            # a file of an earlier version: what is there has no age, and is kept
+            self._db.execute("alter table samples add column newest_ms integer")
 
     def close(self) -> None:
         """Close the file. No call may follow."""
@@ -73,12 +87,22 @@ class SqliteLedger:
 
     # ------------------------------------------------------------------ inbox
 
-    def add_sample(self, bindings: Sequence[str], sample: SampleReady) -> int:
-        """Keep a sample for every binding that has not seen it. Returns for how many it is new."""
-        body = sample.model_dump_json(exclude=_WEIGHT_FIELDS)
+    def add_sample(self, bindings: Sequence[str], sample: SampleReady, too_old: Mapping[str, tuple[Event, Topic]] | None = None) -> int:
+        """Keep a sample for every binding that has not seen it; where it is as old as what was forgotten, as refused, with its event in
+        `too_old` by binding. Returns for how many it is new."""
+        body, new = sample.model_dump_json(exclude=_WEIGHT_FIELDS), 0
+        oldest_ms, newest_ms = record_times_ms(sample.record_ids)
         with self._transaction() as db:
-            rows = [(binding, sample.event_id, body) for binding in bindings]
-            return db.executemany("insert or ignore into samples (binding, sample_id, body) values (?, ?, ?)", rows).rowcount
+            horizons = dict(db.execute("select binding, newest_ms from horizons").fetchall())
+            for binding in bindings:
+                refused = oldest_ms is not None and oldest_ms <= horizons.get(binding, -1)
+                end = ("refused", TOO_OLD, "") if refused else ("waiting", None, body)
+                query = "insert or ignore into samples (binding, sample_id, state, reason, body, newest_ms) values (?, ?, ?, ?, ?, ?)"
+                inserted = db.execute(query, (binding, sample.event_id, *end, newest_ms)).rowcount
+                if inserted and refused and too_old:
+                    _put_events(db, [too_old[binding]])
+                new += inserted
+        return new
 
     def waiting(self, binding: str, limit: int) -> list[SampleReady]:
         """What a binding has neither used nor refused, in order of arrival."""
@@ -170,6 +194,27 @@ class SqliteLedger:
                 (binding, *REJECTED, MAX_REJECTED),
             ).fetchall()
         return [Rejection(job.mutations, job.reason) for job in (_job(body) for (body,) in reversed(rows))]
+
+    # ------------------------------------------------------------------ retention
+
+    def forget(self, binding: str, before_ms: int) -> dict[str, int]:
+        """Remove ended jobs and refused samples all of whose records were made before `before_ms`. The newest job and the rejected ones
+        that a recipe is shown stay, and so does what has a record of unknown age. Returns how many of each are gone."""
+        alone = "binding = :binding and state = 'refused' and job_id is null and newest_ms < :before"
+        with self._transaction() as db:
+            values = {"binding": binding, "before": before_ms}
+            gone = [job for (job,) in db.execute(_ENDED, values)]
+            values["jobs"] = json.dumps(gone)
+            old = f"job_id in (select value from json_each(:jobs)) or {alone}"  # noqa: S608 - constants
+            newest = db.execute(f"select max(newest_ms) from samples where {old}", values).fetchone()[0]  # noqa: S608
+            if newest is not None:
+                query = (
+                    "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
+                )
+                db.execute(query, (binding, newest))
+            samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
+            db.executemany("delete from jobs where job_id = ?", [(job,) for job in gone])
+        return {"samples": samples, "jobs": len(gone)}
 
     # ------------------------------------------------------------------ heads
 

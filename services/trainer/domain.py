@@ -32,9 +32,6 @@ from reefcommon.recipe import Decision, WeightRecipe
 State = Literal["running", "checkpoint", "complete", "failed"]
 Verdict = Literal["published", "pending", "rejected"]
 
-TOO_OLD = "too_old"
-"""Why a sample is refused that has a record as old as those that the ledger has forgotten: it may have been trained on."""
-
 
 @dataclass(frozen=True, slots=True)
 class Binding:
@@ -135,14 +132,6 @@ def sort_by_use(waiting: Sequence[SampleReady], trained: Collection[str]) -> Usa
             seen.update(sample.record_ids)
             fresh.append(sample)
     return Usable(tuple(fresh), tuple(spent))
-
-
-def record_times(record_ids: Sequence[str]) -> tuple[int | None, int | None]:
-    """When the oldest and the newest of these records were made, Unix milliseconds. Receipts that clients chose say no time: they are
-    passed over for the oldest, and make the newest None."""
-    times = [ids.made_at_ms(record_id) for record_id in record_ids]
-    known = [time for time in times if time is not None]
-    return min(known, default=None), max(known) if known and len(known) == len(times) else None
 
 
 def choose(binding: Binding, waiting: Sequence[SampleReady], trained: Collection[str], head: Release) -> Decision:

@@ -13,7 +13,9 @@ import orjson
 
 from reefcommon.errors import Transient
 from reefcommon.events import Release, SampleReady
-from services.trainer.domain import TOO_OLD, Job, Start, Verdict, record_times
+from reefcommon.ids import record_times_ms
+from reefcommon.retention import TOO_OLD
+from services.trainer.domain import Job, Start, Verdict
 
 _SCHEMA = """
 create table if not exists records (binding text not null, record_id text not null, job_id text not null, primary key (binding, record_id));
@@ -69,7 +71,7 @@ class SqliteLedger:
 
     def put(self, binding: str, sample: SampleReady) -> bool:
         """Keep a sample; False where it was there already. One as old as what was forgotten is kept as refused: it may have been used."""
-        oldest_ms, newest_ms = record_times(sample.record_ids)
+        oldest_ms, newest_ms = record_times_ms(sample.record_ids)
         with self._transaction() as db:
             horizon = db.execute("select newest_ms from horizons where binding = ?", (binding,)).fetchone()
             too_old = horizon is not None and oldest_ms is not None and oldest_ms <= horizon[0]

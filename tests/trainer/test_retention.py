@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reefcommon.ids import time_ordered_hex
-from services.trainer.domain import record_times
+from reefcommon.ids import record_times_ms, time_ordered_hex
 from services.trainer.retention import Policy, Retention
 from tests.recipes.samples import sample
 from tests.trainer.rig import AT, Rig, release
@@ -111,8 +110,8 @@ async def test_nothing_that_is_of_use_is_forgotten(rig):
 
 
 async def test_a_receipt_that_a_client_chose_says_no_time_and_is_remembered(rig):
-    assert record_times([receipt(1), receipt(2)]) == (int((T0.timestamp() + DAY_S) * 1000), int((T0.timestamp() + 2 * DAY_S) * 1000))
-    assert record_times([receipt(1), "my-own-key"]) == (int((T0.timestamp() + DAY_S) * 1000), None)
+    assert record_times_ms([receipt(1), receipt(2)]) == (int((T0.timestamp() + DAY_S) * 1000), int((T0.timestamp() + 2 * DAY_S) * 1000))
+    assert record_times_ms([receipt(1), "my-own-key"]) == (int((T0.timestamp() + DAY_S) * 1000), None)
     for number in (0, 1):
         await rig.handlers.on_sample(sample(number, record_ids=(f"my-own-{number}",)))
     await rig.settle()
