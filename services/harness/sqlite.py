@@ -47,7 +47,8 @@ _STATES = {name: ", ".join(f"'{state}'" for state in states) for name, states in
 _ENDED = f"""
 select job_id from jobs where binding = :binding and state not in ({_STATES["unfinished"]})
   and seq < (select max(seq) from jobs where binding = :binding)
-  and seq not in (select seq from jobs where binding = :binding and state in ({_STATES["shown"]}) order by updated desc limit {MAX_REJECTED})
+  and seq not in (select seq from jobs where binding = :binding and state in ({_STATES["shown"]}) order by updated desc
+    limit {MAX_REJECTED})
   and not exists (select 1 from samples where samples.job_id = jobs.job_id and (newest_ms is null or newest_ms >= :before))
 """  # noqa: S608 - constants
 
