@@ -17,6 +17,7 @@ from reefcommon import topics
 from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
 from services.gateway.domain.segment import Spooled
 from services.gateway.handlers import Command, News, NotDurable, command_of
+from services.gateway.outbox import Outbox
 
 log = structlog.get_logger()
 
@@ -53,14 +54,16 @@ class KafkaRecordLog:
         self._ack_timeout_s = ack_timeout_s
         self._producer: AIOKafkaProducer | None = None
         self._partitioner = DefaultPartitioner()
-        self._bounds: dict[asyncio.Timeout, float] = {}
+        self._outbox: Outbox | None = None
+        self._waiting: dict[asyncio.Future[None], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._failed_connects = 0
         self.away: str | None = f"the broker at {bootstrap} was not reached yet"
 
     @property
     def waiting(self) -> int:
         """Events that are not acknowledged yet."""
-        return len(self._bounds)
+        return len(self._waiting)
 
     async def connect(self) -> None:
         """Returns once the broker answers. Raises NotDurable."""
@@ -95,40 +98,69 @@ class KafkaRecordLog:
             await producer.stop()
             raise
         self._producer = producer
+        self._outbox = Outbox(
+            producer,
+            direct=not self._idempotence,
+            linger_s=self._linger_ms / 1000,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            batch_bytes=MAX_BATCH_BYTES,
+            request_bytes=MAX_REQUEST_BYTES - MAX_BATCH_BYTES,
+        )
 
     async def stop(self) -> None:
         """Send what is left, for as long as a request may take, then close."""
         producer, self._producer = self._producer, None
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            await outbox.flush()
         if producer is not None:
             await producer.stop()
+        if self._timer is not None and not self._waiting:
+            self._timer.cancel()
+            self._timer = None
 
     async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
         """Send one event and wait for all replicas."""
-        if self._producer is None or self.away is not None:
+        if self._outbox is None or self.away is not None:
             raise NotDurable(self.away or "the producer is stopped")
-        bound = asyncio.timeout(self._ack_timeout_s)
+        if len(event) > MAX_REQUEST_BYTES:
+            raise EventRefused(f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}")
+        loop = asyncio.get_running_loop()
+        done = self._outbox.put(topic, shard.encode(), event, headers_of(traceparent))
+        self._waiting[done] = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(self._ack_timeout_s, self._expire)
         try:
-            async with bound:
-                self._bounds[bound] = asyncio.get_running_loop().time()
-                await (await self._producer.send(topic, event, key=shard.encode(), headers=headers_of(traceparent)))
+            await done
         except _TOO_LARGE as error:
             raise EventRefused(f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}: {error!r}") from error
-        except (KafkaError, TimeoutError) as error:
+        except (KafkaError, TimeoutError, OSError) as error:
             raise NotDurable(self.away or f"the broker at {self._bootstrap} did not acknowledge an event: {error!r}") from error
         finally:
-            self._bounds.pop(bound, None)
+            del self._waiting[done]
+
+    def _expire(self) -> None:
+        """One timer for all: they wait in the order in which they came."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        for done, since in self._waiting.items():
+            left_s = since + self._ack_timeout_s - loop.time()
+            if left_s > 0:
+                self._timer = loop.call_later(left_s, self._expire)
+                return
+            if not done.done():
+                done.set_exception(TimeoutError(f"no acknowledgement within {self._ack_timeout_s:g} s"))
 
     def let_go(self, reason: str) -> None:
         """The broker is away: whatever waits for it stops waiting."""
         self.away = reason
-        now = asyncio.get_running_loop().time()
-        for bound in self._bounds:
-            if not bound.expired():
-                bound.reschedule(now)
+        for done in self._waiting:
+            if not done.done():
+                done.set_exception(TimeoutError(reason))
 
     async def gone(self) -> str | None:
         """Whether an event has been waiting unusually long and nothing listens at the broker's addresses: why wait any longer."""
-        oldest = next(iter(self._bounds.values()), None)
+        oldest = next(iter(self._waiting.values()), None)
         if oldest is None or asyncio.get_running_loop().time() - oldest < LOOK_AFTER_S or await anyone_listens(self._bootstrap):
             return None
         return f"nothing listens at {self._bootstrap}"

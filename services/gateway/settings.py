@@ -40,7 +40,7 @@ class Settings(BaseSettings):
     spool_budget_bytes: int = Field(1024**3, ge=64 * 1024, description="disk for events while the broker is away; past 7/8 of it 503")
     spool_ready_bytes: int = Field(512 * 1024**2, ge=0, description="spool size past which /readyz fails")
     spool_ready_age_s: float = Field(600.0, gt=0, description="age of the oldest event in the spool past which /readyz fails")
-    linger_ms: int = Field(1, ge=0, description="how long an event waits for others to be sent with it")
+    linger_ms: int = Field(0, ge=0, description="how long an event waits for others to be sent with it")
     connect_timeout_s: float = Field(2.0, gt=0)
     read_timeout_s: float = Field(600.0, gt=0, description="longest silence of a serving node")
     command_timeout_s: float = Field(30.0, gt=0)
