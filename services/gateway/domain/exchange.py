@@ -1,10 +1,13 @@
 """One exchange with the model, from the client's request to what the engine is asked."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Literal
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from reefcommon.events import Release
 from reefcommon.ids import shard_of
@@ -16,6 +19,8 @@ MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
 _SESSION_HEADERS = (b"x-reef-tag-session", b"session_id", b"x-session-id", b"x-session-affinity")
 _PROMPT_PREFIX = 64
+_VISIBLE = re.compile(r"^[^\x00-\x08\x0a-\x1f\x7f]*$")  # it goes back in a header
+_TRUTH: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class Asked:
     logprobs: bool
     token_ids: bool
     usage: bool
+    stream: bool = False
 
 
 @dataclass(slots=True)
@@ -59,7 +65,7 @@ def tags_of(headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]) -
     """All `x-reef-tag-*` headers, and the session tag.
 
     Raises:
-        ApiError: a tag is longer than 256 characters.
+        ApiError: a tag is longer than 256 characters, or has control characters.
     """
     tags = {
         name[11:].decode("latin-1"): _text(name, value) for name, value in headers if name.startswith(b"x-reef-tag-") and len(name) > 11
@@ -72,9 +78,13 @@ def tags_of(headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]) -
 
 
 def _text(name: bytes, value: bytes) -> str:
-    text = value.decode("utf-8", errors="replace")
-    if len(text) > MAX_TAG_CHARS:
-        raise invalid(name.decode("latin-1"), f"The header {name.decode('latin-1')} has more than {MAX_TAG_CHARS} characters.")
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        text = value.decode("latin-1")  # replacing what cannot be read would make one session of several
+    if len(text) > MAX_TAG_CHARS or not _VISIBLE.match(text):
+        header = name.decode("latin-1")
+        raise invalid(header, f"The header {header} has more than {MAX_TAG_CHARS} characters, or such as cannot be shown.")
     return text
 
 
@@ -95,7 +105,7 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
         raise invalid("model", "'model' must be a string.")
     if api == "chat.completions":
         _check_messages(body.get("messages"))
-    elif api == "completions" and "prompt" in body and not isinstance(body["prompt"], (str, list)):
+    elif api == "completions" and not isinstance(body.get("prompt", ""), (str, list, NoneType)):
         raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
     check_depth(raw, body)
     return body
@@ -160,14 +170,33 @@ def _plain(content: object) -> str:
 
 def asked_of(api: Api, body: dict[str, Any]) -> Asked:
     """What of the things that Reef adds the client wants for itself."""
+    if api == "embeddings":
+        return Asked(body.get("model"), logprobs=False, token_ids=False, usage=False)
     wanted = body.get("logprobs")
     options = body.get("stream_options")
     return Asked(
         model=body.get("model"),
-        logprobs=wanted is True if api == "chat.completions" else wanted is not None and wanted is not False,
-        token_ids=body.get("return_token_ids") is True,
-        usage=isinstance(options, dict) and options.get("include_usage") is True,
+        logprobs=truth(wanted, "logprobs") if api == "chat.completions" else wanted is not None and wanted is not False,
+        token_ids=truth(body.get("return_token_ids"), "return_token_ids"),
+        usage=isinstance(options, dict) and truth(options.get("include_usage"), "stream_options.include_usage"),
+        stream=truth(body.get("stream"), "stream"),
     )
+
+
+def truth(value: object, name: str) -> bool:
+    """A flag as engines read it: pydantic takes `1`, `"true"` and the like for booleans, and so do they.
+
+    What Reef overwrites has to be checked here, since the engine does not see it any more; all else is the engine's to refuse.
+
+    Raises:
+        ApiError: the engine would refuse it.
+    """
+    if value is None or value is True or value is False:
+        return value is True
+    try:
+        return _TRUTH.validate_python(value) is True
+    except ValidationError:
+        raise invalid(name, f"'{name}' must be a boolean.") from None
 
 
 def upstream_body(exchange: Exchange) -> bytes:
@@ -175,9 +204,9 @@ def upstream_body(exchange: Exchange) -> bytes:
     body = {**exchange.body, "model": exchange.model}
     if exchange.capture:
         body["return_token_ids"] = True
-        if not exchange.asked.logprobs and body.get("top_logprobs") is None:
+        if not exchange.asked.logprobs and body.get("top_logprobs") in (None, 0):
             body["logprobs"] = True if exchange.api == "chat.completions" else 1
         options = body.get("stream_options")
-        if body.get("stream") is True and (options is None or isinstance(options, dict)):
+        if exchange.asked.stream and (options is None or isinstance(options, dict)):
             body["stream_options"] = {**(options or {}), "include_usage": True}
     return orjson.dumps(body)

@@ -43,7 +43,8 @@ def parse(raw: bytes) -> Report:
     unknown = sorted(set(body) - _FIELDS)
     if unknown:
         raise invalid(
-            unknown[0], f"'{unknown[0]}' is not a field of a report; put it into 'metadata'. Fields: {', '.join(sorted(_FIELDS))}."
+            unknown[0][:80],
+            f"'{unknown[0][:80]}' is not a field of a report; put it into 'metadata'. Fields: {', '.join(sorted(_FIELDS))}.",
         )
     metadata = body.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
