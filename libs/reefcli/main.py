@@ -38,6 +38,8 @@ _COMMANDS = {
     "records": "reefcli.commands.records:records",
     "recipes": "reefcli.commands.recipes:recipes",
     "topics": "reefcli.commands.topics:topics",
+    "dlq": "reefcli.commands.dlq:dlq",
+    "replay": "reefcli.commands.replay:replay",
     "doctor": "reefcli.commands.doctor:doctor",
 }
 _PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "rich"}

@@ -1,6 +1,7 @@
 """Composition: settings -> adapters -> handlers -> routes -> application."""
 
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -44,7 +45,13 @@ def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
 
 
 def build_handlers(
-    settings: Settings, *, store: ExperienceStore, publisher: EventPublisher, dead: DeadLetters, bodies: BodyStore
+    settings: Settings,
+    *,
+    store: ExperienceStore,
+    publisher: EventPublisher,
+    dead: DeadLetters,
+    bodies: BodyStore,
+    now: Callable[[], datetime] = utc_now,
 ) -> Handlers:
     """The handlers on any ports."""
     return Handlers(
@@ -54,7 +61,7 @@ def build_handlers(
         bodies=bodies,
         book=SessionBook(max_open=settings.max_open_sessions, ttl_s=settings.session_ttl_s),
         parking=Parking(limit=settings.max_parked),
-        now=utc_now,
+        now=now,
         report_wait=timedelta(seconds=settings.report_wait_s),
         session_ttl_s=settings.session_ttl_s,
         max_open_sessions=settings.max_open_sessions,

@@ -87,6 +87,10 @@ def audit_routes(audit: Audit) -> APIRouter:
     async def page(table: str, asked: Range, limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000) -> Response:
         return _json(asdict(await audit.page(table, after=asked.after, limit=limit)))
 
+    @router.post("/span")
+    async def span(table: str, asked: Range) -> Response:
+        return _json(asdict(await audit.span(table, after=asked.after, until=asked.until)))
+
     @router.post("/rows")
     async def rows(table: str, asked: Range) -> Response:
         return _json(await audit.rows(table, after=asked.after, until=asked.until))

@@ -113,7 +113,8 @@ def _hashed(table: str, columns: Sequence[str]) -> str:
 def _range(table: str, after: RowKey | None, until: RowKey | None) -> tuple[str, dict[str, str]]:
     """A condition on the key that its index can serve, and its values."""
     names = KEYS[table]
-    tests, values = ["1"], {}
+    tests = ["1"]
+    values: dict[str, str] = {}
     for word, sign, key in (("after", ">", after), ("until", "<=", until)):
         if key is None:
             continue

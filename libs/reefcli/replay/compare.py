@@ -1,0 +1,127 @@
+"""What differs between the running store and the one that was read from the log again.
+
+Ranges of rows are compared by one digest each; where two differ, their rows are, and what is left are suspects. The running system goes on
+meanwhile: a suspect counts only if it still differs when both sides have handled the same log.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import httpx
+
+from reefcommon.errors import Unavailable
+from services.experience.clickhouse.audit import KEYS
+from services.experience.ports import Audit, RowDigests, RowKey, Slice
+
+PAGE_ROWS = 10_000
+PICKED = 500
+Row = tuple[str, ...]
+Kind = Literal["missing", "extra", "differs"]
+"""missing: not in the running store; extra: there, and not in the log; differs: other content."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStore:
+    """Audit over the experience service's HTTP."""
+
+    http: httpx.AsyncClient
+
+    async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
+        """The next rows as one digest."""
+        found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
+        return Slice(found["count"], found["digest"], tuple(found["until"]) if found["until"] is not None else None)
+
+    async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
+        """The rows of a range as one digest."""
+        found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
+        return Slice(found["count"], found["digest"], tuple(found["until"]) if found["until"] is not None else None)
+
+    async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
+        """The digest of each row of a range."""
+        return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
+
+    async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
+        """The digest of each of these rows that is there."""
+        return _digests(await self._ask(f"/audit/{table}/picked", {"keys": list(keys)}))
+
+    async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
+        """Every compared column of one row, as text."""
+        found: dict[str, str] | None = await self._ask(f"/audit/{table}/row", list(key))
+        return found
+
+    async def _ask(self, path: str, body: object) -> Any:
+        try:
+            response = await self.http.post(path, json=body)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise Unavailable(f"the experience service at {self.http.base_url} does not answer: {error!r}") from error
+        return response.json()
+
+
+def _digests(found: list[tuple[list[str], str]]) -> RowDigests:
+    return [(tuple(key), digest) for key, digest in found]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The two stores. `suspects` by table: rows that were not equal when they were looked at last, with how they differ."""
+
+    running: Audit
+    replayed: Audit
+    rows: Counter[str] = field(default_factory=Counter)
+    suspects: dict[str, dict[Row, Kind]] = field(default_factory=dict)
+
+    async def whole(self) -> None:
+        """Look at everything once."""
+        for table in KEYS:
+            self.suspects[table] = {}
+            after: RowKey | None = None
+            while True:
+                page = await self.running.page(table, after=after, limit=PAGE_ROWS)
+                await self._page(table, after, page)
+                after = page.until
+                if after is None:
+                    break
+
+    async def _page(self, table: str, after: RowKey | None, page: Slice) -> None:
+        span = await self.replayed.span(table, after=after, until=page.until)
+        self.rows[table] += span.count
+        if (span.count, span.digest) == (page.count, page.digest):
+            return
+        theirs = await self.running.rows(table, after=after, until=page.until)
+        mine = await self.replayed.rows(table, after=after, until=page.until)
+        self.suspects[table] |= _compared(dict(theirs), dict(mine))
+
+    async def again(self) -> None:
+        """Look at the suspects once more."""
+        for table, rows in self.suspects.items():
+            still: dict[Row, Kind] = {}
+            keys = list(rows)
+            for start in range(0, len(keys), PICKED):
+                some = keys[start : start + PICKED]
+                still |= _compared(dict(await self.running.picked(table, some)), dict(await self.replayed.picked(table, some)))
+            self.suspects[table] = still
+
+    async def fields(self, table: str, key: Row) -> dict[str, dict[str, str | None]]:
+        """The fields of one row that differ, as each side has them."""
+        one, two = await self.running.row(table, key) or {}, await self.replayed.row(table, key) or {}
+        return {
+            name: {"running": one.get(name), "replayed": two.get(name)}
+            for name in dict.fromkeys([*one, *two])
+            if one.get(name) != two.get(name)
+        }
+
+    @property
+    def differing(self) -> int:
+        """How many rows are not equal."""
+        return sum(map(len, self.suspects.values()))
+
+
+def _compared(theirs: Mapping[Row, str], mine: Mapping[Row, str]) -> dict[Row, Kind]:
+    found: dict[Row, Kind] = {}
+    for key in sorted(theirs.keys() | mine.keys()):
+        if theirs.get(key) != mine.get(key):
+            found[key] = "missing" if key not in theirs else "extra" if key not in mine else "differs"
+    return found

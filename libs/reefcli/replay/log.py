@@ -1,0 +1,153 @@
+"""The log from its beginning to its real end, without a consumer group: whoever else reads it is not disturbed."""
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
+
+from reefcli.errors import CommandFailed
+from reefcommon.topics import Topic
+
+POLL_MS = 500
+SILENCE_S = 60.0  # a broker that gives nothing for so long, though there is something, is away
+FETCH_BYTES = 1024 * 1024  # a partition: what bounds the memory, together with the number of partitions
+
+
+@dataclass(slots=True)
+class LogReader:
+    """Records of several topics, merged by their time. `ends`: where to stop; absent: where the log ends by the broker's own fetches.
+
+    The end that a broker names when it is asked for it may be too low (the embedded one's is); what comes with a fetch is right.
+    """
+
+    consumer: AIOKafkaConsumer
+    partitions: tuple[TopicPartition, ...]
+    begins: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int] | None = None
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    first_at_ms: dict[str, int] = field(default_factory=dict)
+    """By topic whose beginning the log no longer has: the time of what it still has."""
+    _buffers: defaultdict[TopicPartition, deque[ConsumerRecord]] = field(default_factory=lambda: defaultdict(deque))
+
+    async def batches(self, size: int) -> AsyncIterator[list[ConsumerRecord]]:
+        """Up to `size` records at a time, until everything is read that is there now. `positions` say what was given out."""
+        since_ms = int(time.time() * 1000)
+        while True:
+            await self._fill(since_ms)
+            batch = self._merged(size)
+            if not batch:
+                return
+            yield batch
+
+    def _merged(self, size: int) -> list[ConsumerRecord]:
+        """What is next in time. Ends early where one partition must be asked for more before it is known what is next."""
+        batch: list[ConsumerRecord] = []
+        waiting = {tp: buffer for tp, buffer in self._buffers.items() if buffer}
+        while waiting and len(batch) < size:
+            tp = min(waiting, key=lambda place: (waiting[place][0].timestamp, place))
+            record = waiting[tp].popleft()
+            self.positions[tp] = record.offset + 1
+            batch.append(record)
+            if not waiting[tp]:
+                break
+        return batch
+
+    async def _fill(self, since_ms: int) -> None:
+        """Every partition has a record, or has no more."""
+        deadline = time.monotonic() + SILENCE_S
+        while lacking := [tp for tp in self.partitions if not self._buffers[tp] and not await self._ended(tp, since_ms)]:
+            got = await self.consumer.getmany(*lacking, timeout_ms=POLL_MS)
+            for tp, records in got.items():
+                self._take(tp, records)
+                deadline = time.monotonic() + SILENCE_S
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"the broker gives nothing of {lacking[0].topic} [{lacking[0].partition}] for {SILENCE_S:.0f} s")
+
+    def _take(self, tp: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
+        for record in records:
+            if self.begins[tp] and record.offset == self.begins[tp]:
+                self.first_at_ms[tp.topic] = max(self.first_at_ms.get(tp.topic, 0), record.timestamp)
+            if self.ends is None or record.offset < self.ends[tp]:
+                self._buffers[tp].append(record)
+
+    async def _ended(self, tp: TopicPartition, since_ms: int) -> bool:
+        position = await self.consumer.position(tp)
+        if self.ends is not None:
+            return bool(position >= self.ends[tp])
+        known = self.consumer.highwater(tp)
+        return known is not None and position >= known and (self.consumer.last_poll_timestamp(tp) or 0) >= since_ms
+
+    def total(self) -> int:
+        """How many records there are, as far as is known by now."""
+        ends = self.ends or {tp: self.consumer.highwater(tp) or 0 for tp in self.partitions}
+        return sum(max(ends[tp] - self.begins[tp], 0) for tp in self.partitions)
+
+    def read(self) -> int:
+        """How many of them were given out."""
+        return sum(position - self.begins[tp] for tp, position in self.positions.items())
+
+
+@asynccontextmanager
+async def open_log(
+    bootstrap: str,
+    sources: tuple[Topic, ...],
+    *,
+    positions: Mapping[TopicPartition, int] | None = None,
+    until_committed_of: str | None = None,
+) -> AsyncIterator[LogReader]:
+    """A reader at the beginning, or at `positions`. With `until_committed_of` it ends where that consumer group has got to.
+
+    Raises:
+        CommandFailed: no broker answers, a topic is missing, or the log is shorter than `positions` say.
+    """
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=[address.strip() for address in bootstrap.split(",")],
+        client_id="reef-replay",
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=FETCH_BYTES,
+    )
+    try:
+        try:
+            async with asyncio.timeout(30):
+                await consumer.start()
+                await consumer.topics()
+            partitions = _partitions(consumer, sources, bootstrap)
+            consumer.assign(partitions)
+            begins = await consumer.beginning_offsets(partitions)
+            ends = await committed(bootstrap, until_committed_of, partitions) if until_committed_of else None
+        except (KafkaError, OSError, TimeoutError) as error:
+            raise CommandFailed(f"no broker answers at {bootstrap}: {error!r}") from None
+        reader = LogReader(consumer, tuple(partitions), begins, ends, {tp: begins[tp] for tp in partitions})
+        for tp in partitions:
+            start = max((positions or {}).get(tp, 0), begins[tp])
+            consumer.seek(tp, start)
+            reader.positions[tp] = start
+        yield reader
+    finally:
+        await consumer.stop()
+
+
+async def committed(bootstrap: str, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """How far a consumer group has got, by its commits; it is not joined."""
+    places = list(partitions)
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, client_id="reef-replay", group_id=group, enable_auto_commit=False)
+    try:
+        await consumer.start()
+        consumer.assign(places)
+        return {tp: await consumer.committed(tp) or 0 for tp in places}
+    finally:
+        await consumer.stop()
+
+
+def _partitions(consumer: AIOKafkaConsumer, sources: tuple[Topic, ...], bootstrap: str) -> list[TopicPartition]:
+    found = [(topic, consumer.partitions_for_topic(topic.name)) for topic in sources]
+    if missing := [topic.name for topic, numbers in found if not numbers]:
+        raise CommandFailed(f"topics are missing on {bootstrap}: {', '.join(missing)}. Is that the broker of a Reef?")
+    return [TopicPartition(topic.name, number) for topic, numbers in found for number in sorted(numbers)]

@@ -1,0 +1,144 @@
+"""The experience service's own handlers on a store of its own. What they would send is counted and goes nowhere."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+from aiokafka import ConsumerRecord, TopicPartition
+
+from reefcli.errors import CommandFailed
+from reefcli.stack.state import write_private
+from reefcommon.errors import Unavailable
+from reefcommon.events import Event, utc_now
+from reefcommon.topics import Topic
+from services.experience.app import build_handlers
+from services.experience.clickhouse import ClickHouseAudit, ClickHouseStore, Database
+from services.experience.filesystem import FilesystemBodies
+from services.experience.handlers import Handlers
+from services.experience.kafka import arrival
+from services.experience.ports import Arrival
+from services.experience.settings import Settings
+
+ATTEMPTS = 8
+FIRST_DELAY_S = 0.25
+
+
+@dataclass(slots=True)
+class Nowhere:
+    """EventPublisher and DeadLetters of a replay: what was said the first time is not said again."""
+
+    samples: int = 0
+    dead: Counter[str] = field(default_factory=Counter)
+
+    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:  # noqa: ARG002 - the port's signature
+        """Count one event."""
+        self.samples += 1
+
+    async def bury(self, arrival: Arrival, reason: str) -> None:
+        """Count one dead letter, by its topic and the kind of its reason."""
+        self.dead[f"{arrival.topic}: {reason.partition(':')[0]}"] += 1
+
+
+@dataclass(slots=True)
+class LogClock:
+    """The time of what is read, so that a row says when its event came and not when it was read again. At the end: now."""
+
+    at: datetime = field(default_factory=lambda: datetime.fromtimestamp(0, UTC))
+    live: bool = False
+
+    def __call__(self) -> datetime:
+        """Never goes back."""
+        return utc_now() if self.live else self.at
+
+    def reach(self, timestamp_ms: int) -> None:
+        """The log has come this far."""
+        self.at = max(self.at, datetime.fromtimestamp(timestamp_ms / 1000, UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far a replay has come: a file beside the store, written after the rows are durable."""
+
+    path: Path
+
+    def read(self, log_id: str) -> dict[TopicPartition, int] | None:
+        """Positions by partition; None where no replay was begun. Raises CommandFailed where it was one of another log."""
+        try:
+            kept = orjson.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise CommandFailed(f"{self.path} is damaged; begin anew with --fresh") from None
+        if kept["log"] != log_id:
+            raise CommandFailed(f"{self.path} belongs to the log at {kept['log']}, not to {log_id}; begin anew with --fresh")
+        return {TopicPartition(topic, partition): offset for topic, partition, offset in kept["positions"]}
+
+    def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Replace the file in one step."""
+        places = [[tp.topic, tp.partition, offset] for tp, offset in sorted(positions.items())]
+        write_private(self.path, orjson.dumps({"log": log_id, "positions": places}))
+
+    def forget(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)
+
+
+@dataclass(slots=True)
+class Rebuild:
+    """One store in the making."""
+
+    database: Database
+    handlers: Handlers
+    nowhere: Nowhere
+    clock: LogClock
+    settings: Settings
+    audit: ClickHouseAudit
+
+    @classmethod
+    def on(cls, database: Database, bodies: Path, settings: Settings) -> "Rebuild":
+        """Production's handlers on this store. `bodies`: where bodies lie that were too large for their events."""
+        nowhere, clock = Nowhere(), LogClock()
+        handlers = build_handlers(
+            settings, store=ClickHouseStore(database), publisher=nowhere, dead=nowhere, bodies=FilesystemBodies(bodies), now=clock
+        )
+        return cls(database, handlers, nowhere, clock, settings, ClickHouseAudit(database))
+
+    async def begin(self, *, resumed: bool) -> None:
+        """Make the tables. Raises CommandFailed where there are rows that no replay has put there."""
+        await self.database.migrate()
+        rows = sum([(await self.audit.span(table, after=None, until=None)).count for table in ("records", "reports", "releases")])
+        if rows and not resumed:
+            raise CommandFailed(f"{self.database.where} is not empty ({rows} rows); name another place, or empty it first")
+        await self.handlers.on_start()
+
+    async def take(self, records: Sequence[ConsumerRecord]) -> None:
+        """Handle a batch. Returns once its rows are durable. Raises Unavailable where the store stays away."""
+        self.clock.reach(max(record.timestamp for record in records))
+        arrivals = [arrival(record) for record in records]
+        for attempt in range(ATTEMPTS):
+            try:
+                await self.handlers.on_events(arrivals)
+            except Unavailable:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(FIRST_DELAY_S * 2**attempt)
+            else:
+                return
+
+    async def settle(self) -> None:
+        """Join what can be joined by now, and give up what has waited too long."""
+        with self._now():
+            await self.handlers.sweep(caught_up=True)
+
+    @contextlib.contextmanager
+    def _now(self) -> Iterator[None]:
+        self.clock.live = True
+        try:
+            yield
+        finally:
+            self.clock.live = False
