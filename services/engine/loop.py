@@ -184,6 +184,9 @@ class GenerationLoop:
     def _read_chunk(self, budget: int) -> int:
         work = self._reading
         assert work is not None
+        if work.read and work.read_under != self.version:  # replaced meanwhile: keys of two models in one prompt would be no one's
+            work.read, work.scores = 0, []
+        work.read_under = self.version
         start, end = work.read, chunk_end(work.read, len(work.prompt_ids), budget)
         try:
             self._read(work, start, end)

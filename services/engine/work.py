@@ -22,6 +22,8 @@ class Work:
     """Of the base weights when it was submitted."""
     read: int = 0
     """Prompt tokens that are in the scratch row."""
+    read_under: str = ""
+    """Version of the base weights that they were read by."""
     scores: list[TokenLogprob] = field(default_factory=list)
 
     @property

@@ -23,6 +23,7 @@ from reefcommon.config import parse
 from reefcommon.events import (
     CandidateProposed,
     Event,
+    Kind,
     Lineage,
     Publication,
     Release,
@@ -32,6 +33,7 @@ from reefcommon.events import (
     utc_now,
 )
 from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.releases import base_weights
 from reefcommon.serving import HttpServingNode
 from reefcommon.settings import SystemSettings
 from tests.engine.conftest import save_adapter
@@ -79,6 +81,20 @@ def adapter(root: Path, seed: int) -> Path:
     return root / str(seed)
 
 
+def checkpoint(root: Path) -> Path:
+    """All weights of the tiny model, each a little off."""
+    import torch
+    from safetensors.torch import save_file
+
+    from services.engine.runner import load_model
+
+    generator = torch.Generator().manual_seed(4)
+    weights = {name: w + 0.05 * torch.randn(w.shape, generator=generator) for name, w in load_model(prepare("tiny"), 1).named_parameters()}
+    root.mkdir()
+    save_file(weights, root / "model.safetensors")
+    return root
+
+
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -116,15 +132,15 @@ async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_p
     node = HttpServingNode(stack.urls["engine"], session)
     events = KafkaPublisher(broker)
 
-    async def propose(seed: int, base: Release) -> Release:
-        tree = await asyncio.to_thread(adapter, tmp_path, seed)
-        manifest = describe(tree, "lora", base="tiny")
+    async def propose(seed: int, base: Release, kind: Kind = "lora") -> Release:
+        tree = await asyncio.to_thread(*((adapter, tmp_path, seed) if kind == "lora" else (checkpoint, tmp_path / "full")))
+        manifest = describe(tree, kind, base="tiny")
         store.put(tree, manifest, "default")
         candidate = CandidateProposed(
             event_id=f"cnd-{seed}",
             at=utc_now(),
             scenario="default",
-            kind="lora",
+            kind=kind,
             content_id=manifest.content_id,
             base_release_id=base.release_id,
             lineage=Lineage(recipe="recipes.sao.recipe:SAORecipe"),
@@ -133,10 +149,26 @@ async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_p
         return await watch.published(lambda e: e.release.candidate_id == candidate.event_id)
 
     async def answer(release: Release) -> str:
-        assert release.adapter is not None
-        [found] = await node.chat(release.adapter, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0)
-        assert found.model == release.adapter
+        model = release.adapter or "reef"
+        [found] = await node.chat(model, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0)
+        assert found.model == model
+        assert found.weight_version == release.adapter or found.weight_version == base_weights(release)
         return found.text
+
+    async def full_weights(head: Release) -> None:
+        """A checkpoint on top, and back again: the adapter, and the base weights below it."""
+        before = await answer(head)
+        whole = await propose(4, head, "checkpoint")
+        assert (whole.kind, whole.adapter, whole.contents.get("lora")) == ("checkpoint", None, None)
+        assert whole.evaluation is not None
+        assert "nothing was tried" in whole.evaluation.reason
+        assert await answer(whole) != before
+        await events.publish(
+            RollbackRequested(event_id="cmd-2", at=utc_now(), scenario="default", release_id=head.release_id), topics.COMMANDS
+        )
+        again = await watch.published(lambda e: e.command_id == "cmd-2")
+        assert await answer(again) == before
+        assert (await node.weights()).version == "base"
 
     try:
         root = await watch.published(lambda e: e.release.operation == "creation")
@@ -148,6 +180,8 @@ async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_p
         await killed(stack, "publisher")
         second = await propose(2, first)
         assert await answer(second) != said
+
+        await full_weights(second)
 
         # The group forgets a killed member after its session time-out; until then commands wait.
         await events.publish(ScenarioCreateRequested(event_id="cmd-0", at=utc_now(), scenario="other"), topics.COMMANDS)
@@ -167,7 +201,7 @@ async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_p
         assert await answer(back) == said
 
         before = await heads.chain("default")
-        assert [release.operation for release in before] == ["rollback", "training", "training", "creation"]
+        assert [release.operation for release in before] == ["rollback", "rollback", "training", "training", "training", "creation"]
         await redis.flushall()
         async with asyncio.timeout(20):
             while await heads.chain("default") != before:
