@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 from reefcommon import topics
 from reefcommon.bus import FIRST_DELAY_S, MAX_DELAY_S, Guard, lags
 from reefcommon.errors import Unavailable
-from services.experience.clickhouse import Database
+from services.experience.clickhouse import Database, keep
 from services.experience.handlers import Handlers
 from services.experience.kafka import backlog
 from services.experience.settings import Settings
@@ -97,6 +97,7 @@ class Lifecycle:
         while True:
             try:
                 await self.database.migrate()
+                await keep(self.database, self.settings.kept_days)
                 await self.handlers.on_start()
                 await self.guard.broker.start()
             except (Unavailable, KafkaError) as error:

@@ -26,6 +26,7 @@ class Settings(BaseSettings):
     report_wait_s: float = Field(300.0, gt=0, description="how long a report waits for a record that is not known yet")
     max_parked: int = Field(50_000, ge=1, description="waiting reports kept in memory; the others wait in the store alone")
     sweep_every_s: float = Field(5.0, gt=0, description="pace at which waiting reports are looked at again")
+    kept_days: int = Field(0, ge=0, description="rows about traffic are removed so many days after their events; 0: never")
     realign_tokens: int = Field(1024, ge=0, description="longest sampled span that a later prompt may have rendered otherwise")
     drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
 

@@ -25,6 +25,7 @@ from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import WeightRecipe, load_recipe
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
+from reefcommon.starting import Start
 from reefcommon.telemetry import set_up
 from services.trainer.child import ChildProcess
 from services.trainer.domain import Binding
@@ -143,15 +144,17 @@ async def _living(parts: Parts, _app: Any) -> AsyncIterator[None]:
     """Start consuming and learning; on the way out end the loops first, then the broker, then the ledger."""
     redis = connect(parts.system.redis_url)
     heads = RedisReleaseHeads(redis)
-    await seed(heads, parts.bindings, parts.ledger)
-    await parts.broker.start()
-    tasks = [asyncio.create_task(loop.run(), name=loop.binding.key) for loop in parts.loops]
+    start = Start(parts.broker, first=lambda: seed(heads, parts.bindings, parts.ledger))
+    start.begin()
+    tasks = [asyncio.create_task(start.after(loop.run), name=loop.binding.key) for loop in parts.loops]
+    parts.health.checks["started"] = start.check
     parts.health.checks["learning"] = lambda: _check(parts.loops, tasks)
-    tasks.append(asyncio.create_task(parts.retention(heads).run(), name="retention"))
+    tasks.append(asyncio.create_task(start.after(parts.retention(heads).run), name="retention"))
     log.info("trainer_started", bindings=[binding.key for binding in parts.bindings])
     try:
         yield
     finally:
+        await start.end()
         for task in tasks:
             task.cancel()
         for task in tasks:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ log = structlog.get_logger()
 
 STOP_WITHIN_S = 3.0
 TAIL_BYTES = 2_000
+MAX_LOG_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class ChildProcess:
 
     async def step(self, request: StepRequest) -> StepReply:
         """Raises Poison where the batch can never be trained on, Transient where the process died or took too long."""
+        await asyncio.to_thread(bound_log, self.log_path)
         try:
             async with asyncio.timeout(self.timeout_s):
                 child = self._child or await self._start()
@@ -111,6 +114,13 @@ class ChildProcess:
             stream.seek(max(self.log_path.stat().st_size - TAIL_BYTES, 0))
             lines = stream.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"nothing was printed, see {self.log_path}"
+
+
+def bound_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+    """Empty a log that has grown too large, its text kept as `<name>.1`. The step process appends: it goes on at the new beginning."""
+    if path.is_file() and path.stat().st_size > max_bytes:
+        shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+        os.truncate(path, 0)
 
 
 def as_line(request: StepRequest) -> dict[str, Any]:

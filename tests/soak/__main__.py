@@ -31,7 +31,7 @@ def table(outcome: Outcome) -> Table:
     shown = Table(title=f"{outcome.seconds / 60:.1f} minutes, {outcome.samples} samples; medians of thirds after the warm-up")
     for name in ("series", "verdict", "first", "middle", "last", "peak", "an hour", "per 1,000 requests", "allowed"):
         shown.add_column(name, justify="left" if name in {"series", "verdict"} else "right")
-    colours = {"GROWING": "red", "KEPT": "yellow", "BOUNDED": "green", "TOO SHORT": "dim"}
+    colours = {"GROWING": "red", "KEPT": "yellow", "CAPPED": "yellow", "BOUNDED": "green", "TOO SHORT": "dim"}
     for v in outcome.verdicts:
         figures = (f"{x:.2f}" for x in (v.first, v.middle, v.last, v.peak, v.per_hour, v.per_1000, v.allowed_per_hour))
         shown.add_row(v.name, f"[{colours[v.word]}]{v.word}[/]", *figures)

@@ -16,16 +16,17 @@ WARM_UP = 0.2
 MIN_POINTS = 6
 MAX_POINTS = 240  # of more, every n-th is taken: the pairs are a square
 
-Word = Literal["BOUNDED", "KEPT", "GROWING", "TOO SHORT"]
+Word = Literal["BOUNDED", "KEPT", "CAPPED", "GROWING", "TOO SHORT"]
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a series may grow by: `per_hour` whatever happens, and `per_1000` more for each thousand requests where a policy keeps
-    what they leave behind."""
+    """What a series may grow by: `per_hour` whatever happens, `per_1000` more for each thousand requests where a policy keeps what they
+    leave behind, and without limit below a `ceiling` that something other than this test enforces."""
 
     per_hour: float
     per_1000: float = 0.0
+    ceiling: float | None = None
     why: str = ""
 
 
@@ -40,7 +41,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """KEPT: it grows with the traffic, as its policy says, and within the budget for that."""
+    """KEPT: it grows with the traffic, as its policy says, and within the budget for that. CAPPED: it grows, and is below its ceiling."""
 
     name: str
     word: Word
@@ -80,6 +81,8 @@ def judge(name: str, points: Sequence[Point], budget: Budget) -> Verdict:
     per_hour_requests = requests / span_h
     allowed = budget.per_hour + budget.per_1000 * per_hour_requests / 1000
     word: Word = "GROWING" if growth > allowed else "KEPT" if growth > budget.per_hour else "BOUNDED"
+    if word == "GROWING" and budget.ceiling is not None and max(values) <= budget.ceiling:
+        word = "CAPPED"
     per_1000 = slope / per_hour_requests * 1000 if per_hour_requests else 0.0
     return Verdict(name, word, first, middle, last, max(values), slope, per_1000, allowed, budget.why)
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reefcommon.ids import record_times_ms, time_ordered_hex
+from services.trainer.child import bound_log
 from services.trainer.retention import Policy, Retention
 from tests.recipes.samples import sample
 from tests.trainer.rig import AT, Rig, release
@@ -137,6 +138,19 @@ async def test_rejected_contents_go_once_nothing_names_them(rig):
     )
     assert min(heads.limits) > 100_000, "the whole chain, not its end"
     assert (await retention(rig, AT + timedelta(days=8), heads, store).round())["contents"] == 0
+
+
+def test_the_log_of_a_step_process_is_bounded(tmp_path):
+    log = tmp_path / "sao.log"
+    with log.open("ab", buffering=0) as process:
+        process.write(b"a" * 90)
+        bound_log(log, 100)
+        assert log.stat().st_size == 90
+        process.write(b"b" * 20)
+        bound_log(log, 100)
+        process.write(b"c")
+    assert log.read_bytes() == b"c"
+    assert (tmp_path / "sao.log.1").read_bytes() == b"a" * 90 + b"b" * 20
 
 
 async def test_fetched_adapters_do_not_pile_up(rig):

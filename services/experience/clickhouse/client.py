@@ -69,6 +69,10 @@ class Database:
         """Rows of a SELECT. Values go in as parameters (`{name:Type}`), never as text."""
         return await self._run(lambda client: list(client.query(sql, parameters=parameters).named_results()))
 
+    async def command(self, sql: str) -> None:
+        """A statement that gives no rows, such as ALTER TABLE."""
+        await self._run(lambda client: client.command(sql))
+
     async def migrate(self, folder: Path = MIGRATIONS) -> list[int]:
         """Apply the migrations that have not been applied yet, in order of their numbers, and record each. Returns those numbers.
 

@@ -16,6 +16,7 @@ _SAMPLE_LIST = (
     "sample_id, scenario, at, recorded_at, record_ids, report_id, session_id, release_id, load_id, score, feedback, metadata, temperature, "
     "untrainable, length(tokens) AS tokens, prompt_length, arraySum(loss_mask) AS trained_tokens"
 )
+_KEY = "'inference' AS kind, idempotency_digest AS digest, scenario, outcome, status, stream, api, release_id, response, error, body_ref"
 _JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics")
 
 
@@ -50,6 +51,24 @@ class ClickHouseReads:
         record = rows.record(found[0])
         place = {"session_id": record.place.session_id, "session_turn": record.place.turn, "retry_of": record.place.retry_of}
         return {"record": record.event.model_dump(), **place, **about}
+
+    async def key(self, key: str) -> dict[str, Any] | None:
+        """What lies under an id that a client may have chosen, with the digest of what was asked."""
+        found = await self.database.query(f"SELECT {_KEY} FROM records FINAL WHERE record_id = {{id:String}}", id=key)  # noqa: S608 - a constant
+        if found:
+            return {
+                **found[0],
+                "stream": bool(found[0]["stream"]),
+                **{name: rows.load(found[0][name]) for name in ("response", "body_ref")},
+            }
+        reports = await self.database.query(
+            "SELECT 'report' AS kind, digest, scenario FROM reports FINAL WHERE report_id = {id:String}", id=key
+        )
+        return reports[0] if reports else None
+
+    async def empty(self) -> bool:
+        """Whether nothing was ever recorded."""
+        return not await self.database.query("SELECT 1 AS n FROM records UNION ALL SELECT 1 AS n FROM reports LIMIT 1")
 
     async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> list[Row]:
         """Exchanges of a scenario. `cursor`: the last record id of the page before."""
