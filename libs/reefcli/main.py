@@ -58,8 +58,11 @@ class ReefGroup(TyperGroup):
         if place is None or not _is_there(place):
             return None
         module, _, function = place.partition(":")
+        found = getattr(importlib.import_module(module), function)
+        if isinstance(found, typer.Typer):  # a command with commands of its own
+            return get_command(found)
         one = typer.Typer(**_PLAIN)
-        one.command(name)(getattr(importlib.import_module(module), function))
+        one.command(name)(found)
         return get_command(one)
 
     def invoke(self, ctx: Any) -> Any:

@@ -6,6 +6,8 @@
                          |Unavailable                  -> again after a capped delay until the outside system is back
                          |anything else                -> as Transient
 
+Too many dead letters in a while, and nothing is dead any more: the consumer waits at that event for a person (`reefcommon.ceiling`).
+
 A handler is a plain coroutine function; the guard below is the only place that knows what an error means.
 """
 
@@ -28,6 +30,7 @@ from prometheus_client import Counter, Gauge
 from pydantic import ValidationError
 
 from reefcommon import topics
+from reefcommon.ceiling import Ceiling, ceiling_of, put_up
 from reefcommon.errors import Conflict, Poison, Unavailable
 from reefcommon.events import DeadLettered, Event, utc_now
 from reefcommon.ids import digest
@@ -84,9 +87,11 @@ class Guard:
     def __call__(self, msg: Any, /, *, context: ContextRepo) -> "GuardedMessage":
         return GuardedMessage(self, msg, context=context)
 
-    async def bury(self, record: ConsumerRecord, reason: str, attempts: int) -> None:
-        """Write one event to its dead-letter topic."""
+    async def bury(self, record: ConsumerRecord, reason: str, attempts: int, *, counts: bool = True) -> None:
+        """Write one event to its dead-letter topic. `counts`: towards the ceiling. Raises TooManyDead, KafkaError."""
         assert self.broker is not None
+        if counts and (ceiling := ceiling_of(self.broker)) is not None:
+            ceiling.bury(reason)
         dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
         await self.broker.publish(dead.model_dump_json().encode(), topic=f"{record.topic}.dead", key=record.key)
         EVENTS.labels(self.service, record.topic, "dead").inc()
@@ -117,33 +122,53 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             while True:
                 attempt += 1
                 try:
-                    result = await call_next(msg)
+                    return await self._once(call_next, msg, records, attempt)
                 except Conflict as error:
                     EVENTS.labels(service, topic, "conflict").inc(len(records))
                     log.info("event_conflict", topic=topic, reason=str(error))
-                    return None
-                except (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
-                    await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
                     return None
                 except Unavailable as error:
                     WAITING.labels(service, topic).set(1)
                     log.warning("outside_system_unavailable", topic=topic, attempt=attempt, reason=str(error))
                 except Exception as error:
                     log.exception("event_failed", topic=topic, attempt=attempt)
-                    if attempt >= MAX_ATTEMPTS:
-                        await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
+                    if attempt >= MAX_ATTEMPTS and await self._given_up(records, error, attempt):
                         return None
-                else:
-                    EVENTS.labels(service, topic, "done").inc(len(records))
-                    return result
                 RETRIES.labels(service, topic).inc()
                 await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
         finally:
             WAITING.labels(service, topic).set(0)
 
+    async def _given_up(self, records: tuple[ConsumerRecord, ...], error: Exception, attempt: int) -> bool:
+        """Bury what failed too often. False where it has to wait instead."""
+        try:
+            await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
+        except Unavailable as waits:
+            WAITING.labels(self.guard.service, records[0].topic).set(1)
+            log.warning("outside_system_unavailable", topic=records[0].topic, attempt=attempt, reason=str(waits))
+            return False
+        return True
+
+    async def _once(
+        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], records: tuple[ConsumerRecord, ...], attempt: int
+    ) -> Any:
+        """One call of the handler. What can never work is dead; where that is too much, or the broker is away, it waits."""
+        try:
+            result = await call_next(msg)
+        except (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
+            return None
+        EVENTS.labels(self.guard.service, records[0].topic, "done").inc(len(records))
+        if (ceiling := ceiling_of(self.guard.broker)) is not None:
+            ceiling.done(len(records))
+        return result
+
     async def _bury_all(self, records: tuple[ConsumerRecord, ...], reason: str, attempts: int) -> None:
-        for record in records:
-            await self.guard.bury(record, reason, attempts)
+        try:
+            for record in records:
+                await self.guard.bury(record, reason, attempts)
+        except KafkaError as error:
+            raise Unavailable(f"the broker did not acknowledge a dead letter of {records[0].topic}: {error!r}") from error
 
 
 def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
@@ -163,6 +188,8 @@ def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: in
         partition=record.partition,
         offset=record.offset,
         key=record.key.decode(errors="replace") if record.key else None,
+        key_base64=base64.b64encode(record.key).decode() if record.key else None,
+        headers=tuple((name, base64.b64encode(value).decode()) for name, value in record.headers) or None,
         value=base64.b64encode(record.value or b"").decode(),
         reason=reason,
         attempts=attempts,
@@ -182,6 +209,10 @@ def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = 
         graceful_timeout=GRACEFUL_STOP_S,
         middlewares=(KafkaTelemetryMiddleware(), guard),
         logger=None,
+    )
+    put_up(
+        guard.broker,
+        Ceiling(service, settings.dead_letters_limit, settings.dead_letters_share, settings.dead_letters_window_s),
     )
     return guard.broker
 

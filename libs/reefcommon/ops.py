@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from reefcommon.bus import lags
+from reefcommon.ceiling import ceiling_of
 from reefcommon.errors import Unavailable
 from reefcommon.telemetry import METRICS_CONTENT_TYPE
 
@@ -46,6 +47,8 @@ class Health:
     async def failures(self) -> dict[str, str]:
         """The checks that fail, each with its reason."""
         found = {name: reason for name, check in self.checks.items() if (reason := await check()) is not None}
+        if (ceiling := ceiling_of(self.broker)) is not None and ceiling.reason is not None:
+            found["dead_letters"] = ceiling.reason
         if found:
             self.last_error = "; ".join(f"{name}: {reason}" for name, reason in found.items())
         return found

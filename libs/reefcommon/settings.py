@@ -31,6 +31,12 @@ class SystemSettings(BaseSettings):
     artifacts_url: str = Field("", description="lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir")
     engine_urls: str = Field("http://127.0.0.1:8901", description="serving nodes, comma-separated")
     engine_api_key: str = Field("", description="bearer token that the serving nodes ask for, if any", repr=False)
+    dead_letters_limit: int = Field(100, ge=1, description="dead letters that a consumer may make within the window, whatever their share")
+    dead_letters_share: float = Field(
+        0.1, ge=0, le=1, description="past the limit, the share of all its events at which it stops and waits for a person"
+    )
+    dead_letters_window_s: float = Field(300.0, gt=0, description="the window of both")
+
     otlp_endpoint: str = Field("", description="http://collector:4318; empty: no traces leave the process")
 
     gateway_url: str = Field("http://127.0.0.1:8900", description="where other parts reach the gateway")

@@ -18,8 +18,8 @@ from services.experience.domain.parking import Parking
 from services.experience.domain.sessions import SessionBook
 from services.experience.filesystem import FilesystemBodies
 from services.experience.handlers import Handlers
-from services.experience.http import audit_routes, read_routes, unavailable
-from services.experience.kafka import KafkaDeadLetters, decode
+from services.experience.http import audit_routes, key_routes, read_routes, unavailable
+from services.experience.kafka import KafkaDeadLetters, KafkaHandled, decode
 from services.experience.lifecycle import Lifecycle, Progress
 from services.experience.ports import BodyStore, DeadLetters, ExperienceStore
 from services.experience.settings import Settings
@@ -103,6 +103,7 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     app = FastAPI(title="Reef experience", lifespan=life.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(ClickHouseReads(database), bodies))
+    app.include_router(key_routes(ClickHouseReads(database), KafkaHandled(guard, handlers.handled_at), bodies))
     app.include_router(audit_routes(ClickHouseAudit(database)))
     app.router.routes.extend(ops_routes(health))
     return app

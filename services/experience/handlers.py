@@ -59,6 +59,8 @@ class Handlers:
     max_open_sessions: int
     realign_tokens: int
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    handled_at: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    """By topic and partition: the time of the latest event that had its effect."""
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     async def on_start(self) -> None:
@@ -78,6 +80,7 @@ class Handlers:
                 await self._take(arrivals)
             except Poison as error:
                 await self._one_by_one(arrivals, error)
+        self.handled_at.update({(one.topic, one.partition): one.event.at for one in arrivals if one.event is not None})
         self._show()
 
     async def sweep(self, *, caught_up: bool) -> None:
@@ -235,7 +238,8 @@ class Handlers:
     async def _expire(self, reports: Iterable[Parked]) -> None:
         for parked in reports:
             missing = ", ".join(parked.report.references)
-            await self.dead.bury(_as_arrival(parked), f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}")
+            reason = f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}"
+            await self.dead.bury(_as_arrival(parked), reason, waited=True)
             await self._mark([self._row(parked, "expired")])
             self.parking.expired = True
             EXPIRED.inc()

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
-from services.experience.ports import Audit, BodyStore
+from services.experience.ports import Audit, BodyStore, Handled, KeyReads
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
@@ -77,6 +77,27 @@ class Picked(BaseModel):
     """Rows with these keys."""
 
     keys: list[tuple[str, ...]] = Field(max_length=1000)
+
+
+def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter:
+    """Whether a client's own receipt is taken, for the gateway: 404 says whether that holds for everything until `until`."""
+    router = APIRouter(default_response_class=Response)
+
+    @router.get("/keys/{key}")
+    async def key(key: str, until: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0) -> Response:
+        complete = await handled.reaches(until, within_s=0)  # before the look, so that the look sees all of it
+        found = await keys.key(key)
+        if found is None and not complete and wait_s:
+            complete = await handled.reaches(until, within_s=wait_s)
+            found = await keys.key(key)
+        if found is not None and found.get("body_ref") is not None:
+            with contextlib.suppress(Poison):
+                found.update(response=(await bodies.read(BodyRef.model_validate(found["body_ref"]))).get("response"))
+        if found is not None:
+            return _json(found)
+        return _json({"complete": complete, "empty": complete and await keys.empty()}, 404)
+
+    return router
 
 
 def audit_routes(audit: Audit) -> APIRouter:

@@ -1,13 +1,19 @@
 """Kafka: batches of messages as arrivals, single messages to the dead-letter topic."""
 
+import asyncio
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
-from aiokafka import ConsumerRecord
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from faststream.message import StreamMessage
 from pydantic import Field, TypeAdapter, ValidationError
 
+from reefcommon import topics
 from reefcommon.bus import Guard, lags
 from reefcommon.errors import Unavailable
 from reefcommon.events import (
@@ -32,8 +38,16 @@ Taken = (
     | ReleaseRejected
     | ServingSynced
 )
+log = structlog.get_logger()
+
 TAKEN: TypeAdapter[Any] = TypeAdapter(Annotated[Taken, Field(discriminator="type")])
 MAX_TOKEN_ID = 2**32 - 1
+KEYED = (topics.INFERENCES, topics.FEEDBACK)
+"""What a client's own receipt can lie in."""
+ASK_S = 2.0
+POLL_S = 0.1
+FETCH_S = 0.05  # what the broker's answer may be older than its arrival
+SLACK_S = 5.0  # how far events of one partition may be out of order in time
 
 
 async def decode(message: StreamMessage[Any]) -> list[Arrival]:
@@ -51,7 +65,7 @@ def arrival(record: ConsumerRecord) -> Arrival:
         flaw = f"ValidationError: {error}"
     if isinstance(event, InferenceRecorded) and (wrong := _impossible_token(event)) is not None:
         event, flaw = None, f"not a token id: {wrong}"
-    return Arrival(record.topic, record.partition, record.offset, record.key, value, event, flaw)
+    return Arrival(record.topic, record.partition, record.offset, record.key, value, event, flaw, tuple(record.headers))
 
 
 def _impossible_token(event: InferenceRecorded) -> int | None:
@@ -67,8 +81,9 @@ class KafkaDeadLetters:
 
     guard: Guard
 
-    async def bury(self, dead: Arrival, reason: str) -> None:
-        """Write one arrival to the dead-letter topic of its topic. Raises Unavailable where the broker does not acknowledge."""
+    async def bury(self, dead: Arrival, reason: str, *, waited: bool = False) -> None:
+        """Write one arrival to the dead-letter topic of its topic. Raises Unavailable where the broker does not acknowledge, or where there
+        were too many. One that `waited` in vain does not count: clients can make as many of those as they like."""
         record: ConsumerRecord = ConsumerRecord(
             topic=dead.topic,
             partition=dead.partition,
@@ -80,12 +95,62 @@ class KafkaDeadLetters:
             checksum=None,
             serialized_key_size=len(dead.key or b""),
             serialized_value_size=len(dead.value),
-            headers=(),
+            headers=dead.headers,
         )
         try:
-            await self.guard.bury(record, reason, 1)
+            await self.guard.bury(record, reason, 1, counts=not waited)
         except KafkaError as error:
             raise Unavailable(f"the broker did not acknowledge a dead letter of {dead.topic}: {error!r}") from error
+
+
+@dataclass(slots=True)
+class KafkaHandled:
+    """Handled by way of the group's commits: of this process's partitions by its own fetches, of others' by asking the broker."""
+
+    guard: Guard
+    handled_at: Mapping[tuple[str, int], datetime]
+    _reached: float = 0.0
+
+    async def reaches(self, until: float, *, within_s: float) -> bool:
+        """Once reached it stays reached: asked for the same time again, nobody is asked."""
+        deadline = time.monotonic() + within_s
+        while self._reached < until:
+            try:
+                async with asyncio.timeout(ASK_S):
+                    self._reached = max(self._reached, await self._look())
+            except (KafkaError, TimeoutError) as error:
+                log.warning("progress_unknown", reason=repr(error))
+            if self._reached < until and time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0 if self._reached >= until else POLL_S)
+        return True
+
+    async def _look(self) -> float:
+        """The time until which everything is handled."""
+        assert self.guard.broker is not None
+        consumers = [subscriber.consumer for subscriber in self.guard.broker.subscribers]  # type: ignore[attr-defined]
+        consumer = next((one for one in consumers if one is not None), None)
+        if consumer is None:
+            return 0.0
+        places = [TopicPartition(topic.name, n) for topic in KEYED for n in range(topic.partitions)]
+        mine = consumer.assignment()
+        others = [tp for tp in places if tp not in mine]
+        asked_at = time.time()
+        ends = await consumer.end_offsets(others) if others else {}
+        committed = dict(zip(places, await asyncio.gather(*(consumer.committed(tp) for tp in places)), strict=True))
+        return min(
+            self._until(consumer, tp, committed[tp] or 0) if tp in mine else asked_at if (committed[tp] or 0) >= ends[tp] else 0.0
+            for tp in places
+        )
+
+    def _until(self, consumer: AIOKafkaConsumer, tp: TopicPartition, committed: int) -> float:
+        end, polled_ms = consumer.highwater(tp), consumer.last_poll_timestamp(tp)
+        if end is None or polled_ms is None:
+            return 0.0
+        if committed >= end:
+            return float(polled_ms) / 1000 - FETCH_S
+        at = self.handled_at.get((tp.topic, tp.partition))
+        return at.timestamp() - SLACK_S if at is not None else 0.0
 
 
 async def backlog(guard: Guard, topic: str) -> int:

@@ -24,6 +24,7 @@ class Arrival:
     value: bytes
     event: Event | None
     flaw: str = ""
+    headers: tuple[tuple[str, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,23 @@ class ExperienceStore(RecordStore, SessionStore, ReportStore, OutcomeStore, Prot
     """Everything that this service writes."""
 
 
+class KeyReads(Protocol):
+    """What lies under an id. Raises Unavailable while the store does not answer."""
+
+    async def key(self, key: str) -> dict[str, Any] | None:
+        """An exchange with its answer, or a report, with the digest of what was asked; None: neither."""
+
+    async def empty(self) -> bool:
+        """Whether nothing was ever recorded."""
+
+
+class Handled(Protocol):
+    """How far the log is handled."""
+
+    async def reaches(self, until: float, *, within_s: float) -> bool:
+        """Whether everything that was in the log at this time (Unix seconds) is in the store, now or within so many seconds."""
+
+
 RowKey = Sequence[str]
 """The values of a table's key, in its order."""
 RowDigests = list[tuple[tuple[str, ...], str]]
@@ -133,8 +151,8 @@ class Audit(Protocol):
 class DeadLetters(Protocol):
     """Where events go that can never be handled."""
 
-    async def bury(self, arrival: Arrival, reason: str) -> None:
-        """Raises Unavailable where the broker does not acknowledge."""
+    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
+        """`waited`: in vain, for what never came. Raises Unavailable where the broker does not acknowledge, or where there are too many."""
 
 
 class BodyStore(Protocol):

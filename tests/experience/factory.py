@@ -105,7 +105,7 @@ class Graves:
 
     buried: list[tuple[Arrival, str]] = field(default_factory=list)
 
-    async def bury(self, arrival: Arrival, reason: str) -> None:
+    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
         self.buried.append((arrival, reason))
 
 

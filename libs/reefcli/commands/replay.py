@@ -1,6 +1,7 @@
 """`reef replay`: read the log again into an empty store, and see that it comes to the same."""
 
 import asyncio
+import gc
 import logging
 import os
 import sys
@@ -66,6 +67,7 @@ def replay(
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
     )
+    gc.set_threshold(100_000, 20, 20)  # as the service does: a batch is many small objects without cycles
     plan = _plan(
         running_stack(state_dir),
         state_dir,

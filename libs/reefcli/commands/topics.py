@@ -50,7 +50,7 @@ def topics(
       reef topics --live --bootstrap broker:9092 --json
     """
     if live:
-        depths = asyncio.run(_ask(_address(bootstrap, state_dir)))
+        depths = asyncio.run(_ask(address(bootstrap, state_dir)))
         if as_json:
             print_json([asdict(depth) for depth in depths])
         else:
@@ -88,7 +88,8 @@ def _depth_row(depth: Depth) -> tuple[str, int, int, str]:
     return depth.topic, depth.partitions, sum(depth.end_offsets.values()), lag
 
 
-def _address(bootstrap: str | None, state_dir: StateDir) -> str:
+def address(bootstrap: str | None, state_dir: StateDir) -> str:
+    """host:port of the broker that is meant. Raises CommandFailed where none is."""
     state = running(state_dir)
     found = bootstrap or (state.urls.get("kafka") if state else None)
     if not found:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -11,7 +11,6 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from reefcli.errors import CommandFailed
-from reefcommon.topics import Topic
 
 POLL_MS = 500
 SILENCE_S = 60.0  # a broker that gives nothing for so long, though there is something, is away
@@ -37,12 +36,16 @@ class LogReader:
     async def batches(self, size: int) -> AsyncIterator[list[ConsumerRecord]]:
         """Up to `size` records at a time, until everything is read that is there now. `positions` say what was given out."""
         since_ms = int(time.time() * 1000)
+        batch: list[ConsumerRecord] = []
         while True:
             await self._fill(since_ms)
-            batch = self._merged(size)
-            if not batch:
+            more = self._merged(size - len(batch))
+            batch += more
+            if batch and (len(batch) == size or not more):
+                yield batch
+                batch = []
+            if not more:
                 return
-            yield batch
 
     def _merged(self, size: int) -> list[ConsumerRecord]:
         """What is next in time. Ends early where one partition must be asked for more before it is known what is next."""
@@ -95,7 +98,7 @@ class LogReader:
 @asynccontextmanager
 async def open_log(
     bootstrap: str,
-    sources: tuple[Topic, ...],
+    sources: Sequence[str],
     *,
     positions: Mapping[TopicPartition, int] | None = None,
     until_committed_of: str | None = None,
@@ -146,8 +149,8 @@ async def committed(bootstrap: str, group: str, partitions: Iterable[TopicPartit
         await consumer.stop()
 
 
-def _partitions(consumer: AIOKafkaConsumer, sources: tuple[Topic, ...], bootstrap: str) -> list[TopicPartition]:
-    found = [(topic, consumer.partitions_for_topic(topic.name)) for topic in sources]
-    if missing := [topic.name for topic, numbers in found if not numbers]:
+def _partitions(consumer: AIOKafkaConsumer, sources: Sequence[str], bootstrap: str) -> list[TopicPartition]:
+    found = [(topic, consumer.partitions_for_topic(topic)) for topic in sources]
+    if missing := [topic for topic, numbers in found if not numbers]:
         raise CommandFailed(f"topics are missing on {bootstrap}: {', '.join(missing)}. Is that the broker of a Reef?")
-    return [TopicPartition(topic.name, number) for topic, numbers in found for number in sorted(numbers)]
+    return [TopicPartition(topic, number) for topic, numbers in found for number in sorted(numbers)]

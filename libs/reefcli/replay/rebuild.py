@@ -39,7 +39,7 @@ class Nowhere:
         """Count one event."""
         self.samples += 1
 
-    async def bury(self, arrival: Arrival, reason: str) -> None:
+    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:  # noqa: ARG002 - the port's signature
         """Count one dead letter, by its topic and the kind of its reason."""
         self.dead[f"{arrival.topic}: {reason.partition(':')[0]}"] += 1
 

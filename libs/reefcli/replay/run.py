@@ -89,7 +89,8 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     positions = checkpoint.read(plan.bootstrap)
     async with contextlib.AsyncExitStack() as stack:
         until = SERVICE if plan.restore else None
-        log = await stack.enter_async_context(open_log(plan.bootstrap, SOURCES, positions=positions, until_committed_of=until))
+        sources = [topic.name for topic in SOURCES]
+        log = await stack.enter_async_context(open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until))
         new = await stack.enter_async_context(_store(plan))
         verdict.resumed_at = log.read()
         await new.begin(resumed=positions is not None)

@@ -32,6 +32,7 @@ from reefcommon.events.learning import (
 from reefcommon.events.publication import (
     Command,
     DeadLettered,
+    DeadLetterSettled,
     PromoteRequested,
     Publication,
     Release,
@@ -59,6 +60,7 @@ ALL: tuple[type[Event], ...] = (
     RollbackRequested,
     PromoteRequested,
     DeadLettered,
+    DeadLetterSettled,
 )
 
 __all__ = [
@@ -68,6 +70,7 @@ __all__ = [
     "CandidateProposed",
     "Command",
     "Completion",
+    "DeadLetterSettled",
     "DeadLettered",
     "Evaluation",
     "Event",

@@ -100,6 +100,16 @@ class DeadLettered(Event):
     value: str = Field(description="the original bytes, base64")
     reason: str
     attempts: int
+    key_base64: str | None = None
+    headers: tuple[tuple[str, str], ...] | None = Field(None, description="the original headers, values in base64")
+
+
+class DeadLetterSettled(Event):
+    """Somebody has dealt with a dead letter; it lies in the same topic. `event_id` = digest of the letter's id: the first one counts."""
+
+    type: Literal["event.dead.settled.v1"] = "event.dead.settled.v1"
+    dead_id: str
+    action: Literal["retried", "dropped"]
 
 
 Publication = Annotated[ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced, Field(discriminator="type")]
