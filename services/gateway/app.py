@@ -30,12 +30,13 @@ from services.gateway.handlers import BodyStore, CommandBus, Engines, Handlers, 
 from services.gateway.inference import Inference
 from services.gateway.intake import Intake
 from services.gateway.kafka import KafkaRecordLog, ReleaseTail
+from services.gateway.keys import Keys
 from services.gateway.lifecycle import Adapters, Lifecycle
 from services.gateway.limits import Buckets, Limits
 from services.gateway.redis import RedisLedger
 from services.gateway.redis_buckets import RedisBuckets
 from services.gateway.rejections import Rejections
-from services.gateway.repeats import Repeats
+from services.gateway.repeats import RENEWALS_A_LEASE, Repeats
 from services.gateway.routes import Desk
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
@@ -59,6 +60,7 @@ class Ports:
     commands: CommandBus
     buckets: Buckets | None = None
     engine_rows: Callable[[], list[dict[str, Any]]] = list
+    waiting_since: Callable[[], float | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def assemble(
 ) -> Gateway:
     """A gateway on any ports."""
     table, recent, fanout = RoutingTable(), Recent(), Fanout()
+    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s / RENEWALS_A_LEASE, ports.waiting_since)
     handlers = Handlers(
-        ports.log, table, ports.heads, ports.ledger, ports.reads, ports.commands, recent, utc_now, settings.command_timeout_s
+        ports.log, table, ports.heads, ports.ledger, keys, ports.reads, ports.commands, recent, utc_now, settings.command_timeout_s
     )
     scenarios = Scenarios(handlers, config)
     intake = Intake(access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios)
@@ -110,7 +113,7 @@ def assemble(
     edge = Edge(
         intake=intake,
         inference=inference,
-        repeats=Repeats(inference, ports.ledger, lease_s=settings.key_lease_s, wait_s=settings.read_timeout_s),
+        repeats=Repeats(inference, ports.ledger, keys, lease_s=settings.key_lease_s, wait_s=settings.read_timeout_s),
         handlers=handlers,
         max_body_bytes=settings.max_body_bytes,
         memory_budget_bytes=settings.memory_budget_bytes,
@@ -162,6 +165,7 @@ def build(system: SystemSettings, settings: Settings, spans: Spans | None = None
         commands=outside.tail,
         buckets=outside.buckets,
         engine_rows=outside.engines.rows,
+        waiting_since=outside.log.waiting_since,
     )
 
     def lifespan(made: Gateway) -> Callable[[Any], AbstractAsyncContextManager[None]]:

@@ -159,6 +159,10 @@ class DurableLog:
         except TimeoutError:
             log.info("broker_not_reached", within_s=within_s, spooled=self.spool.records)
 
+    def waiting_since(self) -> float | None:
+        """When the oldest event came that the broker does not have yet; None: it has them all."""
+        return None if self.spool.idle else self.spool.oldest_at
+
     def describe(self) -> dict[str, object]:
         """For `/status`."""
         return {

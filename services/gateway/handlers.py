@@ -34,6 +34,7 @@ from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import Entry
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import Claim
+from services.gateway.domain.remembered import entry_of
 from services.gateway.domain.report import Report, check_known
 from services.gateway.domain.routing import RoutingTable
 
@@ -118,8 +119,8 @@ class Ledger(Protocol):
     async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
         """Take the key if nobody has it (None), else what is there."""
 
-    async def renew(self, key: str, *, lease_s: float) -> None:
-        """Say that its work goes on."""
+    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
+        """Say that its work goes on; where the store has lost the key, it is taken again."""
 
     async def complete(self, key: str, entry: Entry) -> None:
         """Keep the outcome for the time to live."""
@@ -129,6 +130,16 @@ class Ledger(Protocol):
 
     async def find(self, key: str) -> Entry | None:
         """What is there."""
+
+    async def since(self) -> float:
+        """Unix time since which every key is there: the time to live ago, or when the store was last found empty."""
+
+
+class KnownKeys(Protocol):
+    """Keys that the ledger does not know any more."""
+
+    async def find(self, key: str) -> dict[str, Any] | None:
+        """What the log has under this id; None: nothing, for certain. Raises ApiError where that cannot be said."""
 
 
 class Reads(Protocol):
@@ -153,6 +164,7 @@ class Handlers:
     table: RoutingTable
     heads: ReleaseHeads
     ledger: Ledger
+    keys: KnownKeys
     reads: Reads
     commands: CommandBus
     recent: Recent
@@ -180,7 +192,7 @@ class Handlers:
         digest = report.digest(scenario)
         if report.key is not None:
             entry = Entry(digest=digest, kind="report", scenario=scenario, shard=shard, state="done")
-            existing = await self.ledger.claim(report.key, entry, lease_s=0)
+            existing = await self._before(report.key) or await self.ledger.claim(report.key, entry, lease_s=0)
             if existing is not None and (existing.kind != "report" or existing.digest != digest):
                 raise ApiError(
                     409, f"The id {report.key!r} was used before with other content.", code="id_conflict", param="agent_record_id"
@@ -203,6 +215,14 @@ class Handlers:
             raise not_durable() from None
         self.recent.add(report_id, scenario, "report")
         return report_id
+
+    async def _before(self, key: str) -> Entry | None:
+        """What was reported under this key, today or ever. Asked before the key is taken: what is taken says what was reported."""
+        known = await self.ledger.find(key)
+        if known is not None:
+            return known
+        found = await self.keys.find(key)
+        return None if found is None else entry_of(found)
 
     async def _check_references(self, report: Report, scenario: str) -> None:
         unknown = []

@@ -1,10 +1,14 @@
 """Idempotency keys in Redis: `reef:key:<receipt>` holds an entry, SET NX decides who does the work."""
 
+import time
+
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.ledger import Entry
+
+_SINCE = "reef:keys:since"
 
 
 class RedisLedger:
@@ -29,10 +33,22 @@ class RedisLedger:
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
-    async def renew(self, key: str, *, lease_s: float) -> None:
-        """Extend the lease."""
+    async def since(self) -> float:
+        """Since when this store remembers: it keeps that as a key of its own, which is lost together with the others."""
+        now = time.time()
         try:
-            await self._redis.pexpire(_name(key), int(lease_s * 1000))
+            await self._redis.set(_SINCE, repr(now), nx=True)
+            found = await self._redis.get(_SINCE)
+        except (RedisError, OSError) as error:
+            raise _away(error) from error
+        return max(float(found) if found else now, now - self._ttl_s)
+
+    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
+        """Extend the lease; take the key again where the store has lost it."""
+        lease_ms = int(lease_s * 1000)
+        try:
+            if not await self._redis.pexpire(_name(key), lease_ms):
+                await self._redis.set(_name(key), entry.encode(), nx=True, px=lease_ms)
         except (RedisError, OSError) as error:
             raise _away(error) from error
 

@@ -14,13 +14,15 @@ from services.gateway import metrics
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
-from services.gateway.handlers import Ledger
+from services.gateway.domain.remembered import entry_of
+from services.gateway.handlers import KnownKeys, Ledger
 from services.gateway.inference import Inference
 from services.gateway.watch import ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
 
 POLL_S = 0.1
+RENEWALS_A_LEASE = 3
 
 
 class SharedAnswer:
@@ -84,6 +86,7 @@ class Repeats:
 
     inference: Inference
     ledger: Ledger
+    keys: KnownKeys
     lease_s: float
     wait_s: float
     _running: dict[str, tuple[str, SharedAnswer]] = field(default_factory=dict)
@@ -132,7 +135,7 @@ class Repeats:
         existing = None
         mine = False
         try:
-            existing = await self._claim(key, entry)
+            existing = await self._claim(key, entry, x)
             mine = existing is None
         finally:
             shared.decided.set_result(mine)
@@ -143,9 +146,10 @@ class Repeats:
         self._begin(x, shared, entry)
         return shared
 
-    async def _claim(self, key: str, entry: Entry) -> Entry | None:
+    async def _claim(self, key: str, entry: Entry, x: Exchange) -> Entry | None:
+        """Take the key where nobody has it, nor ever had."""
         try:
-            return await self.ledger.claim(key, entry, lease_s=self.lease_s)
+            existing = await self.ledger.claim(key, entry, lease_s=self.lease_s)
         except Unavailable as error:
             log.warning("ledger_unavailable", reason=str(error))
             raise ApiError(
@@ -154,6 +158,23 @@ class Repeats:
                 code="keys_unavailable",
                 retry_after_s=2,
             ) from None
+        return await self._before(key, x) if existing is None else existing
+
+    async def _before(self, key: str, x: Exchange) -> Entry | None:
+        """What the log says of a key that the ledger does not know. The key is given up where it says something, or cannot be asked."""
+        try:
+            found = await self.keys.find(key)
+        except ApiError:
+            await self._give_up(key)
+            raise
+        if found is None:
+            return None
+        entry = entry_of(found, x)
+        if entry.answer is None:
+            await self._give_up(key)
+        else:
+            await self._remember(key, entry)
+        return entry
 
     def _begin(self, x: Exchange, shared: SharedAnswer, entry: Entry) -> None:
         task = asyncio.get_running_loop().create_task(self._work(x, shared, entry))
@@ -162,7 +183,7 @@ class Repeats:
 
     async def _work(self, x: Exchange, shared: SharedAnswer, entry: Entry) -> None:
         key = x.record_id
-        renewal = asyncio.get_running_loop().create_task(self._renew(key))
+        renewal = asyncio.get_running_loop().create_task(self._renew(key, entry))
         try:
             outcome = await self.inference.answer(x, shared, NoWatch())
             await self._settle(key, outcome, shared, entry)
@@ -187,8 +208,11 @@ class Repeats:
             headers=tuple(shared.headers),
             answer=answer if len(answer) <= MAX_KEPT_ANSWER_BYTES else None,
         )
+        await self._remember(key, done)
+
+    async def _remember(self, key: str, entry: Entry) -> None:
         try:
-            await self.ledger.complete(key, done)
+            await self.ledger.complete(key, entry)
         except Unavailable as error:
             log.warning("ledger_unavailable", key=key, reason=str(error))
 
@@ -198,11 +222,11 @@ class Repeats:
         except Unavailable as error:
             log.warning("ledger_unavailable", key=key, reason=str(error))
 
-    async def _renew(self, key: str) -> None:
+    async def _renew(self, key: str, entry: Entry) -> None:
         while True:
-            await asyncio.sleep(self.lease_s / 3)
+            await asyncio.sleep(self.lease_s / RENEWALS_A_LEASE)
             try:
-                await self.ledger.renew(key, lease_s=self.lease_s)
+                await self.ledger.renew(key, entry, lease_s=self.lease_s)
             except Unavailable as error:
                 log.warning("ledger_unavailable", key=key, reason=str(error))
 

@@ -111,6 +111,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
         self.away = False
+        self.remembers_since = 0.0
 
     def _here(self) -> None:
         if self.away:
@@ -124,8 +125,13 @@ class MemoryLedger:
         self.entries[key] = entry.encode()
         return None
 
-    async def renew(self, key: str, *, lease_s: float) -> None:
+    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
         self._here()
+        self.entries.setdefault(key, entry.encode())
+
+    async def since(self) -> float:
+        self._here()
+        return self.remembers_since
 
     async def complete(self, key: str, entry: Entry) -> None:
         self._here()
@@ -147,12 +153,15 @@ class MemoryReads:
         self.rows: dict[str, Any] = {}
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.away = False
+        self.handled_until = float("inf")
 
     async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
         if self.away:
             raise Unavailable("away, as asked")
         self.asked.append((path, query or {}))
         row = self.rows.get(path)
+        if row is None and path.startswith("/keys/"):
+            return 404, orjson.dumps({"complete": self.handled_until >= float((query or {})["until"]), "empty": False})
         if row is None:
             return 404, orjson.dumps({"error": {"message": "no such record", "type": "reef_error", "code": "record_not_found"}})
         return 200, orjson.dumps(row)

@@ -1,0 +1,69 @@
+"""What is known of a key beyond the ledger: the log, as the experience service has it.
+
+The ledger remembers every key since a moment that it can name (a day ago, or when it lost its memory). Older keys are in the store, which
+says "unknown" only once it has handled everything that the ledger cannot remember. Where nobody can say, the answer is 503: a second record
+under one receipt could never be taken back.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import structlog
+
+from reefcommon.errors import Unavailable
+from services.gateway.domain.errors import ApiError
+from services.gateway.handlers import Ledger, Reads
+
+log = structlog.get_logger()
+
+WAIT_S = 2.0
+SPREAD_S = 2.0  # clocks of gateways, and the time between two renewals and their effect
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Looks a key up where the ledger does not know it. `waiting_since`: the time of the oldest event in this gateway's spool, if any."""
+
+    ledger: Ledger
+    reads: Reads
+    renewed_every_s: float
+    waiting_since: Callable[[], float | None] = lambda: None
+
+    async def find(self, key: str) -> dict[str, Any] | None:
+        """The record or report with this id, as the experience service gives it; None: there is none.
+
+        Raises:
+            ApiError: 503, where that cannot be said for certain now.
+        """
+        try:
+            since = await self.ledger.since()
+            status, body = await self.reads.get(f"/keys/{key}", {"until": repr(since), "wait_s": str(WAIT_S)}, timeout_s=WAIT_S + 3.0)
+        except Unavailable as error:
+            log.warning("key_not_looked_up", reason=str(error))
+            raise unsure() from None
+        found: dict[str, Any] = orjson.loads(body) if status in {200, 404} else {}
+        if status == 200:
+            return found
+        if not found.get("complete"):
+            raise unsure()
+        if found.get("empty"):
+            return None
+        # What was under way elsewhere when the ledger lost its memory is noted there again when its work is next renewed.
+        young = time.time() - since < self.renewed_every_s + SPREAD_S
+        spooled = self.waiting_since()
+        if young or (spooled is not None and spooled <= since):
+            raise unsure()
+        return None
+
+
+def unsure() -> ApiError:
+    """Nobody can say whether this key was used."""
+    return ApiError(
+        503,
+        "Whether this key was used before cannot be said at the moment; send the request again in a moment, or without a key.",
+        code="keys_unavailable",
+        retry_after_s=2,
+    )

@@ -1,0 +1,141 @@
+"""Receipts that clients choose are exact: after Redis has lost its memory, after any time, and where the store is behind or away."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from services.gateway.domain.ledger import Entry
+
+from .conftest import Bench, bench_of
+
+KEY = {"x-reef-agent-record-id": "order-1"}
+
+
+def forget(bench: Bench, ago_s: float = 3600.0) -> None:
+    """Redis is empty, and has been noted as such some time ago."""
+    bench.ledger.entries.clear()
+    bench.ledger.remembers_since = time.time() - ago_s
+
+
+def stored(bench: Bench, record: Any) -> dict[str, Any]:
+    """What the experience service says of a record."""
+    names = ("scenario", "outcome", "status", "stream", "api", "release_id", "response", "error")
+    return {"kind": "inference", "digest": record.idempotency_digest, "body_ref": None, **{name: getattr(record, name) for name in names}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(bench: Bench, stream: bool) -> None:
+    """G7, for ever: the same body is answered from the record, another body is 409, and there is one upstream call and one record."""
+    client = bench.openai()
+    first = await bench.chat(headers=KEY, stream=stream)
+    (record,) = bench.log.records
+    forget(bench)
+    bench.reads.rows["/keys/order-1"] = stored(bench, record)
+    again = await bench.chat(headers=KEY, stream=stream)
+    assert again.status_code == 200
+    for name in ("x-reef-agent-record-id", "x-reef-release-id", "content-type"):
+        assert again.headers[name] == first.headers[name], name
+    if stream:
+        assert again.text.endswith("data: [DONE]\n\n")
+        assert '"reef":{"agent_record_id":"order-1"}' in again.text
+        bench.ledger.entries.clear()
+        chunks = [
+            chunk
+            async for chunk in await client.chat.completions.create(
+                model="any-name",
+                messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+                stream=True,
+                extra_headers=KEY,
+            )
+        ]
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text == (record.response or {})["choices"][0]["message"]["content"]
+        assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices] == ["stop"]
+    else:
+        assert again.json() == first.json()
+    other = await bench.chat(headers=KEY, stream=stream, temperature=0.3)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "id_conflict")
+    assert (len(bench.engine.requests), len(bench.log.records)) == (1, 1)
+    third = await bench.chat(headers=KEY, stream=stream)
+    assert third.content == again.content
+
+
+async def test_a_new_key_is_new_once_that_is_certain(bench: Bench) -> None:
+    forget(bench)
+    assert (await bench.chat(headers=KEY)).status_code == 200
+    assert len(bench.log.records) == 1
+
+
+@pytest.mark.parametrize("why", ["away", "behind", "just lost"])
+async def test_where_nobody_can_say_nothing_is_done(bench: Bench, why: str) -> None:
+    """503 with when to come again, nothing asked of the engine, and the key stays free. What has no key is answered as ever."""
+    forget(bench, 1.0 if why == "just lost" else 3600.0)
+    bench.reads.away = why == "away"
+    bench.reads.handled_until = time.time() - 7200 if why == "behind" else float("inf")
+    refused = await bench.chat(headers=KEY)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "keys_unavailable")
+    assert int(refused.headers["retry-after"]) > 0
+    receipt = (await bench.chat()).headers["x-reef-agent-record-id"]
+    report = await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")
+    assert report.status_code == 503
+    assert (len(bench.engine.requests), len(bench.log.reports), bench.ledger.entries) == (1, 0, {})
+    forget(bench)
+    bench.reads.away, bench.reads.handled_until = False, float("inf")
+    assert (await bench.chat(headers=KEY)).status_code == 200
+    assert (await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")).status_code == 202
+
+
+async def test_a_request_without_a_key_asks_nobody(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.chat()
+    assert bench.reads.asked == []
+
+
+async def test_a_report_key_is_exact_too(bench: Bench) -> None:
+    receipt = (await bench.chat()).headers["x-reef-agent-record-id"]
+    body = {"score": 1.0, "references": [receipt], "agent_record_id": "said-1"}
+    assert (await bench.report(**body)).status_code == 202
+    (said,) = bench.log.reports
+    forget(bench)
+    bench.reads.rows["/keys/said-1"] = {"kind": "report", "digest": said.content_digest, "scenario": "default"}
+    assert (await bench.report(**{**body, "score": 0.0})).status_code == 409
+    assert (await bench.report(**body)).status_code == 202
+    assert {report.content_digest for report in bench.log.reports} == {said.content_digest}
+    assert (await bench.chat(headers={"x-reef-agent-record-id": "said-1"})).status_code == 409, "a report's id is no exchange's"
+
+
+async def test_a_failure_that_was_recorded_is_repeated_as_it_was(bench: Bench) -> None:
+    """400 of the engine: the client's fault, so the key is used; what it was told then is what it is told now."""
+    bench.reads.rows["/keys/order-1"] = {}
+    forget(bench)
+    digest = ""
+
+    async def claim(key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+        nonlocal digest
+        digest = entry.digest
+        bench.reads.rows["/keys/order-1"] = {
+            "kind": "inference", "digest": digest, "scenario": "default", "outcome": "failed", "status": 400, "stream": False,
+            "api": "chat.completions", "release_id": None, "response": None, "error": '{"error": {"message": "bad"}}', "body_ref": None,
+        }  # fmt: skip
+        return None
+
+    bench.ledger.claim = claim  # type: ignore[method-assign]
+    told = await bench.chat(headers=KEY)
+    assert (told.status_code, told.json()) == (400, {"error": {"message": "bad"}})
+    assert bench.engine.requests == []
+
+
+async def test_work_that_goes_on_while_redis_is_emptied_keeps_its_key() -> None:
+    """The renewal takes the key again, so that another gateway does not do the work a second time."""
+    async with bench_of(key_lease_s=0.3) as bench:
+        bench.engine.delay_s = 1.0
+        first = asyncio.create_task(bench.chat(headers=KEY))
+        while not bench.ledger.entries:
+            await asyncio.sleep(0.01)
+        bench.ledger.entries.clear()
+        while not bench.ledger.entries:
+            await asyncio.sleep(0.01)
+        assert not first.done()
+        assert (await first).status_code == 200
