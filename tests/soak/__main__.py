@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tests.soak.run import Outcome, Plan, soak
+from tests.soak.run import Outcome, Plan, Tell, soak
 
 
 def arguments() -> argparse.Namespace:
@@ -38,6 +39,14 @@ def table(outcome: Outcome) -> Table:
     return shown
 
 
+async def run(plan: Plan, tell: Tell) -> Outcome:
+    """The soak; SIGTERM or Ctrl-C ends the load before its time, and what was seen until then is judged."""
+    enough = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, enough.set)
+    return await soak(plan, tell, enough)
+
+
 def main() -> int:
     """Run, show, and say by the exit code whether it has passed."""
     given = arguments()
@@ -48,7 +57,7 @@ def main() -> int:
         bar = Progress(TextColumn("soak"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"), console=console)
         with bar:
             task = bar.add_task("", total=1.0)
-            outcome = asyncio.run(soak(plan, lambda share, words: bar.update(task, completed=share, description=words)))
+            outcome = asyncio.run(run(plan, lambda share, words: bar.update(task, completed=share, description=words)))
     if given.out:
         given.out.write_text(json.dumps(outcome.as_json(), indent=1))
     console.print(table(outcome))

@@ -23,7 +23,7 @@ BUDGETS: dict[str, Budget] = {
     "disk_mb:logs": Budget(8 * MB, 8 * MB, why="each log is emptied at 16 MiB, with one older part"),
     "redis_keys": Budget(20, 400, why="works and idempotency keys expire; a release is an entry, not a key"),
     "redis_mb": Budget(2 * MB, 8 * MB, why="releases with their lineage are kept"),
-    "rows": Budget(20, 3000, why="identities are kept for REEF_TRAINER_KEPT_DAYS"),
+    "rows": Budget(20, 3000, why="identities are kept for REEF_TRAINER_SETTLED_KEPT_S; those of receipts that clients chose for ever"),
     "files": Budget(5, ceiling=60, why="what releases, jobs and trials leave on the disk is removed ten minutes later"),
     "series": Budget(10, why="label values are routes, topics, recipes and nodes, never ids"),
     "gauge": Budget(5, why="what is under way"),

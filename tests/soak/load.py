@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+COME_AGAIN = 15
 RULES = ("Please answer in one word.", "Do not repeat the question.", "Write in lower case only.", "Be kind.")
 
 
@@ -101,9 +102,19 @@ class Load:
             return response.headers["x-reef-agent-record-id"], data["choices"][0]["message"]["content"] or ""
 
     async def _keyed(self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict) -> tuple[str | None, str]:
-        """With a key of one's own, and asked twice: one exchange."""
+        """With a key of one's own, and asked twice: one exchange. Right after the start of everything nobody can say for some seconds
+        whether a key was used before: the client is told to come again, and does."""
         keyed = {**headers, "x-reef-agent-record-id": f"soak-{uuid.uuid4().hex}"}
-        await self._plain(http, keyed, body)
+        for _ in range(COME_AGAIN):
+            async with http.post("/v1/chat/completions", json=body, headers=keyed) as response:
+                data = await response.json()
+                if response.status == 503 and data["error"]["code"] == "keys_unavailable":
+                    self.seen.counts["told to come again"] += 1
+                    await asyncio.sleep(float(response.headers["retry-after"]))
+                    continue
+                if response.status != 200:
+                    return self._refused(response.status, data)
+                break
         self.seen.counts["repeats"] += 1
         return await self._plain(http, keyed, body)
 

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import aiohttp
 import psutil
 
+from reefcli.stack.embedded import Options, embedded_stack
 from reefcli.stack.state import StackState
+from reefcommon.config import load as load_config
 from tests.soak.budgets import budget_of
 from tests.soak.load import Load, Seen
 from tests.soak.sampler import Sampler, wait_ready
@@ -30,6 +32,11 @@ POLICIES = {
     "REEF_EXPERIENCE_REPORT_WAIT_S": "60",
     "REEF_GATEWAY_KEY_TTL_S": "60",
     "REEF_PUBLISHER_WORK_KEPT_S": "60",
+    "REEF_TRAINER_SETTLED_KEPT_S": "300",
+    "REEF_TRAINER_REJECTED_KEPT_S": "300",
+    "REEF_TRAINER_RETENTION_EVERY_S": "30",
+    "REEF_HARNESS_SETTLED_KEPT_S": "300",
+    "REEF_HARNESS_RETENTION_EVERY_S": "30",
 }
 DRAIN_WITHIN_S = 60.0
 FOUND_WITHIN_S = 120.0
@@ -47,6 +54,9 @@ class Plan:
     seed: int = 0
     every_s: float = 15.0
     samples_path: Path | None = None
+    config: Path = ROOT / "tests" / "soak" / "serve.yaml"
+    restart: Literal["all", "store"] = "all"
+    """What is started again to look for the receipts: everything, or the log and the store alone, which is faster."""
 
 
 @dataclass(slots=True)
@@ -118,12 +128,12 @@ class Serving:
     state: StackState
 
     @classmethod
-    def start(cls, state_dir: Path, log: TextIO) -> "Serving":
+    def start(cls, state_dir: Path, config: Path, log: TextIO) -> "Serving":
         """Start one and wait until it is up."""
         since = time.time() - 1
         paths = os.pathsep.join((str(ROOT), str(ROOT / "libs")))
         process = subprocess.Popen(
-            [sys.executable, "-m", "reefcli", "serve", "-c", str(ROOT / "tests/soak/serve.yaml"), "--state-dir", str(state_dir)],
+            [sys.executable, "-m", "reefcli", "serve", "-c", str(config), "--state-dir", str(state_dir)],
             cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             env={**os.environ, **POLICIES, "REEF_FREE_PORTS": "1", "PYTHONPATH": paths},
         )  # fmt: skip
@@ -163,15 +173,15 @@ class Serving:
         return {self.process.pid}
 
 
-async def soak(plan: Plan, tell: Tell) -> Outcome:
-    """The whole run."""
-    outcome, seen = Outcome(plan), Seen()
+async def soak(plan: Plan, tell: Tell, enough: asyncio.Event | None = None) -> Outcome:
+    """The whole run. `enough`: set it to end the load before its time; what was sampled until then is judged."""
+    outcome, seen, enough = Outcome(plan), Seen(), enough or asyncio.Event()
     plan.state_dir.mkdir(parents=True, exist_ok=True)
     with (plan.state_dir / "soak.log").open("a") as log:
         tell(0.0, "starting the stack")
-        serving = await asyncio.to_thread(Serving.start, plan.state_dir, log)
+        serving = await asyncio.to_thread(Serving.start, plan.state_dir, plan.config, log)
         try:
-            await _live(plan, serving, seen, outcome, tell)
+            await _live(plan, serving, seen, outcome, tell, enough)
         except BaseException:
             await asyncio.to_thread(serving.stop)
             raise
@@ -179,24 +189,31 @@ async def soak(plan: Plan, tell: Tell) -> Outcome:
         outcome.counts, outcome.failures = dict(seen.counts), seen.failures
         tell(1.0, f"stopped in {outcome.drain_s:.1f} s; starting again to look for {outcome.receipts} receipts")
         began = time.monotonic()
-        again = await asyncio.to_thread(Serving.start, plan.state_dir, log)
-        outcome.started_again_s = time.monotonic() - began
-        try:
-            outcome.missing = await missing(again.state.urls["gateway"], seen)
-        finally:
-            await asyncio.to_thread(again.stop)
+        if plan.restart == "all":
+            again = await asyncio.to_thread(Serving.start, plan.state_dir, plan.config, log)
+            outcome.started_again_s = time.monotonic() - began
+            try:
+                outcome.missing = await missing(again.state.urls["gateway"], "/reef", seen)
+            finally:
+                await asyncio.to_thread(again.stop)
+        else:
+            options = Options(only=frozenset({"kafka", "experience"}), default_ports=False)
+            async with embedded_stack(load_config(plan.config), plan.state_dir, options) as store:
+                outcome.started_again_s = time.monotonic() - began
+                outcome.missing = await missing(store.urls["experience"], "", seen)
     return outcome
 
 
-async def _live(plan: Plan, serving: Serving, seen: Seen, outcome: Outcome, tell: Tell) -> None:
+async def _live(plan: Plan, serving: Serving, seen: Seen, outcome: Outcome, tell: Tell, enough: asyncio.Event) -> None:
     """Load and samples; at the end a stop while requests are under way."""
     load = Load(serving.state.urls["gateway"], plan.rate, random.Random(plan.seed), seen)
     series: dict[str, list[Point]] = {}
     began = time.monotonic()
     working = asyncio.create_task(load.run())
     try:
-        while (elapsed := time.monotonic() - began) < plan.minutes * 60:
-            await asyncio.sleep(min(plan.every_s, plan.minutes * 60 - elapsed))
+        while (elapsed := time.monotonic() - began) < plan.minutes * 60 and not enough.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(enough.wait(), min(plan.every_s, plan.minutes * 60 - elapsed))
             await _look(plan, serving, seen, series, time.monotonic() - began, outcome)
             share = (time.monotonic() - began) / (plan.minutes * 60)
             tell(min(share, 1.0), f"{seen.counts['answered']} answered, {seen.counts['failed']} failed, {seen.counts['reported']} reports")
@@ -235,28 +252,28 @@ def verdicts(series: dict[str, list[Point]]) -> list[Verdict]:
     return [judge(name, judged[name], budget_of(name)) for name in sorted(judged)]
 
 
-async def missing(gateway: str, seen: Seen) -> list[str]:
+async def missing(url: str, prefix: str, seen: Seen) -> list[str]:
     """Receipts that the store does not know, once it has had the time to read what the log holds."""
     deadline = time.monotonic() + FOUND_WITHIN_S
     left = set(seen.records) | set(seen.reports)
-    async with aiohttp.ClientSession(gateway, timeout=aiohttp.ClientTimeout(total=60)) as http:
+    async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=60)) as http:
         for scenario in sorted(set(seen.records.values())):
-            left -= await _listed(http, scenario)
+            left -= await _listed(http, f"{prefix}/scenarios/{scenario}/records")
         while left and time.monotonic() < deadline:
             slots = asyncio.Semaphore(8)
-            known = await asyncio.gather(*(_known(http, slots, receipt) for receipt in sorted(left)))
+            known = await asyncio.gather(*(_known(http, slots, f"{prefix}/records/", receipt) for receipt in sorted(left)))
             left -= {receipt for receipt in known if receipt}
             await asyncio.sleep(0.5)
     return sorted(left)
 
 
-async def _listed(http: aiohttp.ClientSession, scenario: str) -> set[str]:
+async def _listed(http: aiohttp.ClientSession, path: str) -> set[str]:
     """All receipts of a scenario, in pages: thousands of single look-ups take minutes."""
     found: set[str] = set()
     cursor = None
     while True:
         query = {"limit": "200", **({"cursor": cursor} if cursor else {})}
-        async with http.get(f"/reef/scenarios/{scenario}/records", params=query) as response:
+        async with http.get(path, params=query) as response:
             if response.status != 200:
                 return found
             page = await response.json()
@@ -266,7 +283,7 @@ async def _listed(http: aiohttp.ClientSession, scenario: str) -> set[str]:
             return found
 
 
-async def _known(http: aiohttp.ClientSession, slots: asyncio.Semaphore, receipt: str) -> str:
-    async with slots, http.get(f"/reef/records/{receipt}") as response:
+async def _known(http: aiohttp.ClientSession, slots: asyncio.Semaphore, path: str, receipt: str) -> str:
+    async with slots, http.get(path + receipt) as response:
         await response.read()
         return receipt if response.status == 200 else ""
