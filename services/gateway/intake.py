@@ -112,7 +112,7 @@ def traceparent_of(headers: dict[bytes, bytes]) -> str:
     if value is None:
         return ""
     text = value.decode("latin-1")
-    return text if _TRACEPARENT.match(text) else ""
+    return text if _TRACEPARENT.fullmatch(text) else ""
 
 
 def client_key(headers: dict[bytes, bytes]) -> str | None:

@@ -19,7 +19,7 @@ MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
 _SESSION_HEADERS = (b"x-reef-tag-session", b"session_id", b"x-session-id", b"x-session-affinity")
 _PROMPT_PREFIX = 64
-_VISIBLE = re.compile(r"^[^\x00-\x08\x0a-\x1f\x7f]*$")  # it goes back in a header
+_VISIBLE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # it goes back in a header
 _TRUTH: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 
 
@@ -82,7 +82,7 @@ def _text(name: bytes, value: bytes) -> str:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
         text = value.decode("latin-1")  # replacing what cannot be read would make one session of several
-    if len(text) > MAX_TAG_CHARS or not _VISIBLE.match(text):
+    if len(text) > MAX_TAG_CHARS or not _VISIBLE.fullmatch(text):
         header = name.decode("latin-1")
         raise invalid(header, f"The header {header} has more than {MAX_TAG_CHARS} characters, or such as cannot be shown.")
     return text
