@@ -5,7 +5,7 @@ CONFIG ?= recipes/sao/examples/sao/serve.yaml
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint types bench up down clean
+.PHONY: help setup demo serve test lint types bench soak up down clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -32,6 +32,9 @@ types: setup ## mypy, strict
 
 bench: setup ## how fast Reef is here, beside what it is measured against (ARGS="gateway --json out.json")
 	$(BIN)/python -m tests.bench $(ARGS)
+
+soak: setup ## MINUTES=60 of light load on the whole stack: does anything grow? (RATE=3, ARGS="--out soak.json")
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) --rate $(or $(RATE),3) $(ARGS)
 
 up: ## the production shape, in containers
 	./infra/secrets.sh && docker compose up --build --detach --wait
