@@ -196,10 +196,33 @@ def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: in
     )
 
 
+class Bus(KafkaBroker):
+    """A broker that joins all its groups at once: a join is mostly waiting, and one after the other they add up."""
+
+    async def start(self) -> None:
+        """Connect and consume; may be called again after a failure. Raises KafkaError where the broker does not answer."""
+        await self.connect()
+        joined = await asyncio.gather(*(self._join(subscriber) for subscriber in self.subscribers), return_exceptions=True)
+        for failure in joined:
+            if failure is not None:
+                raise failure
+        self.running = True
+
+    @staticmethod
+    async def _join(subscriber: Any) -> None:
+        if subscriber.running:
+            return
+        try:
+            await subscriber.start()
+        except BaseException:
+            await subscriber.stop()  # closes what was half open
+            raise
+
+
 def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = None) -> KafkaBroker:
     """The broker of a service, with tracing, retries and dead letters. `group` (for dead letters) defaults to the service's name."""
     guard = Guard(service=service, group=group or service)
-    guard.broker = KafkaBroker(
+    guard.broker = Bus(
         [address.strip() for address in settings.kafka_bootstrap.split(",")],
         client_id=f"reef-{service}",
         acks="all",

@@ -22,6 +22,7 @@ from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
 from reefcommon.serving import HttpServingNode, ServingNode
 from reefcommon.settings import SystemSettings
+from reefcommon.starting import Start
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers
 from services.evaluator.plans import Plans
@@ -73,12 +74,15 @@ def application(plans: Plans, system: SystemSettings, settings: Settings, redis:
             handlers = build(plans, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(handlers))
             looks = Looks(handlers, settings.look_again_every_s)
-            await broker.start()
-            task = asyncio.create_task(looks.run())
+            start = Start(broker)
+            start.begin()
+            task = asyncio.create_task(start.after(looks.run))
+            health.checks["started"] = start.check
             health.checks["waiting"] = lambda: looks.check(task)
             health.facts.update(waiting_candidates=lambda: looks.waiting, tasks=lambda: [item.name for item in plans.tasks])
             log.info("evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes])
             yield
+            await start.end()
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

@@ -23,6 +23,7 @@ from reefcommon.harness_admission import CHAT
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import load_recipe
 from reefcommon.settings import SystemSettings
+from reefcommon.starting import Start
 from reefcommon.telemetry import set_up
 from services.harness.domain import Binding
 from services.harness.handlers import Handlers
@@ -93,8 +94,13 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
-        await broker.start()
-        tasks = (asyncio.create_task(worker.run(), name="worker"), asyncio.create_task(retention.run(), name="retention"))
+        start = Start(broker)
+        start.begin()
+        tasks = (
+            asyncio.create_task(start.after(worker.run), name="worker"),
+            asyncio.create_task(start.after(retention.run), name="retention"),
+        )
+        health.checks["started"] = start.check
         health.checks["worker"] = lambda: _worker_check(worker, tasks)
         health.facts["bindings"] = ledger.summary
         health.facts["recipes"] = lambda: [binding.key for binding in bindings]
@@ -102,6 +108,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
         try:
             yield
         finally:
+            await start.end()
             for task in tasks:
                 task.cancel()
                 with suppress(asyncio.CancelledError):

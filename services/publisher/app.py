@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -93,7 +93,7 @@ def application(config: ServeConfig, system: SystemSettings, settings: Settings,
             nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
             upkeep = build(config, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(upkeep.handlers))
-            show(health, upkeep)
+            show(health, upkeep, broker)
             running = asyncio.create_task(work(broker, upkeep, settings.reconcile_every_s))
             running.add_done_callback(end_process)
             yield
@@ -108,18 +108,21 @@ def application(config: ServeConfig, system: SystemSettings, settings: Settings,
 
 
 async def work(broker: KafkaBroker, upkeep: Upkeep, every_s: float) -> None:
-    """Restore first, then take events: a verdict needs a head to be compared with."""
-    await patiently(lambda: connected(broker))
-    await upkeep.start()
-    await broker.start()
-    await upkeep.rounds(every_s)
+    """Nodes are given what the heads say from the first moment on, whether or not the broker answers. Events are taken once the heads are
+    restored: a verdict needs a head to be compared with."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(upkeep.rounds(every_s))
+        await patiently(lambda: answered(broker.connect))
+        await upkeep.start()
+        tasks.create_task(patiently(upkeep.handlers.resume))
+        await patiently(lambda: answered(broker.start))
 
 
-async def connected(broker: KafkaBroker) -> None:
+async def answered(call: Callable[[], Awaitable[Any]]) -> None:
     """Raises Unavailable where the broker does not answer."""
     try:
-        await broker.connect()
-    except KafkaError as error:
+        await call()
+    except (KafkaError, OSError) as error:
         raise Unavailable(f"the broker does not answer: {error!r}") from error
 
 
@@ -129,7 +132,7 @@ def end_process(task: asyncio.Task[None]) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def show(health: Health, upkeep: Upkeep) -> None:
+def show(health: Health, upkeep: Upkeep, broker: KafkaBroker) -> None:
     """What `/readyz` and `/status` say."""
 
     async def restored() -> str | None:
@@ -140,7 +143,10 @@ def show(health: Health, upkeep: Upkeep) -> None:
     async def kept() -> str | None:
         return upkeep.last_error or None
 
-    health.checks.update(restored=restored, upkeep=kept)
+    async def listening() -> str | None:
+        return None if broker.running else "verdicts and commands are not taken yet: the consumer groups are being joined"
+
+    health.checks.update(restored=restored, upkeep=kept, listening=listening)
     health.facts.update(
         nodes=lambda: {node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes},
         scenarios=lambda: list(upkeep.scenarios),

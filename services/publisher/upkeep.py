@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -70,7 +71,7 @@ class Upkeep:
     apart: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Configured scenarios that cannot be, because the nodes serve full weights of another one."""
-    _resuming: set[asyncio.Task[None]] = field(default_factory=set)
+    _untold: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Everything that must be so before events are taken."""
@@ -84,10 +85,7 @@ class Upkeep:
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def rounds(self, every_s: float) -> None:
-        """Resume what was interrupted, then compare the nodes with the heads for ever."""
-        resumed = asyncio.create_task(patiently(self.handlers.resume))
-        self._resuming.add(resumed)
-        resumed.add_done_callback(self._resuming.discard)
+        """Compare the nodes with the heads for ever."""
         while True:
             try:
                 await self.round()
@@ -101,7 +99,10 @@ class Upkeep:
     async def round(self) -> None:
         """Load what is missing, unload what is too much, and put nodes back that serve again."""
         known = await self.heads.scenarios()
-        if any(scenario not in known and scenario not in self.refused for scenario in self.scenarios):
+        missing = any(scenario not in known and scenario not in self.refused for scenario in self.scenarios)
+        if missing and not self.ready:
+            return  # the heads are being restored
+        if missing:
             await self._restore()  # the store was emptied while we ran
         loaded = await self.fleet.loaded()
         chains = {s: await self.heads.chain(s, limit=self.publication.resident_adapters) for s in await self.heads.scenarios()}
@@ -114,6 +115,7 @@ class Upkeep:
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
         self.apart = await self.fleet.rotation.apart()
         self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
+        await self._tell()
         kept_contents.update(content for chain in chains.values() for release in chain for content in release.contents.values())
         await asyncio.to_thread(self._sweep, kept_contents)
 
@@ -170,7 +172,17 @@ class Upkeep:
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
         if name == head.adapter:
-            await self.publication.synced(head.scenario, head.release_id, head.load_id, node.url, name, duration_ms)
+            self._untold[node.url, name] = partial(
+                self.publication.synced, head.scenario, head.release_id, head.load_id, node.url, name, duration_ms
+            )
+
+    async def _tell(self) -> None:
+        """Say what nodes were given. A node serves whether or not this can be said now. Raises Unavailable."""
+        if not self.ready:
+            return
+        for key, tell in tuple(self._untold.items()):
+            await tell()
+            self._untold.pop(key, None)
 
     def _sweep(self, kept: set[str]) -> None:
         """Remove staged files that no resident release needs. A node may read an adapter's files again as long as it is loaded."""
