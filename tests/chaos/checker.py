@@ -325,7 +325,11 @@ def nothing_given_up(facts: Facts) -> Stated:
 def failures_explained(facts: Facts) -> Stated:
     """A request fails only while something that it needs is broken."""
     windows = [(h.began_at, h.recovered_at or float("inf")) for h in facts.happened if EXPLAINS_FAILURES & {*h.parts, h.kind}]
-    calls = [(a.sent_at, a.ended_at, a.complete or a.left, f"chat {a.status} {a.error}") for a in facts.answers]
+    broke = {event.event_id: at_of(event) for _, event in of_type(facts, InferenceRecorded) if event.outcome != "ok"}
+    # A stream that broke off under a key is what is answered under that key from then on: its reason lies where it broke.
+    calls = [
+        (min(a.sent_at, broke.get(a.key, a.sent_at)), a.ended_at, a.complete or a.left, f"chat {a.status} {a.error}") for a in facts.answers
+    ]
     calls += [(r.sent_at, r.ended_at, r.status == 202, f"report {r.status} {r.error}") for r in facts.reports]
     broken = [
         f"failed at {sent:.1f} for {ended - sent:.1f} s without a reason: {words[:200]}"

@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -117,6 +117,8 @@ class Load:
                 if again:
                     await self.ask(http, turn)
                 return answer
+            if turn.key and answer.status == 200:  # a stream that broke off is what this key stands for now: the next try is another one
+                turn = replace(turn, key=f"{turn.key}x")
             await asyncio.sleep(rng.uniform(0.2, 0.8))
             if self._ending.is_set() and not key:
                 return None
