@@ -97,7 +97,12 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     health = Health(
         SERVICE,
         checks={"started": life.check_started, "store": life.check_store, "progress": Progress(guard).check},
-        facts={"store": lambda: database.where, "sessions": handlers.session_facts, "parked_reports": lambda: len(handlers.parking)},
+        facts={
+            "store": lambda: database.where,
+            "kept_days": lambda: settings.kept_days,
+            "sessions": handlers.session_facts,
+            "parked_reports": lambda: len(handlers.parking),
+        },
         broker=broker,
     )
     app = FastAPI(title="Reef experience", lifespan=life.lifespan)

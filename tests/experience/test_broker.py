@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
 
@@ -25,6 +25,7 @@ from services.experience.app import build
 from services.experience.clickhouse import Database
 from services.experience.settings import Settings
 from tests.experience.factory import assistant, inference, report, user
+from tests.replay.reading import everything
 
 pytestmark = [pytest.mark.broker, pytest.mark.store]
 
@@ -62,13 +63,8 @@ async def until(check: Callable[[], Any], *, within_s: float = 60.0) -> Any:
 
 
 async def read_all(bootstrap: str, topic: str) -> list[bytes]:
-    """Everything that lies in a topic now."""
-    async with AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
-        ends = await consumer.end_offsets(list(consumer.assignment()))
-        values: list[bytes] = []
-        while any([await consumer.position(partition) < end for partition, end in ends.items()]):
-            values += [record.value for records in (await consumer.getmany(timeout_ms=500)).values() for record in records]
-    return values
+    """Everything that lies in a topic now, to its real end."""
+    return [record.value for record in await everything(bootstrap, topic)]
 
 
 def summary(client: httpx.AsyncClient, scenario: str, **expected: Any) -> Callable[[], Any]:
@@ -116,26 +112,6 @@ class Switched(Database):
             raise OperationalError("connection refused")
 
         return super()._work(refuse if self.away_now else work)
-
-
-async def test_a_store_that_is_away_is_waited_for(kafka_bootstrap: str, tmp_path: Path) -> None:
-    """E4 and E5: readiness fails meanwhile, nobody has to act, and exactly the rows that came in are there afterwards."""
-    plain = Database.embedded(tmp_path / "chdb")
-    database = Switched(plain._connect, plain.where)
-    async with running(kafka_bootstrap, tmp_path, database, batch_records=100) as client:
-        await until(lambda: ready(client))
-        database.away_now = True
-        records = [inference((user(f"q{n}"),), scenario="away") for n in range(1000)]
-        await send(kafka_bootstrap, *records, *(report(record.event_id, scenario="away") for record in records[:50]))
-        failures = (await until(lambda: not_ready(client)))["failures"]
-        assert "connection refused" in failures["store"]
-        assert (await client.get("/scenarios/away/summary")).status_code == 503
-        await asyncio.sleep(2)
-        database.away_now = False
-        await until(summary(client, "away", records={"ok": 1000}, samples={"trainable": 50}))
-        await until(lambda: ready(client))
-    samples = await samples_of(kafka_bootstrap, "away")
-    assert len({sample.event_id for sample in samples}) == 50
 
 
 async def test_a_store_that_is_away_at_the_start_is_waited_for(kafka_bootstrap: str, tmp_path: Path) -> None:

@@ -166,6 +166,8 @@ def _tell(verdict: "Verdict", *, kept: bool) -> None:
         _tell_difference(difference)
     for table, count in verdict.older_than_the_log.items():
         out.print(f"{table}: {count} rows are older than what the log still has; they were not compared")
+    for table, count in verdict.past_their_time.items():
+        out.print(f"{table}: {count} rows are older than the running store keeps them; they were not compared")
     if dead := sum(verdict.dead_letters.values()):
         out.print(f"{dead} events could not be handled, as the first time; see `reef dlq list`")
     for table, columns in verdict.ignored.items() if verdict.compared else ():

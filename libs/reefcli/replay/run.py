@@ -21,6 +21,7 @@ from reefcommon.ids import digest
 from services.experience.app import SERVICE, SOURCES
 from services.experience.clickhouse import Database
 from services.experience.clickhouse.audit import IGNORED
+from services.experience.ports import Audit
 from services.experience.settings import Settings
 
 GIVE_UP_AFTER = 3  # looks at a row that stays different while both sides have handled the same log
@@ -64,6 +65,7 @@ class Verdict:
     dead_letters: dict[str, int] = field(default_factory=dict)
     different: dict[str, dict[str, int]] = field(default_factory=dict)
     older_than_the_log: dict[str, int] = field(default_factory=dict)
+    past_their_time: dict[str, int] = field(default_factory=dict)
     differences: list[dict[str, Any]] = field(default_factory=list)
     into: str = ""
     ignored: dict[str, dict[str, str]] = field(default_factory=lambda: {table: dict(why) for table, why in IGNORED.items()})
@@ -148,7 +150,8 @@ async def _compare(plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpo
             rounds = rounds + 1 if comparison.differing == before else 0
             before = comparison.differing
         verdict.rows = dict(comparison.rows)
-        await _tell_rows(plan, log, comparison, verdict)
+        kept_days = int((await http.get("/status")).json().get("kept_days", 0))
+        await _tell_rows(plan, log, comparison, verdict, kept_days)
     say("comparing release heads", 0, 0)
     await _compare_heads(plan, verdict)
 
@@ -169,12 +172,16 @@ async def _until_level(plan: Plan, log: LogReader) -> None:
         await asyncio.sleep(LOOK_AGAIN_S / 4)
 
 
-async def _tell_rows(plan: Plan, log: LogReader, comparison: Comparison, verdict: Verdict) -> None:
+async def _tell_rows(plan: Plan, log: LogReader, comparison: Comparison, verdict: Verdict, kept_days: int) -> None:
+    kept_from = time.time() - kept_days * 86_400 if kept_days else 0.0
     for table, rows in comparison.suspects.items():
         counts: dict[str, int] = {}
         for key, kind in rows.items():
-            if kind == "extra" and await _older(log, comparison, table, key):
+            if kind == "extra" and await _before(comparison.running, table, key, log.first_at_ms.get(AGED_BY.get(table, ""), 0) / 1000):
                 verdict.older_than_the_log[table] = verdict.older_than_the_log.get(table, 0) + 1
+                continue
+            if kind == "missing" and await _before(comparison.replayed, table, key, kept_from):
+                verdict.past_their_time[table] = verdict.past_their_time.get(table, 0) + 1
                 continue
             counts[kind] = counts.get(kind, 0) + 1
             if len(verdict.differences) < plan.shown:
@@ -184,13 +191,12 @@ async def _tell_rows(plan: Plan, log: LogReader, comparison: Comparison, verdict
             verdict.different[table] = counts
 
 
-async def _older(log: LogReader, comparison: Comparison, table: str, key: Row) -> bool:
-    """Whether the log has let go of what made this row: its topic is kept for a time only."""
-    first_ms = log.first_at_ms.get(AGED_BY.get(table, ""))
-    if first_ms is None:
+async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
+    """Whether this row is from before a time (Unix seconds): the log, or the store, keeps some things for a time only."""
+    if not limit:
         return False
-    row = await comparison.running.row(table, key) or {}
-    return row.get("at", "").strip("'") < time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(first_ms / 1000))
+    row = await side.row(table, key) or {}
+    return row.get("last_at" if table == "sessions" else "at", "~").strip("'") < time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(limit))
 
 
 async def _compare_heads(plan: Plan, verdict: Verdict) -> None:
