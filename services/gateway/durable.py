@@ -25,6 +25,7 @@ FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 2.0
 PORTION_RECORDS = 1000
 WATCH_EVERY_S = 0.1
+ADOPT_EVERY_S = 30.0
 HANDOVER_RECORDS = 200
 HANDOVER_BYTES = 1024 * 1024
 
@@ -87,11 +88,29 @@ class DurableLog:
             log.warning("broker_away", reason=reason, spool=self.spool.directory)
 
     async def watch(self) -> None:
-        """For ever: leave a broker whose addresses refuse connections without using up the time that an acknowledgement may take."""
+        """For ever: leave a broker whose addresses refuse connections without using up the time that an acknowledgement may take; and
+        relay what another gateway on this disk left when it died."""
+        looked_at = time.monotonic()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             if self.direct and (reason := await self.broker.gone()) is not None:
                 self._leave(reason)
+            if self.direct and time.monotonic() - looked_at > ADOPT_EVERY_S:
+                looked_at = time.monotonic()
+                await self.adopt()
+
+    async def adopt(self) -> None:
+        """Take over the spools of the dead, and relay them before anything that comes now."""
+        try:
+            waiting = await self.spool.adopt()
+        except OSError as error:
+            log.warning("spool_not_adopted", reason=str(error))
+            return
+        if waiting and self.direct:
+            self.direct = False  # the broker is not away: what is under way to it arrives
+            self._since = time.time()
+            self._back.clear()
+            self._away.set()
 
     async def run(self) -> None:
         """For ever: when the broker is away, wait for it, relay, switch back."""

@@ -53,13 +53,26 @@ def claim(root: Path) -> Slot:
         number += 1
     slot = Slot(root / str(number), lock)
     slot.segments, slot.damaged = recover(slot.path)
+    _adopt_all(root, slot)
+    return slot
+
+
+def left_behind(root: Path, own: Path) -> bool:
+    """Whether there is a slot with events that no living instance holds. Raises OSError."""
+    for other in root.iterdir():
+        if other != own and other.is_dir() and any(other.glob("*.seg")) and (held := _lock(other)) is not None:
+            os.close(held)
+            return True
+    return False
+
+
+def _adopt_all(root: Path, slot: Slot) -> None:
     for other in sorted(root.iterdir()):
         if other != slot.path and other.is_dir() and (held := _lock(other)) is not None:
             try:
                 _adopt(slot, other)
             finally:
                 os.close(held)
-    return slot
 
 
 def _lock(path: Path) -> int | None:
@@ -176,6 +189,16 @@ class Appender:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def adopt(self, root: Path, lock: int) -> tuple[list[Segment], int]:
+        """Take what dead instances left in other slots, behind our own. Returns it, and how many damaged places it has. Raises OSError."""
+        self.end()
+        slot = Slot(self._directory, lock, [Segment(self._number, path_of(self._directory, self._number))])
+        try:
+            _adopt_all(root, slot)
+        finally:
+            self._number = slot.segments[-1].number
+        return slot.segments[1:], slot.damaged
 
     def drop(self, found: Segment) -> None:
         """Close the segment if it is the newest, and remove it."""

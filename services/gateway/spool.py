@@ -76,6 +76,21 @@ class Spool:
             self.oldest_at = portion.records[0].at if portion and portion.records else time.time()
             log.info("spool_recovered", directory=str(slot.path), records=self.records, bytes=self.used_bytes)
 
+    async def adopt(self) -> int:
+        """Take over what instances that have died since our start left. Returns how many events of it wait. Raises OSError."""
+        slot, loop = self._slot, asyncio.get_running_loop()
+        if slot is None or not await asyncio.to_thread(segments.left_behind, self._root, slot.path):
+            return 0
+        # in the thread of the writes: what is written afterwards comes behind it
+        found, damaged = await loop.run_in_executor(self._thread, self._appender.adopt, self._root, slot.lock)
+        was_idle = self.idle
+        self._segments += found
+        metrics.SPOOL_DAMAGED.inc(damaged)
+        waiting = sum(segment.records for segment in found)
+        if waiting and was_idle:
+            self.oldest_at = time.time()  # until it is read
+        return waiting
+
     @property
     def directory(self) -> str:
         """Where it lies."""

@@ -186,6 +186,35 @@ async def test_two_instances_do_not_share_and_the_living_adopt_the_dead(tmp_path
         assert last.records == 0
 
 
+async def test_what_an_instance_leaves_is_adopted_by_one_that_runs_already(tmp_path: Path) -> None:
+    """Behind what it holds itself, before what comes later; a living instance's slot is not touched."""
+    async with opened(tmp_path) as heir, opened(tmp_path) as alive:
+        await alive.append(event(90))
+        await heir.append(event(1))
+        async with opened(tmp_path) as dying:
+            for n in (10, 11, 12):
+                await dying.append(event(n))
+            portion = await dying.read(1)
+            assert portion is not None
+            await dying.acknowledge(portion, 1)
+            assert await heir.adopt() == 0
+        adopting = asyncio.create_task(heir.adopt())
+        await asyncio.gather(*(heir.append(event(n)) for n in (2, 3)))
+        assert await adopting == 2
+        await heir.append(event(4))
+        assert await heir.adopt() == 0
+        assert heir.records == 6
+        order = [number_of(record) for record in await drained(heir)]
+        assert sorted(order) == [1, 2, 3, 4, 11, 12]
+        assert order[0] == 1
+        assert order[-1] == 4
+        assert order.index(11) + 1 == order.index(12)
+        assert heir.idle
+        assert alive.records == 1
+    async with opened(tmp_path) as later:
+        assert [number_of(record) for record in await drained(later)] == [90]
+
+
 async def test_the_budget_holds(tmp_path: Path) -> None:
     """New work is refused before the budget is used up; an append past it fails; room comes back as segments are relayed."""
     async with opened(tmp_path, budget_bytes=64 * 1024) as spool:
