@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tests.soak.run import Outcome, Plan, Tell, soak
+from tests.soak.series import series_of, verdicts
+from tests.soak.verdict import Verdict
 
 
 def arguments() -> argparse.Namespace:
@@ -23,17 +26,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--state-dir", type=Path, help="default: a temporary directory, removed at the end")
     parser.add_argument("--samples", type=Path, help="append every sample to this file, one JSON object a line")
+    parser.add_argument(
+        "--judge", type=Path, metavar="SAMPLES", help="run nothing: judge what a run has written, also one that still goes on"
+    )
     parser.add_argument("--out", type=Path, help="write the result here, as JSON")
     return parser.parse_args()
 
 
-def table(outcome: Outcome) -> Table:
+def table(found: Sequence[Verdict], title: str) -> Table:
     """Every series with its verdict."""
-    shown = Table(title=f"{outcome.seconds / 60:.1f} minutes, {outcome.samples} samples; medians of thirds after the warm-up")
+    shown = Table(title=f"{title}; medians of thirds after the warm-up")
     for name in ("series", "verdict", "first", "middle", "last", "peak", "an hour", "per 1,000 requests", "allowed"):
         shown.add_column(name, justify="left" if name in {"series", "verdict"} else "right")
     colours = {"GROWING": "red", "KEPT": "yellow", "CAPPED": "yellow", "BOUNDED": "green", "TOO SHORT": "dim"}
-    for v in outcome.verdicts:
+    for v in found:
         figures = (f"{x:.2f}" for x in (v.first, v.middle, v.last, v.peak, v.per_hour, v.per_1000, v.allowed_per_hour))
         shown.add_row(v.name, f"[{colours[v.word]}]{v.word}[/]", *figures)
     return shown
@@ -51,6 +57,10 @@ def main() -> int:
     """Run, show, and say by the exit code whether it has passed."""
     given = arguments()
     console = Console()
+    if given.judge:
+        found = verdicts(series_of(given.judge))
+        console.print(table(found, str(given.judge)))
+        return int(any(verdict.word == "GROWING" for verdict in found))
     with tempfile.TemporaryDirectory(prefix="reef-soak-") as scratch:
         state_dir = (given.state_dir or Path(scratch)).absolute()
         plan = Plan(given.minutes, given.rate, state_dir, given.seed, given.every, given.samples)
@@ -60,7 +70,7 @@ def main() -> int:
             outcome = asyncio.run(run(plan, lambda share, words: bar.update(task, completed=share, description=words)))
     if given.out:
         given.out.write_text(json.dumps(outcome.as_json(), indent=1))
-    console.print(table(outcome))
+    console.print(table(outcome.verdicts, f"{outcome.seconds / 60:.1f} minutes, {outcome.samples} samples"))
     console.print({name: value for name, value in outcome.as_json().items() if name != "verdicts"})
     for problem in outcome.problems:
         console.print(f"[red]{problem}[/]")

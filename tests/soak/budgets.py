@@ -11,6 +11,10 @@ BUDGETS: dict[str, Budget] = {
     "rss_mb": MEMORY,
     "rss_mb:gateway": Budget(8 * MB, 1.5 * MB, why="the last 50,000 to 100,000 receipts stay in memory, 300 B each, then no more"),
     "fds:experience": Budget(3.0, ceiling=200.0, why="chDB keeps three files of each of its threads open once that has worked on a query"),
+    "fds:tansu": Budget(
+        3.0, ceiling=96.0, why="two to seven connections of each service, and a pool to the store as large as its busiest moment"
+    ),
+    "fds:seaweedfs": Budget(3.0, ceiling=200.0, why="the other end of that pool, between its own parts, and eight small databases"),
     "fds": Budget(3.0, why="connections come and go"),
     "threads": Budget(2.0, why="worker threads are made when first needed, up to a fixed number"),
     "disk_mb": Budget(2 * MB, why="a policy bounds it"),

@@ -20,10 +20,10 @@ import psutil
 from reefcli.stack.embedded import Options, embedded_stack
 from reefcli.stack.state import StackState
 from reefcommon.config import load as load_config
-from tests.soak.budgets import budget_of
 from tests.soak.load import Load, Seen
 from tests.soak.sampler import Sampler, wait_ready
-from tests.soak.verdict import Point, Verdict, judge
+from tests.soak.series import verdicts
+from tests.soak.verdict import Point, Verdict
 
 ROOT = Path(__file__).parents[2]
 # Policies that would bound something after a day or a month, short enough to be seen at work within the warm-up.
@@ -244,12 +244,6 @@ async def _look(plan: Plan, serving: Serving, seen: Seen, series: dict[str, list
     if plan.samples_path is not None:
         with plan.samples_path.open("a") as file:
             file.write(json.dumps({"t_s": round(t_s, 1), "requests": requests, **{k: round(v, 3) for k, v in figures.items()}}) + "\n")
-
-
-def verdicts(series: dict[str, list[Point]]) -> list[Verdict]:
-    """Of everything that has a budget. Processor time and plain counts are there to be read alone."""
-    judged = {name: points for name, points in series.items() if not name.startswith(("cpu_s:", "count:"))}
-    return [judge(name, judged[name], budget_of(name)) for name in sorted(judged)]
 
 
 async def missing(url: str, prefix: str, seen: Seen) -> list[str]:

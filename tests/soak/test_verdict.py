@@ -1,11 +1,13 @@
 """The verdict finds growth that is there and none that is not. E7: bounded memory and session number over a long run."""
 
+import json
 import random
 
 import pytest
 
 from tests.soak.budgets import BUDGETS, budget_of
-from tests.soak.run import Outcome, Plan, verdicts
+from tests.soak.run import Outcome, Plan
+from tests.soak.series import series_of, verdicts
 from tests.soak.verdict import Budget, Point, judge
 
 HOUR = 240  # samples, one each 15 s
@@ -84,3 +86,9 @@ def test_growth_loss_and_an_unclean_end_are_problems(tmp_path):
     )
     assert len(bad.problems) == 5
     assert not bad.as_json()["passed"]
+
+
+def test_the_samples_of_a_run_that_goes_on_can_be_judged(tmp_path):
+    rows = [{"t_s": n * 15.0, "requests": n * 40, "rss_mb:a": 100 + n * 0.2, "rss_mb:b": 50.0, "cpu_s:a": n * 9.0} for n in range(HOUR)]
+    (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert {v.name: v.word for v in verdicts(series_of(tmp_path / "samples.jsonl"))} == {"rss_mb:a": "GROWING", "rss_mb:b": "BOUNDED"}
