@@ -49,7 +49,7 @@ select job_id from jobs where binding = :binding and state not in ({_STATES["unf
   and seq < (select max(seq) from jobs where binding = :binding)
   and seq not in (select seq from jobs where binding = :binding and state in ({_STATES["shown"]}) order by updated desc
     limit {MAX_REJECTED})
-  and not exists (select 1 from samples where samples.job_id = jobs.job_id and (newest_ms is null or newest_ms >= :before))
+  and not exists (select 1 from samples where samples.job_id = jobs.job_id and newest_ms >= :before)
 """  # noqa: S608 - constants
 
 
@@ -200,13 +200,13 @@ class SqliteLedger:
 
     def forget(self, binding: str, before_ms: int) -> dict[str, int]:
         """Remove ended jobs and refused samples all of whose records were made before `before_ms`. The newest job and the rejected ones
-        that a recipe is shown stay, and so does what has a record of unknown age. Returns how many of each are gone."""
+        that a recipe is shown stay, and so do the identities of samples with a record of unknown age. Returns how many of each are gone."""
         alone = "binding = :binding and state = 'refused' and job_id is null and newest_ms < :before"
         with self._transaction() as db:
             values = {"binding": binding, "before": before_ms}
             gone = [job for (job,) in db.execute(_ENDED, values)]
             values["jobs"] = json.dumps(gone)
-            old = f"job_id in (select value from json_each(:jobs)) or {alone}"  # noqa: S608 - constants
+            old = f"job_id in (select value from json_each(:jobs)) and newest_ms < :before or {alone}"  # noqa: S608 - constants
             newest = db.execute(f"select max(newest_ms) from samples where {old}", values).fetchone()[0]  # noqa: S608
             if newest is not None:
                 query = (

@@ -13,7 +13,7 @@ import orjson
 
 from reefcommon.errors import Transient
 from reefcommon.events import Release, SampleReady
-from reefcommon.ids import record_times_ms
+from reefcommon.ids import made_at_ms, record_times_ms
 from reefcommon.retention import TOO_OLD
 from services.trainer.domain import Job, Start, Verdict
 
@@ -43,9 +43,9 @@ select job_id from jobs where binding = :binding and job_id not in (select value
     not json_extract(body, '$.proposes') or json_extract(body, '$.verdict') = 'published'
     or json_extract(body, '$.verdict') = 'rejected' and dropped))
   and not exists (select 1 from samples where samples.job_id = jobs.job_id
-    and (newest_ms is null or newest_ms >= :before or state not in ('trained', 'refused') or state = 'refused' and not told))
+    and (newest_ms >= :before or state not in ('trained', 'refused') or state = 'refused' and not told))
 """
-"""Jobs whose end is known to everybody, none of whose samples is younger than `before` or of unknown age."""
+"""Jobs whose end is known to everybody, none of whose samples is younger than `before`, as far as that is known."""
 
 
 class SqliteLedger:
@@ -192,22 +192,24 @@ class SqliteLedger:
 
     def forget(self, binding: str, before_ms: int, kept: Collection[str]) -> dict[str, int]:
         """Remove settled samples and jobs all of whose records were made before `before_ms`. Jobs in `kept`, the last one, those without
-        a verdict and whatever has a record of unknown age stay. Samples with a record as old as the newest removed are refused from then
-        on, so that forgetting never makes anything train twice. Returns how many of each are gone."""
+        a verdict, and the identities of samples and records of unknown age stay. Samples with a record as old as the newest removed are
+        refused from then on, so that forgetting never makes anything train twice. Returns how many of each are gone."""
         with self._transaction() as db:
             values = {"binding": binding, "before": before_ms, "kept": orjson.dumps(list(kept)).decode()}
             jobs = orjson.dumps([job for (job,) in db.execute(_SETTLED, values)]).decode()
-            of_jobs = "job_id in (select value from json_each(:jobs))"
-            alone = "binding = :binding and job_id is null and state = 'refused' and told and newest_ms < :before"
             values |= {"jobs": jobs}
-            newest = db.execute(f"select max(newest_ms) from samples where {of_jobs} or {alone}", values).fetchone()[0]  # noqa: S608
-            if newest is not None:
+            of_jobs = "job_id in (select value from json_each(:jobs))"
+            old = f"newest_ms < :before and ({of_jobs} or binding = :binding and job_id is null and state = 'refused' and told)"
+            found = db.execute(f"select record_id from records where {of_jobs}", values).fetchall()  # noqa: S608 - constants
+            ages = {record: made for (record,) in found if (made := made_at_ms(record)) is not None and made < before_ms}
+            newest = db.execute(f"select max(newest_ms) from samples where {old}", values).fetchone()[0]  # noqa: S608
+            if (horizon := max([*ages.values(), *([newest] if newest is not None else [])], default=None)) is not None:
                 query = (
                     "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
                 )
-                db.execute(query, (binding, newest))
-            samples = db.execute(f"delete from samples where {of_jobs} or {alone}", values).rowcount  # noqa: S608
-            db.execute(f"delete from records where {of_jobs}", values)  # noqa: S608
+                db.execute(query, (binding, horizon))
+            samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
+            db.executemany("delete from records where binding = ? and record_id = ?", [(binding, record) for record in ages])
             return {"samples": samples, "jobs": db.execute(f"delete from jobs where {of_jobs}", values).rowcount}  # noqa: S608
 
     def rejected(self, binding: str) -> list[Job]:

@@ -120,6 +120,8 @@ async def test_a_receipt_that_a_client_chose_says_no_time_and_is_remembered(rig)
     for number in range(1, 5):
         await step(rig, number, 10 * number, publish=6 + number, load=f"run:{5 + number}")
     await retention(rig, T0 + timedelta(days=365)).round()
+    assert rows(rig, "jobs") == 3, "its job is gone, which tells most of what is kept"
+    assert {record for (record,) in rig.ledger._rows("select record_id from records")} >= {"my-own-0", "my-own-1"}
     await rig.handlers.on_sample(sample(0, record_ids=("my-own-0",), load_id="run:10"))
     await rig.handlers.on_sample(sample(55, record_ids=("my-own-1",), load_id="run:10"))
     await rig.settle()
