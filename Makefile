@@ -2,10 +2,12 @@
 BIN := .venv/bin
 CODE := libs services recipes
 CONFIG ?= recipes/sao/examples/sao/serve.yaml
+SEED ?= 1
+N ?= 50
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint types bench soak up down clean
+.PHONY: help setup demo serve test lint types bench soak chaos up down clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-8s %s\n", $$1, $$2 }'
@@ -35,6 +37,9 @@ bench: setup ## how fast Reef is here, beside what it is measured against (ARGS=
 
 soak: setup ## MINUTES=60 of light load on the whole stack: does anything grow? (RATE=3, ARGS="--out soak.json")
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60) --rate $(or $(RATE),3) $(ARGS)
+
+chaos: setup ## kills and outages under load, and what held (SEED=1 N=50 ARGS="--scenario broker-away-60")
+	$(BIN)/python -m tests.chaos --seed $(SEED) --faults $(N) $(ARGS)
 
 up: ## the production shape, in containers
 	./infra/secrets.sh && docker compose up --build --detach --wait

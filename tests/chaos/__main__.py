@@ -8,10 +8,11 @@ Exit status 0: every invariant held; 1: one is broken, and the command that repe
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.chaos import report
 from tests.chaos.campaign import Campaign, Settings
 from tests.chaos.checker import check
+from tests.chaos.facts import Facts
 from tests.chaos.plan import Fault, draw
 from tests.chaos.stack import StackDied
 
@@ -36,10 +38,13 @@ def main() -> int:
     began = time.monotonic()
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("faults", total=len(faults))
-        settings = Settings(home, arguments.seed, users=arguments.users, policy=arguments.policy)
+        settings = Settings(home, arguments.seed, users=arguments.users, policy=arguments.policy, within_s=arguments.within)
         campaign = Campaign(settings, lambda words: console.print(words, markup=False, highlight=False, soft_wrap=True))
         try:
-            facts = asyncio.run(campaign.run(faults, lambda number: bar.update(task, completed=number)))
+            facts = asyncio.run(_run(campaign, faults, lambda number: bar.update(task, completed=number)))
+        except asyncio.CancelledError:
+            console.print(f"stopped; everything is kept in {home}", markup=False, soft_wrap=True)
+            return 130
         except StackDied as error:
             console.print(f"the stack gave up: {error}\nAgain: {_command(arguments)}", markup=False, soft_wrap=True)
             return 2
@@ -54,12 +59,22 @@ def main() -> int:
     return 0 if found["held"] else 1
 
 
+async def _run(campaign: Campaign, faults: Sequence[Fault], progressed: Callable[[int], None]) -> Facts:
+    """A signal ends the run in order: nothing is left behind."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await campaign.run(faults, progressed)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Kills and outages under load on the embedded stack, and what held.")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--faults", type=int, default=20, help="kills and outages; pauses and the rest come beside them")
     parser.add_argument("--scenario", choices=sorted(SCENARIOS))
     parser.add_argument("--seconds", type=float, help="how long the scenario's part stays away")
+    parser.add_argument("--within", type=float, default=3600.0, help="no further fault after this many seconds under load")
     parser.add_argument("--users", type=int, default=5)
     parser.add_argument("--policy", default="always", help="how candidates are judged; always: every step becomes a release")
     parser.add_argument("--home", help="where everything is kept; default: a temporary directory, removed when all held")

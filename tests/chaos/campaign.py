@@ -56,6 +56,8 @@ class Settings:
     policy: str = "always"
     session_timeout_ms: int = 2_000
     hung_after_s: float = 5.0
+    within_s: float = 3600.0
+    """No further fault is made after this long under load."""
 
 
 @dataclass
@@ -94,17 +96,21 @@ class Campaign:
             jobs = collect.read_ledger(self._stack.state_dir)
             return replace(facts, records=records, stored_reports=reports, samples=samples, jobs=jobs)
         finally:
-            await asyncio.to_thread(self._stack.stop)
+            self._stack.stop(within_s=1.0)  # has ended already, unless something went wrong
             disk.unmount()
 
     async def _under_load(self, faults: Sequence[Fault], progressed: Callable[[int], None]) -> Facts:
         s = self.settings
         load = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=s.users, pause_s=s.pause_s)
         self._probe = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=0, pause_s=1.0)
+        await self._takes_keys()
         running = asyncio.create_task(load.run())
         try:
-            await self._recovered(("gateway",), time.time(), {})
+            until = time.monotonic() + s.within_s
             for fault in faults:
+                if time.monotonic() > until:
+                    self.tell(f"the time is over: {fault.number - 1} of {len(faults)} faults were made")
+                    break
                 await asyncio.sleep(fault.wait_s)
                 await self._do(fault)
                 progressed(fault.number)
@@ -222,14 +228,15 @@ class Campaign:
         return why
 
     async def _unready(self) -> dict[str, str]:
-        reasons = await asyncio.gather(*(self._look_at(name) for name in SERVICES))
-        found = {name: reason for name, reason in zip(SERVICES, reasons, strict=True) if reason}
+        names = (*SERVICES, "engine")
+        reasons = await asyncio.gather(*(self._look_at(name) for name in names))
+        found = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
         state = self._stack.state
         return found | {part: "not started" for part in state.planned if self._stack.find(part) is None}
 
     async def _look_at(self, name: str) -> str:
         try:
-            async with self._http.get(self._stack.url(name) + "/readyz") as response:
+            async with self._http.get(self._stack.url(name) + ("/health" if name == "engine" else "/readyz")) as response:
                 return "" if response.status == 200 else (await response.text())[:300]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return repr(error)[:200]
@@ -251,6 +258,21 @@ class Campaign:
                         return ""
             await asyncio.sleep(LOOK_S)
         return f"the report on {answer.receipt} makes no sample"
+
+    async def _takes_keys(self) -> None:
+        """A fresh stack says for some seconds that it cannot know whether a key was used before."""
+        deadline = time.monotonic() + RECOVER_WITHIN_S
+        why, count = await self._recovered((), time.time(), {}), 0
+        while not why and time.monotonic() < deadline:
+            count += 1
+            key = f"first-{count}"
+            answer = await Load(lambda: self._stack.url("gateway"), Book(), seed=0, users=0, pause_s=1.0).ask(
+                self._http, Turn(key, 0, [{"role": "user", "content": "hello"}], "", key, False, False, 1)
+            )
+            if answer.complete:
+                return
+            await asyncio.sleep(0.5)
+        raise StackDied(why or "no request with a key is answered")
 
     # ------------------------------------------------------------------ the end
 

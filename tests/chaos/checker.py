@@ -26,6 +26,9 @@ from tests.chaos.facts import Answer, Facts, Happened, Logged
 E = TypeVar("E", bound=Event)
 # A request may fail while one of these is being broken, or has not recovered; everything else must be borne.
 EXPLAINS_FAILURES = frozenset({"gateway", "engine", "valkey", "upstream", "disk"})
+# Whether a key that a client chose is new is asked of the store, which has to have read the log: where that cannot be said, the answer
+# to a request with a key is 503, by design.
+KEYS_NEED = EXPLAINS_FAILURES | {"experience", "tansu", "seaweedfs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +327,10 @@ def nothing_given_up(facts: Facts) -> Stated:
 
 def failures_explained(facts: Facts) -> Stated:
     """A request fails only while something that it needs is broken."""
-    windows = [(h.began_at, h.recovered_at or float("inf")) for h in facts.happened if EXPLAINS_FAILURES & {*h.parts, h.kind}]
+    windows = {
+        parts: [(h.began_at, h.recovered_at or float("inf")) for h in facts.happened if parts & {*h.parts, h.kind}]
+        for parts in (EXPLAINS_FAILURES, KEYS_NEED)
+    }
     broke = {event.event_id: at_of(event) for _, event in of_type(facts, InferenceRecorded) if event.outcome != "ok"}
     # A stream that broke off under a key is what is answered under that key from then on: its reason lies where it broke.
     calls = [
@@ -334,7 +340,10 @@ def failures_explained(facts: Facts) -> Stated:
     broken = [
         f"failed at {sent:.1f} for {ended - sent:.1f} s without a reason: {words[:200]}"
         for sent, ended, fine, words in calls
-        if not fine and not any(sent <= until and since <= ended for since, until in windows)
+        if not fine
+        and not any(
+            sent <= until and since <= ended for since, until in windows[KEYS_NEED if "keys_unavailable" in words else EXPLAINS_FAILURES]
+        )
     ]
     return Stated(
         "failures explained", "requests fail only while the gateway, the engine, Redis or the disk is broken", len(calls), tuple(broken)

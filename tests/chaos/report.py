@@ -30,6 +30,7 @@ def summary(facts: Facts, stated: Sequence[Stated], *, seed: int, command: str, 
         "outages": sum(len(h.parts) for h in facts.happened if h.kind in ("outage", "disk")),
         "parts": parts(facts.happened),
         "counts": counts(facts),
+        "failures": failures(facts),
         "invariants": [
             {
                 "name": s.name,
@@ -102,6 +103,21 @@ def counts(facts: Facts) -> dict[str, int]:
     }
 
 
+def failures(facts: Facts) -> dict[str, int]:
+    """What clients were told where they got no answer, by how often."""
+    calls = [("chat", a.status, a.error) for a in facts.answers if not a.complete and not a.left]
+    calls += [("report", r.status, r.error) for r in facts.reports if r.status != 202]
+    found = Counter(f"{what} {status or 'no answer'} {_code(error)}" for what, status, error in calls)
+    return dict(found.most_common())
+
+
+def _code(error: str) -> str:
+    try:
+        return str(orjson.loads(error)["error"]["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return error.partition("(")[0]
+
+
 def show(console: Console, found: dict[str, Any]) -> None:
     """Two tables."""
     by_part = Table(
@@ -114,6 +130,9 @@ def show(console: Console, found: dict[str, Any]) -> None:
     for row in found["invariants"]:
         table.add_row(row["says"], str(row["looked_at"]), "HELD" if row["held"] else f"BROKEN ({row['broken_count']})")
     console.print(table)
+    console.print(
+        "Requests that failed: " + (", ".join(f"{n} times {what}" for what, n in found["failures"].items()) or "none"), markup=False
+    )
     for row in found["invariants"]:
         for line in row["broken"][:SHOWN]:
             console.print(f"BROKEN {row['name']}: {line}", markup=False, soft_wrap=True)

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import orjson
 import psutil
 
 from reefcli.stack.process import STACK_VARIABLE
@@ -59,16 +58,17 @@ class ReefStack:
         if self._process is None or self._process.poll() is not None:
             raise StackDied(f"`reef serve` has ended:\n{self._log.read_text()[-3000:]}")
 
-    def stop(self) -> int:
-        """A clean stop. Returns the exit status."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-        try:
-            return self._process.wait(90)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait(10)
+    def stop(self, *, within_s: float = 90.0) -> int:
+        """A clean stop, or, after `within_s`, one without grace. Returns the exit status."""
+        if self._process is None:
+            return 0
+        for patience_s in (within_s, 5.0):  # the second signal kills every program
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(patience_s)
+        self._process.kill()
+        return self._process.wait(10)
 
     @property
     def state(self) -> StackState:
@@ -143,9 +143,3 @@ class SpoolDisk:
         """Give the disk back."""
         if self.mounted:
             subprocess.run(["umount", "-l", str(self.path)], check=False, capture_output=True)
-
-
-def read_json(path: Path) -> dict[str, object]:
-    """A JSON file."""
-    found: dict[str, object] = orjson.loads(path.read_bytes())
-    return found

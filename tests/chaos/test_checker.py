@@ -259,6 +259,10 @@ def test_a_failure_is_explained_by_the_fault_that_it_fell_into():
     assert all_held(check(facts))
     bent = failed(fault(sound(), "upstream", at=NOW - 10, recovered_at=NOW - 5, kind="upstream"), NOW - 8)
     assert all_held(check(bent))
+    unsure = Answer("d", 0, NOW - 8, NOW - 7, 503, key="k", error='{"error": {"code": "keys_unavailable"}}')
+    assert all_held(check(fault(replace(sound(), answers=(*sound().answers, unsure)), "experience", at=NOW - 10, recovered_at=NOW - 5))), (
+        "whether a key is new is asked of the store"
+    )
     full = failed(fault(sound(), "tansu", at=NOW - 10, recovered_at=NOW - 5, kind="disk"), NOW - 8)
     assert all_held(check(full))
 
