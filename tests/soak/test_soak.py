@@ -17,7 +17,7 @@ async def test_a_short_soak_samples_judges_drains_and_finds_every_receipt(tmp_pa
     config = tmp_path / "serve.yaml"
     config.write_text(CONFIG)
     plan = Plan(
-        minutes=0.12, rate=12.0, state_dir=tmp_path / "state", every_s=0.8, samples_path=tmp_path / "samples.jsonl", config=config, restart="store"
+        minutes=0.08, rate=12.0, state_dir=tmp_path / "state", every_s=0.6, samples_path=tmp_path / "samples.jsonl", config=config, restart="store"
     )  # fmt: skip
     told: list[float] = []
     outcome = await soak(plan, lambda share, _words: told.append(share))
