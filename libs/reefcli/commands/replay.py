@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -21,7 +22,7 @@ from reefcli.stack.state import running as running_stack
 from reefcommon.ids import digest
 
 if TYPE_CHECKING:
-    from reefcli.replay.run import Plan, Verdict
+    from reefcli.replay.run import Plan, Say, Verdict
 
 DIFFERENT = 3
 _SYSTEMS = "Where the running Reef is (default: the one that runs on --state-dir)"
@@ -49,7 +50,9 @@ def replay(
     With --into the new store stays, to take the place of one that was lost; nothing is compared then, and the log is read as far as the
     experience service had handled it, so that it goes on from there:
 
-      1. stop Reef (or the experience service), but not the broker;  2. reef replay --into DIRECTORY;  3. start it again.
+      1. stop Reef, or the experience service;  2. reef replay --into DIRECTORY;  3. start it again.
+
+    Where the broker is the embedded one and is stopped, it is started for as long as that takes.
 
     Examples:
 
@@ -59,10 +62,10 @@ def replay(
 
       reef replay --keep --state-dir /data/reef
 
-      reef replay --into /data/reef/chdb --bootstrap broker:9092 --state-dir /data/reef
-    """
-    from reefcli.replay.run import replay as carry_out
+      reef replay --into .reef/chdb
 
+      reef replay --into http://user:password@clickhouse:8123/reef --bootstrap broker:9092
+    """
     # Production's code logs as a service does; here a person reads, and what matters is in the verdict.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
@@ -79,7 +82,7 @@ def replay(
     )
     try:
         with _Bar(shown=not as_json) as bar:
-            verdict = asyncio.run(carry_out(plan, bar.say))
+            verdict = asyncio.run(_carry_out(plan, state_dir, bar.say))
     except KeyboardInterrupt:
         typer.echo("reef: stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
@@ -91,13 +94,27 @@ def replay(
         raise typer.Exit(DIFFERENT)
 
 
+async def _carry_out(plan: "Plan", state_dir: Path, say: "Say") -> "Verdict":
+    from reefcli.replay.run import replay as carry_out
+
+    if plan.bootstrap:
+        return await carry_out(plan, say)
+    from reefcli.stack.embedded import Options, embedded_stack
+    from reefcommon.config import load
+
+    say("starting the broker", 0, 0)
+    async with embedded_stack(load(state_dir / "serve.yaml"), state_dir, Options(only=frozenset({"kafka"}))) as stack:
+        return await carry_out(replace(plan, bootstrap=stack.kafka_bootstrap), say)
+
+
 def _plan(
     stack: StackState | None, state_dir: Path, into: str | None, named: dict[str, str | None], *, keep: bool, fresh: bool, shown: int
 ) -> "Plan":
     from reefcli.replay.run import Plan
 
     urls = {name: given or (stack.urls.get(name, "") if stack else "") for name, given in named.items()}
-    needed = ("kafka",) if into else ("kafka", "redis", "experience")
+    kept_here = stack is None and (state_dir / "serve.yaml").exists()  # the embedded broker's log, and what to start it with
+    needed = () if into and kept_here else ("kafka",) if into else ("kafka", "redis", "experience")
     options = {"kafka": "--bootstrap", "redis": "--redis", "experience": "--experience"}
     if missing := [options[name] for name in needed if not urls[name]]:
         raise CommandFailed(f"no stack runs on {state_dir}: start one (reef serve -c serve.yaml), or name {', '.join(missing)}")

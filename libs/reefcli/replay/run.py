@@ -26,7 +26,7 @@ from services.experience.settings import Settings
 
 GIVE_UP_AFTER = 3  # looks at a row that stays different while both sides have handled the same log
 SETTLE_S = 60.0
-LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S = 0.5
 # The topic whose age tells that the log cannot know a row any more, with the column that says when it came.
 AGED_BY: Mapping[str, str] = {"steps": "reef.training.v1", "refusals": "reef.training.v1"}
 
