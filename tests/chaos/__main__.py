@@ -39,7 +39,10 @@ def main() -> int:
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("faults", total=len(faults))
         settings = Settings(home, arguments.seed, users=arguments.users, policy=arguments.policy, within_s=arguments.within)
-        campaign = Campaign(settings, lambda words: console.print(words, markup=False, highlight=False, soft_wrap=True))
+        campaign = Campaign(
+            settings,
+            lambda words: console.print(f"{time.monotonic() - began:6.1f}  {words}", markup=False, highlight=False, soft_wrap=True),
+        )
         try:
             facts = asyncio.run(_run(campaign, faults, lambda number: bar.update(task, completed=number)))
         except asyncio.CancelledError:

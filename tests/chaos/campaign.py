@@ -81,6 +81,7 @@ class Campaign:
             environment={
                 "REEF_KAFKA_SESSION_TIMEOUT_MS": str(self.settings.session_timeout_ms),
                 "REEF_STACK_HUNG_AFTER_S": str(self.settings.hung_after_s),
+                "REEF_GATEWAY_KEY_LEASE_S": "6",  # so that keys of killed gateways are taken over while somebody still asks
                 **disk.environment,
             },
         )
@@ -104,6 +105,7 @@ class Campaign:
         load = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=s.users, pause_s=s.pause_s)
         self._probe = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=0, pause_s=1.0)
         await self._takes_keys()
+        self.tell("the load begins")
         running = asyncio.create_task(load.run())
         try:
             until = time.monotonic() + s.within_s
