@@ -36,8 +36,8 @@ class RunningBatch:
         """Tokens whose keys and values are held."""
         return sum(row.state.last_position for row in self.rows)
 
-    def join(self, work: Work, logits: Tensor, version: str) -> list[Post]:
-        """Sample the first token of every choice of a request whose prompt was read; logits [1, V]."""
+    def join(self, work: Work, logits: Tensor, version: str, source: int = 0) -> list[Post]:
+        """Sample the first token of every choice of a request whose prompt was read into scratch row `source`; logits [1, V]."""
         choices = [Running(work, self._state(work, index)) for index in range(work.params.n)]
         if work.params.max_tokens == 0:
             return [(work.sink, row.state.ended("length", version)) for row in choices]
@@ -47,7 +47,7 @@ class RunningBatch:
             delta = row.state.accept(token, version)
             posts.append((work.sink, delta))
             if delta.finish_reason is None:
-                self._runner.join(len(self.rows), len(work.prompt_ids))
+                self._runner.join(len(self.rows), len(work.prompt_ids), source)
                 self.rows.append(row)
         return posts
 

@@ -1,5 +1,6 @@
 """Keys and values in dense rows: the batch is always rows 0..B-1, so attention reads slices and never copies."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,15 +34,19 @@ class KVRows:
         """(rows, length) allocated now."""
         return self.keys[0].shape[0], self.keys[0].shape[2]
 
-    def window_decode(self, rows: Tensor, positions: Tensor, length: int) -> None:
-        """The next forward has one token per row; row b's goes to `positions[b]`. rows, positions: int64 [B]."""
-        self._reserve(rows.shape[0], length)
-        self._rows, self._at, self._batch, self._length = rows, positions, rows.shape[0], length
+    def window_decode(self, positions: Sequence[int]) -> None:
+        """The next forward has one token per row; row b's goes to `positions[b]`."""
+        self._batch, self._length = len(positions), max(positions) + 1
+        self._reserve(self._batch, self._length)
+        if min(positions) + 1 == self._length:  # a copy of a slice costs a tenth of a scatter, and there are two in every layer
+            self._rows, self._at = slice(0, self._batch), slice(positions[0], self._length)
+        else:
+            self._rows, self._at = torch.arange(self._batch), torch.tensor(positions)
 
-    def window_prefill(self, start: int, end: int) -> None:
-        """The next forward has tokens `start`..`end` of the sequence in row 0."""
-        self._reserve(1, end)
-        self._rows, self._at, self._batch, self._length = slice(0, 1), slice(start, end), 1, end
+    def window_prefill(self, start: int, end: int, count: int = 1) -> None:
+        """The next forward has tokens `start`..`end` of the sequences in rows 0..count-1."""
+        self._reserve(count, end)
+        self._rows, self._at, self._batch, self._length = slice(0, count), slice(start, end), count, end
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store key and value [B, kv_heads, q, head_dim]; give all keys and values of the window."""

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice, takewhile
 from typing import TypeVar
 
 import structlog
 
 from services.engine.batch import RunningBatch, version_of
-from services.engine.domain.batching import admissible, chunk_end
+from services.engine.domain.batching import admissible, chunk_end, together
 from services.engine.domain.errors import EngineStoppedError
 from services.engine.domain.outputs import Delta, Failed, PromptScores
 from services.engine.orders import Orders
-from services.engine.runner import ModelRunner
+from services.engine.runner import PROMPTS_AT_ONCE, ModelRunner
 from services.engine.sampler import score_prompt
 from services.engine.work import Post, Work
 
@@ -69,6 +70,7 @@ class GenerationLoop:
         self._waiting: deque[Work] = deque()
         self._reading: Work | None = None
         self._outbox: list[Post] = []
+        self._apart = 0  # rounds in which prompts are read one by one, after they could not be read together
         self._pause: PauseMode | None = None
         self._drained: list[Future[None]] = []
         self._stopping = False
@@ -134,8 +136,6 @@ class GenerationLoop:
         """Step again."""
         return self.call(self._do_resume)
 
-    # ---- the loop's own thread ----
-
     def _run(self) -> None:
         crash: Exception | None = None
         try:
@@ -169,9 +169,31 @@ class GenerationLoop:
 
     def _read_prompts(self) -> None:
         """Read prompts, at most one chunk's worth of tokens per tick, so that decoding rows never wait longer."""
-        budget = self._prefill_chunk
+        budget = self._prefill_chunk - self._read_together(self._prefill_chunk)
         while budget > 0 and (self._reading is not None or self._admit()):
             budget -= self._read_chunk(budget)
+
+    def _read_together(self, budget: int) -> int:
+        """Whole prompts from the front of the queue in one forward, where there are several short ones. Gives the tokens that it cost."""
+        if self._reading is not None or self._pause is not None or len(self._waiting) < 2 or self._apart:
+            self._apart = max(self._apart - 1, 0)
+            return 0
+        fit = admissible([work.params.n for work in islice(self._waiting, PROMPTS_AT_ONCE)], self._max_rows - len(self._batch.rows))
+        plain = list(takewhile(lambda work: work.params.prompt_logprobs is None, islice(self._waiting, fit)))
+        works = plain[: together((len(work.prompt_ids) for work in plain), budget, PROMPTS_AT_ONCE)]
+        if len(works) < 2:
+            return 0
+        try:
+            logits = self._runner.prefill_whole([work.prompt_ids for work in works], [work.adapter for work in works])
+        except RuntimeError as error:  # one of them: each is read alone, and fails alone
+            log.warning("prefill_together_failed", requests=len(works), error=str(error))
+            self._apart = len(works)
+            return 0
+        for source, work in enumerate(works):
+            self._waiting.popleft()
+            self.counters.prompt_tokens += len(work.prompt_ids)
+            self._post(self._batch.join(work, logits[source : source + 1], version_of(work, self.version), source))
+        return len(works) * max(len(work.prompt_ids) for work in works)
 
     def _admit(self) -> bool:
         if self._pause is not None or not self._waiting:

@@ -15,6 +15,7 @@ import orjson
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 _PREFIX = "base_model.model."
 _KEY = re.compile(r"^(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
@@ -51,20 +52,27 @@ class AdapterGroup:
 
 
 class LoraLayers:
-    """Hooks on every linear layer of a model; idle until `use` names the adapters of the next forward."""
+    """Hooks on the linear layers of a model, there only while adapters are in use: each costs its layer some microseconds a call."""
 
     def __init__(self, model: nn.Module) -> None:
         self._groups: tuple[AdapterGroup, ...] = ()
-        self.shapes: dict[str, tuple[int, int]] = {}
+        self._layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        self._hooks: list[RemovableHandle] = []
+        self.shapes = {name: (layer.out_features, layer.in_features) for name, layer in self._layers.items()}
         """(out, in) of every module that an adapter may target."""
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Linear):
-                self.shapes[name] = (module.out_features, module.in_features)
-                module.register_forward_hook(self._hook(name))
 
     def use(self, groups: tuple[AdapterGroup, ...]) -> None:
         """The adapters of the forwards that follow."""
         self._groups = groups
+        if groups and not self._hooks:
+            self._hooks = [layer.register_forward_hook(self._hook(name)) for name, layer in self._layers.items()]
+
+    def rest(self) -> None:
+        """No request is left that could ask for one."""
+        self._groups = ()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _hook(self, name: str) -> Any:
         def add_deltas(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from services.engine.kv import KVRows
 from services.engine.lora import Adapter, AdapterGroup, LoraLayers
 
+PROMPTS_AT_ONCE = 8
+
 
 class ModelRunner:
     """Owns the weights, the key/value rows and the adapters' hooks. Used by the loop's thread alone."""
@@ -26,8 +28,8 @@ class ModelRunner:
         self.vocab_size = int(config.vocab_size)
         self.lora = LoraLayers(model)
         self.batch = KVRows(rows=rows, **sizes)
-        self.scratch = KVRows(rows=1, **sizes)
-        """Where a prompt is read before its choices join the batch."""
+        self.scratch = KVRows(rows=PROMPTS_AT_ONCE, **sizes)
+        """Where prompts are read before their choices join the batch."""
         self._columns = torch.arange(length)
         self._groups: tuple[AdapterGroup, ...] = ()
         self._grouped_for: list[Adapter | None] = []
@@ -37,25 +39,42 @@ class ModelRunner:
         """Read prompt tokens `start`.. into the scratch row. Logits [T or 1, V] (the last token's, or all)."""
         end = start + len(ids)
         positions = self._columns[start:end]
-        mask = self._columns[:end] <= positions.unsqueeze(1)
+        mask = _additive(self._columns[:end] > positions.unsqueeze(1))
         self.scratch.window_prefill(start, end)
         self.lora.use((AdapterGroup(adapter, None),) if adapter else ())
         return self._forward([list(ids)], positions.unsqueeze(0), mask[None, None], self.scratch, 0 if all_logits else 1)[0]
+
+    @torch.inference_mode()
+    def prefill_whole(self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None]) -> Tensor:
+        """Read at most PROMPTS_AT_ONCE prompts into the scratch rows, in order. Logits [B, V] of each one's last token.
+
+        They are padded on the right, where a causal mask keeps the padding out of every token that counts.
+        """
+        length = max(map(len, prompts))
+        positions = self._columns[:length]
+        mask = _additive(positions > positions.unsqueeze(1))
+        self.scratch.window_prefill(0, length, len(prompts))
+        self.lora.use(_grouped(list(adapters)))
+        lasts = sorted({len(prompt) - 1 for prompt in prompts})
+        padded = [[*prompt, *[0] * (length - len(prompt))] for prompt in prompts]
+        at = positions.unsqueeze(0).expand(len(prompts), -1)
+        logits = self._forward(padded, at, mask[None, None], self.scratch, torch.tensor(lasts))
+        return logits[torch.arange(len(prompts)), torch.tensor([lasts.index(len(prompt) - 1) for prompt in prompts])]
 
     @torch.inference_mode()
     def decode(self, ids: Sequence[int], positions: Sequence[int], adapters: Sequence[Adapter | None]) -> Tensor:
         """One token for each of rows 0..B-1, at its position. Logits [B, V]."""
         length = max(positions) + 1
         at = torch.tensor(positions)
-        mask = self._columns[:length] <= at.unsqueeze(1)
-        self.batch.window_decode(self._columns[: len(ids)], at, length)
+        mask = _additive(self._columns[:length] > at.unsqueeze(1))
+        self.batch.window_decode(positions)
         self.lora.use(self._group(adapters))
         return self._forward([[i] for i in ids], at.unsqueeze(1), mask[:, None, None], self.batch, 1)[:, 0]
 
     @torch.inference_mode()
-    def join(self, row: int, length: int) -> None:
-        """Copy the scratch row's first `length` tokens into a row of the batch."""
-        self.batch.copy_row(self.scratch, 0, row, length)
+    def join(self, row: int, length: int, source: int = 0) -> None:
+        """Copy the first `length` tokens of a scratch row into a row of the batch."""
+        self.batch.copy_row(self.scratch, source, row, length)
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
@@ -65,10 +84,10 @@ class ModelRunner:
     def idle(self) -> None:
         """No row is in use: let go of adapters and of grown memory."""
         self._grouped_for, self._groups = [], ()
-        self.lora.use(())
+        self.lora.rest()
         self.batch.shrink()
 
-    def _forward(self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int) -> Tensor:
+    def _forward(self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int | Tensor) -> Tensor:
         # The cache goes by position: its keyword changed its name between transformers 5.19 and 5.24.
         output = self.model(torch.tensor(ids), mask, positions, kv, use_cache=True, logits_to_keep=keep)
         logits: Tensor = output.logits
@@ -79,6 +98,11 @@ class ModelRunner:
         if wanted != self._grouped_for:
             self._grouped_for, self._groups = wanted, _grouped(wanted)
         return self._groups
+
+
+def _additive(hidden: Tensor) -> Tensor:
+    """A mask as attention adds it. Given as booleans, each layer would convert it anew."""
+    return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
 def _grouped(adapters: list[Adapter | None]) -> tuple[AdapterGroup, ...]:

@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.engine.conftest import wait_until
+
 pytestmark = pytest.mark.engine
 
 
@@ -110,3 +112,60 @@ def test_draws_follow_the_distribution():
     expected = torch.softmax(logits[0], 0)
     assert shares[3] == 0
     assert (shares - expected).abs().max() < 5 * (0.25 / 20_000) ** 0.5
+
+
+def test_a_draw_in_two_levels_is_that_of_one_running_sum():
+    """Against the plain inversion, on distributions with many zeros, at 0, just below 1 and in between."""
+    import torch
+
+    from services.engine.sampler import _inverted
+
+    generator = torch.Generator().manual_seed(2)
+    probabilities = torch.rand(64, 1000, generator=generator)
+    probabilities[torch.rand(64, 1000, generator=generator) < 0.7] = 0.0
+    probabilities[:32, :300] = 0.0
+    probabilities[16:48, 700:] = 0.0
+    uniform = torch.rand(64, 1, generator=generator, dtype=torch.float64)
+    uniform[::4], uniform[1::4] = 0.0, 1 - 2**-53
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    plain = torch.searchsorted(cumulative, uniform * (1 - 1e-12) * cumulative[:, -1:], right=True).squeeze(1)
+    drawn = _inverted(probabilities, uniform)
+    assert (drawn == plain).sum() >= 63, "rounding may move one by a token"
+    assert (probabilities.gather(1, drawn.unsqueeze(1)) > 0).all()
+
+
+def test_prompts_that_wait_are_read_together(own_node, reference):
+    """Of several lengths: each answer is what it is alone."""
+    node = own_node()
+    wanted = [{"seed": i, "max_tokens": 6, "ignore_eos": True, "messages": [{"role": "user", "content": "y" * (5 * i)}]} for i in range(7)]
+    alone = [node.chat(**fields) for fields in wanted]
+    runner = node.engine.loop._runner
+    forwards, whole = [], runner.prefill_whole
+    runner.prefill_whole = lambda prompts, adapters: forwards.append(len(prompts)) or whole(prompts, adapters)
+    with node.client() as client, ThreadPoolExecutor(7) as pool:
+        client.post("/pause?mode=keep")
+        held = [pool.submit(node.chat, **fields) for fields in wanted]
+        wait_until(lambda: node.engine.loop.waiting == 7)
+        client.post("/resume")
+        together = [one.result() for one in held]
+    assert max(forwards) > 1
+    for one, other in zip(alone, together, strict=True):
+        a, b = one["choices"][0], other["choices"][0]
+        assert a["token_ids"] == b["token_ids"]
+        assert logprobs(b) == pytest.approx(recomputed(reference, other["prompt_token_ids"], b["token_ids"]), abs=1e-4)
+
+
+def test_a_prompt_that_breaks_the_model_breaks_none_of_those_read_with_it(own_node, monkeypatch):
+    node = own_node()
+    loop = node.engine.loop
+
+    def broken(*_):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(loop._runner, "prefill_whole", broken)
+    with node.client() as client, ThreadPoolExecutor(3) as pool:
+        client.post("/pause?mode=keep")
+        held = [pool.submit(node.chat, max_tokens=4, ignore_eos=True) for _ in range(3)]
+        wait_until(lambda: loop.waiting == 3)
+        client.post("/resume")
+        assert [len(one.result()["choices"][0]["token_ids"]) for one in held] == [4, 4, 4]
