@@ -33,6 +33,7 @@ def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
         description="An OpenAI endpoint that learns from its traffic.",
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # it would send clients to whatever host they named
     )
     app.router.routes.extend(control_routes(desk))
     app.router.routes.extend(_open_routes(desk, health, app))
