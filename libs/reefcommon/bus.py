@@ -12,7 +12,6 @@ A handler is a plain coroutine function; the guard below is the only place that 
 """
 
 import asyncio
-import base64
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -31,9 +30,9 @@ from pydantic import ValidationError
 
 from reefcommon import topics
 from reefcommon.ceiling import Ceiling, ceiling_of, put_up
+from reefcommon.dead import dead_letter
 from reefcommon.errors import Conflict, Poison, Unavailable
-from reefcommon.events import DeadLettered, Event, utc_now
-from reefcommon.ids import digest
+from reefcommon.events import Event
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic, key_of
 
@@ -44,6 +43,8 @@ FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
 GRACEFUL_STOP_S = 10.0  # a handler that waits for an outside system is cancelled then; its event comes again
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000  # a handler may wait for an outside system as long as that is away
+
+NEVER = (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError)
 
 EVENTS = Counter("reef_events_total", "events taken from a topic, by what became of them", ["service", "topic", "outcome"])
 RETRIES = Counter("reef_event_retries_total", "handler calls that failed and were tried again", ["service", "topic"])
@@ -130,32 +131,24 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                 except Unavailable as error:
                     WAITING.labels(service, topic).set(1)
                     log.warning("outside_system_unavailable", topic=topic, attempt=attempt, reason=str(error))
-                except Exception as error:
+                except Exception:
                     log.exception("event_failed", topic=topic, attempt=attempt)
-                    if attempt >= MAX_ATTEMPTS and await self._given_up(records, error, attempt):
-                        return None
                 RETRIES.labels(service, topic).inc()
                 await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
         finally:
             WAITING.labels(service, topic).set(0)
 
-    async def _given_up(self, records: tuple[ConsumerRecord, ...], error: Exception, attempt: int) -> bool:
-        """Bury what failed too often. False where it has to wait instead."""
-        try:
-            await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
-        except Unavailable as waits:
-            WAITING.labels(self.guard.service, records[0].topic).set(1)
-            log.warning("outside_system_unavailable", topic=records[0].topic, attempt=attempt, reason=str(waits))
-            return False
-        return True
-
     async def _once(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], records: tuple[ConsumerRecord, ...], attempt: int
     ) -> Any:
-        """One call of the handler. What can never work is dead; where that is too much, or the broker is away, it waits."""
+        """One call of the handler. What can never work, or failed too often, is dead. Raises Unavailable where it has to wait instead."""
         try:
             result = await call_next(msg)
-        except (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (Conflict, Unavailable):
+            raise
+        except Exception as error:
+            if attempt < MAX_ATTEMPTS and not isinstance(error, NEVER):
+                raise
             await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
             return None
         EVENTS.labels(self.guard.service, records[0].topic, "done").inc(len(records))
@@ -169,31 +162,6 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                 await self.guard.bury(record, reason, attempts)
         except KafkaError as error:
             raise Unavailable(f"the broker did not acknowledge a dead letter of {records[0].topic}: {error!r}") from error
-
-
-def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
-    """The dead letter of one record, with its bytes as they were."""
-    scenario = "unknown"
-    try:
-        body = json.loads(record.value or b"{}")
-        scenario = str(body.get("scenario", scenario)) if isinstance(body, dict) else scenario
-    except ValueError:
-        pass
-    return DeadLettered(
-        event_id="dead-" + digest(group, record.topic, record.partition, record.offset),
-        at=utc_now(),
-        scenario=scenario,
-        group=group,
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        key=record.key.decode(errors="replace") if record.key else None,
-        key_base64=base64.b64encode(record.key).decode() if record.key else None,
-        headers=tuple((name, base64.b64encode(value).decode()) for name, value in record.headers) or None,
-        value=base64.b64encode(record.value or b"").decode(),
-        reason=reason,
-        attempts=attempts,
-    )
 
 
 class Bus(KafkaBroker):

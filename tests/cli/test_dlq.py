@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from reefcli import dead_letters
 from reefcli.main import cli
 from reefcommon import topics
-from reefcommon.bus import dead_letter, ensure_topics
+from reefcommon.bus import ensure_topics
+from reefcommon.dead import dead_letter
 from reefcommon.events import DeadLettered
 from tests.replay.reading import everything
 

@@ -1,0 +1,34 @@
+"""What becomes of an event that can never be handled: its dead letter."""
+
+import base64
+import json
+
+from aiokafka import ConsumerRecord
+
+from reefcommon.events import DeadLettered, utc_now
+from reefcommon.ids import digest
+
+
+def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
+    """The dead letter of one record, with its bytes as they were."""
+    scenario = "unknown"
+    try:
+        body = json.loads(record.value or b"{}")
+        scenario = str(body.get("scenario", scenario)) if isinstance(body, dict) else scenario
+    except ValueError:
+        pass
+    return DeadLettered(
+        event_id="dead-" + digest(group, record.topic, record.partition, record.offset),
+        at=utc_now(),
+        scenario=scenario,
+        group=group,
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=record.key.decode(errors="replace") if record.key else None,
+        key_base64=base64.b64encode(record.key).decode() if record.key else None,
+        headers=tuple((name, base64.b64encode(value).decode()) for name, value in record.headers) or None,
+        value=base64.b64encode(record.value or b"").decode(),
+        reason=reason,
+        attempts=attempts,
+    )
