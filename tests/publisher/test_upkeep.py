@@ -1,0 +1,37 @@
+"""Nodes that come up again: given the heads at once, whatever else is away, and told of when it can be."""
+
+import pytest
+
+from reefcommon.events import ServingSynced
+from tests.publisher.conftest import World
+
+pytestmark = pytest.mark.redis
+
+
+async def test_a_restarted_node_gets_the_head_before_the_publisher_has_started(world: World) -> None:
+    """The log is not read yet and the broker does not answer: the heads in Redis are enough."""
+    release = await world.publish(await world.started(), "first")
+    for node in world.nodes:
+        node.adapters.clear()
+    told = len(world.events.of(ServingSynced))
+    world.events.down = True
+    fresh = world.process()
+    await fresh.round()
+    assert all(release.adapter in node.adapters for node in world.nodes)
+    assert fresh.apart == {}
+    assert fresh.synced
+    world.events.down = False
+    await fresh.start()
+    await fresh.round()
+    assert len(world.events.of(ServingSynced)) == told + len(world.nodes)
+    await fresh.round()
+    assert len(world.events.of(ServingSynced)) == told + len(world.nodes), "once"
+
+
+async def test_without_heads_the_nodes_wait_for_the_log(world: World) -> None:
+    fresh = world.process()
+    await fresh.round()
+    assert not fresh.synced
+    await fresh.start()
+    await fresh.round()
+    assert fresh.synced
