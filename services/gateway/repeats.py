@@ -170,6 +170,14 @@ class Repeats:
         if found is None:
             return None
         entry = entry_of(found, x)
+        if found.get("outcome") == "aborted" and entry.digest == x.digest:
+            await self._give_up(key)
+            raise ApiError(
+                409,
+                f"The exchange {key!r} was cut off when its gateway stopped, and is recorded so; use another receipt.",
+                code="exchange_aborted",
+                param="x-reef-agent-record-id",
+            )
         if entry.answer is None:
             await self._give_up(key)
         else:

@@ -127,6 +127,17 @@ async def test_a_failure_that_was_recorded_is_repeated_as_it_was(bench: Bench) -
     assert bench.engine.requests == []
 
 
+async def test_an_exchange_that_was_cut_off_by_a_stop_is_told_as_that(bench: Bench) -> None:
+    """Its record is there, aborted: a second one under the same receipt would contradict it."""
+    await bench.chat(headers=KEY)
+    (record,) = bench.log.records
+    forget(bench)
+    bench.reads.rows["/keys/order-1"] = {**stored(bench, record), "outcome": "aborted", "response": None, "status": 499}
+    told = await bench.chat(headers=KEY)
+    assert (told.status_code, told.json()["error"]["code"]) == (409, "exchange_aborted")
+    assert (len(bench.engine.requests), bench.ledger.entries) == (1, {})
+
+
 async def test_work_that_goes_on_while_redis_is_emptied_keeps_its_key() -> None:
     """The renewal takes the key again, so that another gateway does not do the work a second time."""
     async with bench_of(key_lease_s=0.3) as bench:
