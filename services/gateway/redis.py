@@ -3,7 +3,9 @@
 import time
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import RedisError
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - the client's own, which is none of the built-in kind
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.ledger import Entry
@@ -16,7 +18,9 @@ class RedisLedger:
 
     def __init__(self, url: str, *, ttl_s: int) -> None:
         # Blocking: a report may name a thousand receipts at once, and waits for a connection where all are taken.
-        pool = BlockingConnectionPool.from_url(url, max_connections=64, timeout=5, socket_timeout=5, socket_connect_timeout=2)
+        # A pool made by hand retries nothing: connections that a restart of the store has cut would each fail one request.
+        again = Retry(ExponentialWithJitterBackoff(base=0.01, cap=0.1), 2, supported_errors=(ConnectionError,))
+        pool = BlockingConnectionPool.from_url(url, max_connections=64, timeout=5, socket_timeout=5, socket_connect_timeout=2, retry=again)
         self._redis = Redis.from_pool(pool)
         self._ttl_s = ttl_s
 

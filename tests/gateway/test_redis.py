@@ -1,0 +1,23 @@
+"""The ledger on a real store whose connections break."""
+
+import asyncio
+
+import pytest
+import redis.asyncio
+
+from services.gateway.domain.ledger import Entry
+from services.gateway.redis import RedisLedger
+
+pytestmark = pytest.mark.redis
+
+
+async def test_connections_that_a_restart_has_cut_fail_no_request(redis_url: str) -> None:
+    """Each one that lies in the pool is opened anew by whoever takes it."""
+    ledger = RedisLedger(redis_url, ttl_s=60)
+    entry = Entry(digest="d", kind="inference", scenario="s", shard="0000")
+    await asyncio.gather(*(ledger.claim(f"cut-{n}", entry, lease_s=5) for n in range(8)))
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    found = await asyncio.gather(*(ledger.find(f"cut-{n}") for n in range(8)))
+    assert found == [entry] * 8
+    await ledger.stop()
