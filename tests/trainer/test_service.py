@@ -118,3 +118,41 @@ async def test_samples_become_a_candidate_across_a_kill(tmp_path, kafka_bootstra
         assert {(event.sample_id, event.reason, event.lag) for event in refused} == {(f"smp-{i}", "stale", 1) for i in (2, 3, 4)}
     finally:
         assert await stop(process, signal.SIGTERM) == 0
+
+
+async def status(port: int) -> dict:
+    try:
+        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/status") as response:
+            (facts,) = (await response.json())["bindings"].values()
+            return facts
+    except aiohttp.ClientError:
+        return {}
+
+
+async def test_a_source_that_ends_before_the_last_publish(tmp_path, kafka_bootstrap, redis_url):
+    """T7: no further sample and no verdict will come. Told to end in the middle of a step that hangs, and while it waits for a verdict, the
+    trainer ends with 0 within its deadline; nothing is lost, and the last candidate is made by the next one."""
+    scenario = f"t-{uuid.uuid4().hex[:8]}"
+    (tmp_path / "serve.yaml").write_text(CONFIG.format(scenario=scenario))
+    await ensure_topics(kafka_bootstrap)
+    head = release(5).model_copy(update={"scenario": scenario})
+    published = ReleasePublished(event_id="r5", at=AT, scenario=scenario, release=head)
+    last = [sample(20, scenario=scenario), sample(21, scenario=scenario, score=-3), sample(22, scenario=scenario)]
+    port = free_port()
+    process = await start(tmp_path, kafka_bootstrap, redis_url, port)
+    try:
+        await send(kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in last))
+        async with asyncio.timeout(90):
+            while not ((await status(port)).get("state") == "training" and (tmp_path / "smp-21").exists()):
+                await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            assert await stop(process, signal.SIGTERM) == 0
+        process = await start(tmp_path, kafka_bootstrap, redis_url, port)
+        (candidate,) = await read(kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
+        assert candidate.lineage.sample_ids == ("smp-20", "smp-21")
+        async with asyncio.timeout(60):
+            while (await status(port)).get("state") != "waiting for the verdict on its candidate":
+                await asyncio.sleep(0.1)
+    finally:
+        async with asyncio.timeout(20):
+            assert await stop(process, signal.SIGTERM) == 0
