@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from reefcommon.events import ReleasePublished, StepCompleted
-from tests.chaos.checker import Stated, acknowledged, all_held, of_type, steps
+from tests.chaos.checker import all_held
 from tests.chaos.facts import Facts, Happened
 from tests.chaos.plan import PARTS
+from tests.chaos.reading import Stated, acknowledged, of_type, steps
 
 SHOWN = 5
 
