@@ -87,6 +87,8 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     if first["type"] == "json_invalid":
         reason = first["ctx"]["error"] if "ctx" in first else "it cannot be read"
         return answer(invalid(None, f"The request body is not valid JSON: {reason} (near character {first['loc'][-1]})."))
+    if first["loc"] == ("body",):
+        return answer(invalid(None, "The request body must be a JSON object, sent with `content-type: application/json`."))
     path = ".".join(str(part)[:80] for part in first["loc"][1:])
     return answer(invalid(path or None, f"{path or 'The request body'}: {first['msg']}"))
 

@@ -44,21 +44,25 @@ _SCHEMES = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 _MESSAGE = {"type": "object", "properties": {"role": {"type": "string"}, "content": {}}, "required": ["role"], "additionalProperties": True}
+_FLAG = {"type": ["boolean", "integer", "string", "null"], "description": "true or false; engines also take 1, `true` and the like"}
 _BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "type": "object",
         "properties": {
             "model": {"type": "string"},
             "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
-            "stream": {"type": "boolean"},
+            "stream": _FLAG,
         },
         "required": ["messages"],
         "additionalProperties": True,
     },
     "/v1/completions": {
         "type": "object",
-        "properties": {"model": {"type": "string"}, "prompt": {"type": ["string", "array"]}, "stream": {"type": "boolean"}},
-        "required": ["prompt"],
+        "properties": {"model": {"type": "string"}, "prompt": {"type": ["string", "array"]}, "stream": _FLAG},
+        "anyOf": [
+            {"required": ["prompt"]},
+            {"required": ["prompt_embeds"], "properties": {"prompt_embeds": {"type": ["string", "array"]}}},
+        ],
         "additionalProperties": True,
     },
     "/v1/embeddings": {

@@ -70,9 +70,11 @@ class Desk:
         self.scenarios.exists(scenario, before_heads=True)
 
     async def relay(self, path: str, **query: object) -> Response:
-        """The experience service's answer as it is."""
+        """The experience service's answer as it is; its refusal in the shape of every error here. Raises ApiError."""
         given = {name: str(value) for name, value in query.items() if value is not None}
         status, body = await self.reads.get(path, given)
+        if status >= 300:
+            raise _refusal(status, body)
         return Response(body, status_code=status, media_type="application/json")
 
 
@@ -166,7 +168,7 @@ def _records(desk: Desk) -> APIRouter:
             raise invalid("record_id", "This is not a receipt.")
         answer = await desk.relay(f"/records/{record_id}")
         known = known_from(answer.status_code, bytes(answer.body))
-        if answer.status_code == 200 and grant.scenarios is not None and (known is None or not grant.sees(known[0])):
+        if grant.scenarios is not None and (known is None or not grant.sees(known[0])):
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
 
@@ -215,6 +217,18 @@ def _operations(desk: Desk) -> APIRouter:
         return _json(await desk.status.own(grant))
 
     return routes
+
+
+def _refusal(status: int, body: bytes) -> ApiError:
+    """The experience service's own words, where it has any."""
+    try:
+        error = orjson.loads(body)["error"]
+        message, code = str(error["message"]), str(error["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        message, code = "The experience service could not answer; /reef/status may say why.", "reads_failed"
+    if status in {400, 404}:
+        return ApiError(status, message, code=code)
+    return ApiError(503, message, code=code, retry_after_s=2)
 
 
 def _trace(request: Request) -> str:

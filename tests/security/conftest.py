@@ -75,7 +75,12 @@ class Edge:
 
 @contextlib.asynccontextmanager
 async def edge_of(
-    *tokens: Token, scenarios: tuple[str, ...] = ("default", "mine"), engines: Any = None, buckets: Any = None, **settings: Any
+    *tokens: Token,
+    scenarios: tuple[str, ...] = ("default", "mine"),
+    engines: Any = None,
+    buckets: Any = None,
+    commands: Any = None,
+    **settings: Any,
 ) -> AsyncIterator[Edge]:
     """A gateway with these tokens and settings, on ports in memory."""
 
@@ -91,7 +96,7 @@ async def edge_of(
         SystemSettings(
             **dict.fromkeys(("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"), "http://127.0.0.1:9")
         ),
-        Ports(log, MemoryBodies(), engines, heads, MemoryLedger(), reads, MemoryCommands(), buckets),
+        Ports(log, MemoryBodies(), engines, heads, MemoryLedger(), reads, commands or MemoryCommands(), buckets),
         access=Access(tokens, made.limit),
         config=CONFIG,
         lifespan=lambda _: lifespan,

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any, Literal
 
 import orjson
@@ -105,8 +104,8 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
         raise invalid("model", "'model' must be a string.")
     if api == "chat.completions":
         _check_messages(body.get("messages"))
-    elif api == "completions" and not isinstance(body.get("prompt", ""), (str, list, NoneType)):
-        raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
+    elif api == "completions":
+        _check_prompt(body)
     check_depth(raw, body)
     return body
 
@@ -130,6 +129,14 @@ def _check_messages(messages: object) -> None:
             raise invalid(f"messages[{index}]", f"'messages[{index}]' must be an object with a role.")
         if not isinstance(message.get("role"), str):
             raise invalid(f"messages[{index}].role", f"'messages[{index}].role' must be a string.")
+
+
+def _check_prompt(body: dict[str, Any]) -> None:
+    prompt = body.get("prompt")
+    if prompt is None:
+        prompt = body.get("prompt_embeds")
+    if not isinstance(prompt, (str, list)):
+        raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
 
 
 def _depth(body: object) -> int:
