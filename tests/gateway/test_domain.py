@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reefcommon.errors import Unavailable
 from services.gateway.domain.answer import take
 from services.gateway.domain.assembly import Assembly
 from services.gateway.domain.balance import FAILURES_TO_OPEN, OPEN_S, Node, choose
@@ -13,6 +14,7 @@ from services.gateway.domain.ledger import Entry
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sse import Frames, data_of
+from services.gateway.rotation import RotationFollower
 
 from .fakes import release
 
@@ -166,3 +168,36 @@ def test_ledger_entries_come_back(answer: bytes, kept: bool) -> None:
     """Any answer survives the store."""
     entry = Entry("d", "inference", "s", "abcd", "done", 200, ((b"a", b"\xff"),), answer if kept else None)
     assert Entry.decode(entry.encode()) == entry
+
+
+def test_a_node_that_is_set_apart_comes_last() -> None:
+    """It gets nothing while another node can take it, and everything where none can: a poor node is better than none."""
+    good, poor = Node("http://a"), Node("http://b", apart=True)
+    assert all(choose([good, poor], model="m", affinity=str(n), now=0.0) is good for n in range(20))
+    good.apart = True
+    assert {id(choose([good, poor], model="m", affinity=str(n), now=0.0)) for n in range(40)} == {id(good), id(poor)}
+    assert choose([poor], model="m", affinity="x", now=0.0) is poor
+
+
+async def test_the_publishers_rotation_is_followed() -> None:
+    """Under the names of the settings; what was read last holds while it cannot be read."""
+
+    class Source:
+        def __init__(self) -> None:
+            self.rows: dict[str, str] | None = {"http://user:pw@b": "it did not load rel-1"}
+
+        async def apart(self) -> dict[str, str]:
+            if self.rows is None:
+                raise Unavailable("away, as asked")
+            return self.rows
+
+    source, nodes = Source(), [Node("http://a"), Node("http://b")]
+    follower = RotationFollower(source, ["http://a", "http://user:pw@b"], nodes)
+    await follower.look()
+    assert [node.apart for node in nodes] == [False, True]
+    source.rows = None
+    await follower.look()
+    assert [node.apart for node in nodes] == [False, True]
+    source.rows = {}
+    await follower.look()
+    assert [node.apart for node in nodes] == [False, False]

@@ -19,6 +19,8 @@ class Node:
     open_until: float = 0.0
     models: frozenset[str] | None = None
     lacking: set[str] = field(default_factory=set)
+    apart: bool = False
+    """The publisher has taken it out of rotation."""
 
     def available(self, now: float) -> bool:
         """Whether the circuit lets a request through. After a pause one request tries."""
@@ -44,10 +46,12 @@ class Node:
 
 
 def choose(nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()) -> Node | None:
-    """The node to ask; None where no node is left. A node that is not known to have the model comes after those that are."""
+    """The node to ask; None where no node is left. A node that is set apart, or not known to have the model, comes
+    after those that are not."""
     open_nodes = [node for node in nodes if node.url not in tried and node.available(now)]
     if len(open_nodes) <= 1:
         return open_nodes[0] if open_nodes else None
+    open_nodes = [node for node in open_nodes if not node.apart] or open_nodes
     knowing = [node for node in open_nodes if node.serves(model)]
     able = knowing or open_nodes
     least = min(able, key=lambda node: node.in_flight)
