@@ -20,7 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.chaos import report
 from tests.chaos.campaign import Campaign, Settings
-from tests.chaos.checker import check
+from tests.chaos.checker import INVARIANTS, check
+from tests.chaos.conduct import no_request_failed
 from tests.chaos.facts import Facts
 from tests.chaos.plan import Fault, draw
 from tests.chaos.stack import StackDied
@@ -38,7 +39,9 @@ def main() -> int:
     began = time.monotonic()
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("faults", total=len(faults))
-        settings = Settings(home, arguments.seed, users=arguments.users, policy=arguments.policy, within_s=arguments.within)
+        settings = Settings(
+            home, arguments.seed, users=arguments.users, policy=arguments.policy, keys=arguments.keys, within_s=arguments.within
+        )
         campaign = Campaign(
             settings,
             lambda words: console.print(f"{time.monotonic() - began:6.1f}  {words}", markup=False, highlight=False, soft_wrap=True),
@@ -51,7 +54,7 @@ def main() -> int:
         except StackDied as error:
             console.print(f"the stack gave up: {error}\nAgain: {_command(arguments)}", markup=False, soft_wrap=True)
             return 2
-    stated = check(facts)
+    stated = check(facts, (*INVARIANTS, no_request_failed) if arguments.scenario else INVARIANTS)
     found = report.summary(
         facts, stated, seed=arguments.seed, command=_command(arguments), started_in_s=campaign.started_in_s, took_s=time.monotonic() - began
     )
@@ -79,6 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="how long the scenario's part stays away")
     parser.add_argument("--within", type=float, default=3600.0, help="no further fault after this many seconds under load")
     parser.add_argument("--users", type=int, default=5)
+    parser.add_argument("--keys", type=float, default=0.2, help="share of the requests that bring a key of their own")
     parser.add_argument("--policy", default="always", help="how candidates are judged; always: every step becomes a release")
     parser.add_argument("--home", help="where everything is kept; default: a temporary directory, removed when all held")
     parser.add_argument("--json", help="where the report goes; default: report.json there")
@@ -95,7 +99,7 @@ def _faults(arguments: argparse.Namespace) -> Sequence[Fault]:
 def _command(arguments: argparse.Namespace) -> str:
     what = f"--scenario {arguments.scenario}" if arguments.scenario else f"--faults {arguments.faults}"
     more = f" --seconds {arguments.seconds:g}" if arguments.seconds else ""
-    return f"python -m tests.chaos --seed {arguments.seed} {what}{more} --users {arguments.users} --policy {arguments.policy}"
+    return f"python -m tests.chaos --seed {arguments.seed} {what}{more} --users {arguments.users} --keys {arguments.keys:g} --policy {arguments.policy}"
 
 
 if __name__ == "__main__":

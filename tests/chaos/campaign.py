@@ -54,6 +54,8 @@ class Settings:
     users: int = 5
     pause_s: float = 0.25
     policy: str = "always"
+    keys: float = 0.2
+    """Share of the requests that bring a key of their own."""
     session_timeout_ms: int = 2_000
     hung_after_s: float = 5.0
     within_s: float = 3600.0
@@ -102,7 +104,7 @@ class Campaign:
 
     async def _under_load(self, faults: Sequence[Fault], progressed: Callable[[int], None]) -> Facts:
         s = self.settings
-        load = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=s.users, pause_s=s.pause_s)
+        load = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=s.users, pause_s=s.pause_s, keys=s.keys)
         self._probe = Load(lambda: self._stack.url("gateway"), self.book, seed=s.seed, users=0, pause_s=1.0)
         await self._takes_keys()
         self.tell("the load begins")

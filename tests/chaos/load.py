@@ -55,12 +55,13 @@ class Turn:
 class Load:
     """`users` clients. `gateway` says where the gateway is now."""
 
-    def __init__(self, gateway: Callable[[], str], book: Book, *, seed: int, users: int, pause_s: float) -> None:
+    def __init__(self, gateway: Callable[[], str], book: Book, *, seed: int, users: int, pause_s: float, keys: float = 0.2) -> None:
         self._gateway = gateway
         self._book = book
         self._seed = seed
         self._users = users
         self._pause_s = pause_s
+        self._keys = keys
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
@@ -103,7 +104,7 @@ class Load:
         self, http: aiohttp.ClientSession, rng: random.Random, name: str, number: int, messages: list[dict[str, str]], session: str
     ) -> Answer | None:
         """Asked until answered; None where the client left, or gave up."""
-        key = f"key-{name}-{number}" if rng.random() < 0.2 else ""
+        key = f"key-{name}-{number}" if rng.random() < self._keys else ""
         stream = rng.random() < 0.4
         turn = Turn(
             name, number, messages, session, key, stream, leave=stream and not key and rng.random() < 0.08, seed=rng.randrange(2**31)
@@ -151,7 +152,7 @@ class Load:
 
     async def _report(self, http: aiohttp.ClientSession, rng: random.Random, receipts: tuple[str, ...], score: float) -> None:
         """Reported until acknowledged; a report with a key may be sent twice."""
-        key = f"report-{receipts[0]}" if rng.random() < 0.3 else ""
+        key = f"report-{receipts[0]}" if rng.random() < 1.5 * self._keys else ""
         again = bool(key) and rng.random() < 0.3
         for _ in range(TRIES):
             if (await self.report(http, receipts, score, key)).status == 202:

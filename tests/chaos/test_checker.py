@@ -9,6 +9,7 @@ import pytest
 from reefcommon import events, topics
 from tests.chaos.checker import INVARIANTS, all_held, check
 from tests.chaos.collect import digest
+from tests.chaos.conduct import no_request_failed
 from tests.chaos.facts import Answer, Facts, Happened, Heads, LedgerJob, Logged, Reported, StoredRecord, StoredReport, StoredSample
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -265,6 +266,12 @@ def test_a_failure_is_explained_by_the_fault_that_it_fell_into():
     )
     full = failed(fault(sound(), "tansu", at=NOW - 10, recovered_at=NOW - 5, kind="disk"), NOW - 8)
     assert all_held(check(full))
+
+
+def test_where_no_request_may_fail_an_explained_failure_is_one_too():
+    facts = failed(fault(sound(), "engine", at=NOW - 10, recovered_at=NOW - 5), NOW - 8)
+    assert no_request_failed(sound()).held
+    assert no_request_failed(facts).broken == ("failed: chat 502 upstream_failed",)
 
 
 def test_a_client_that_left_holds_nothing_and_has_not_failed():
