@@ -18,6 +18,18 @@ from reefcli.main import cli
 from reefcli.stack.state import ProcessRecord, StackState, write_state
 
 COMMANDS = ("serve", "status", "releases", "rollback", "promote", "records", "recipes", "topics", "doctor")
+REJECTED = [
+    {
+        "event_id": "e-1",
+        "at": "2026-01-01T00:00:00Z",
+        "scenario": "default",
+        "outcome": "rejected",
+        "reason": "the head scored higher",
+        "candidate_id": "cand-1",
+        "command_id": None,
+        "evaluation": {"candidate_score": 0.25, "head_score": 0.5},
+    }
+]
 
 
 def release(name: str, *, current: bool = False, parent: str | None = None, **other: Any) -> dict[str, Any]:
@@ -61,6 +73,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
     fake.answers = {
         "/reef/scenarios": (200, {"data": [{"scenario": "default", "head": CHAIN[0]}]}),
         "/reef/scenarios/default/releases": (200, {"data": CHAIN}),
+        "/reef/scenarios/default/rejections": (200, {"data": REJECTED}),
         "/reef/scenarios/default/rollback": (200, release("rel-3", current=True, parent="rel-2", operation="rollback")),
         "/reef/scenarios/default/promote": (200, release("rel-4", current=True, parent="rel-2")),
         "/reef/scenarios/default/records": (
@@ -116,6 +129,13 @@ def reef(*words: str, code: int = 0) -> str:
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return result.stdout if code == 0 else result.output
+
+
+def test_what_was_rejected_and_why(gateway: FakeGateway) -> None:
+    lines = [line.split("\t") for line in reef("releases", "default", "--rejected").splitlines()]
+    assert lines[0][:2] == ["candidate or command", "outcome"]
+    assert (lines[1][0], lines[1][1], lines[1][3], lines[1][4]) == ("cand-1", "rejected", "0.250 (head 0.500)", "the head scored higher")
+    assert json.loads(reef("releases", "--rejected", "--json")) == REJECTED
 
 
 def test_releases_in_a_pipe_are_plain_columns_and_as_json_the_gateways_own_rows(gateway: FakeGateway) -> None:

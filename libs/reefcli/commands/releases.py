@@ -9,6 +9,7 @@ from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import ago, print_asked, print_json, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "score", "parent")
+_REJECTED = ("candidate or command", "outcome", "when", "score", "reason")
 
 
 def releases(
@@ -16,6 +17,7 @@ def releases(
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
+    rejected: Annotated[bool, typer.Option("--rejected", help="What came to nothing instead, and why.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Which versions there were, which one serves, and why.
@@ -26,9 +28,20 @@ def releases(
 
       reef releases default
 
+      reef releases default --rejected
+
       reef releases default --json | jq '.[0].metrics'
     """
     gateway = find(url, state_dir)
+    if rejected:
+        name = scenario or "default"
+        rows = gateway.get(f"/reef/scenarios/{name}/rejections", limit=limit)["data"]
+        if as_json:
+            print_json(rows)
+        else:
+            print_table(_REJECTED, [rejected_row(row) for row in rows], empty=f"nothing was rejected in scenario {name!r}")
+            print_asked(gateway.url)
+        return
     if scenario is None:
         rows = gateway.get("/reef/scenarios")["data"]
         if as_json:
@@ -49,6 +62,12 @@ def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """One release as cells of a table."""
     mark = "serving" if row["current"] else "pending" if row["pending"] else ""
     return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), _score(row), row["parent_id"] or ""
+
+
+def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:
+    """One rejection as cells of a table."""
+    what = row["candidate_id"] or row["command_id"] or row["event_id"]
+    return what, row["outcome"], ago(row["at"]), _score(row), row["reason"]
 
 
 def _score(row: dict[str, Any]) -> str:
