@@ -14,7 +14,7 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Kind, Lineage, Release, SampleReady, utc_now
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ids import digest
-from reefcommon.serving import Answer
+from reefcommon.serving import Answer, NodeWeights
 from reefcommon.settings import SystemSettings
 from services.evaluator.app import build
 from services.evaluator.handlers import Handlers
@@ -44,6 +44,15 @@ class EpisodeNode:
     async def models(self) -> dict[str, str | None]:
         self._up()
         return {"reef": "/base", **self.adapters}
+
+    async def is_paused(self) -> bool:
+        self._up()
+        return False
+
+    async def weights(self, *, tensors: bool = False, timeout_s: float = 10.0) -> NodeWeights:
+        self._up()
+        assert not tensors
+        return NodeWeights("base")
 
     async def load_adapter(self, name: str, path: str) -> None:
         self._up()

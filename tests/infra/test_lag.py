@@ -1,6 +1,6 @@
 """The lag gauge: what Prometheus sees is what `/status` says, and nothing stays behind from partitions that went elsewhere."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass
 
 import pytest
 from aiokafka import TopicPartition
@@ -31,6 +31,16 @@ class Consumer:
         return self.at
 
 
+@dataclass
+class Subscriber:
+    consumer: Consumer
+
+
+class Broker:
+    def __init__(self, consumer: Consumer) -> None:
+        self.subscribers = [Subscriber(consumer)]
+
+
 @pytest.fixture
 def consumer():
     return Consumer("reef.samples.v1", end=10, committed=4)
@@ -38,8 +48,7 @@ def consumer():
 
 @pytest.fixture
 def client(consumer):
-    broker = SimpleNamespace(subscribers=[SimpleNamespace(consumer=consumer)])
-    return TestClient(Starlette(routes=ops_routes(Health("trainer", broker=broker))))
+    return TestClient(Starlette(routes=ops_routes(Health("trainer", broker=Broker(consumer)))))
 
 
 SERIES = 'reef_consumer_lag_events{service="trainer",topic="reef.samples.v1"}'
