@@ -23,7 +23,7 @@ from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.durable import DurableLog
 from services.gateway.edge import Edge
-from services.gateway.engines import AiohttpEngines
+from services.gateway.engines import HttpEngines
 from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
 from services.gateway.handlers import BodyStore, CommandBus, Engines, Handlers, Ledger, Reads, RecordLog
@@ -137,7 +137,7 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
     spool = Spool(system.state_dir / SERVICE / "spool", budget_bytes=settings.spool_budget_bytes)
     return Adapters(
         log=DurableLog(broker, spool, ready_bytes=settings.spool_ready_bytes, ready_age_s=settings.spool_ready_age_s),
-        engines=AiohttpEngines(
+        engines=HttpEngines(
             system.engines,
             api_key=system.engine_api_key,
             connect_timeout_s=settings.connect_timeout_s,

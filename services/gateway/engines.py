@@ -1,16 +1,14 @@
-"""The serving nodes over HTTP: one aiohttp session, kept-alive connections, and a look at each node every few seconds."""
+"""The serving nodes over HTTP: kept-alive connections for the exchanges, and a look at each node every few seconds."""
 
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterable
-from io import BytesIO
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import orjson
 import structlog
-from multidict import CIMultiDict
 from yarl import URL
 
 from services.gateway import metrics
@@ -18,6 +16,8 @@ from services.gateway.domain.balance import Node, choose
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.handlers import EngineAnswer, UpstreamFailed, answer_too_large, invalid_answer
+from services.gateway.pool import CannotConnectError, Pool
+from services.gateway.wire import Connection, Headers
 
 log = structlog.get_logger()
 
@@ -27,72 +27,70 @@ _DROPPED = frozenset(
         b"te", b"trailer", b"transfer-encoding", b"upgrade",
     }
 )  # fmt: skip
-_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models")
-_NAME = re.compile(rb"^[!#$%&'*+.^_`|~0-9a-z-]+$")  # RFC 9110, section 5.6.2, in lower case
-_VALUE = re.compile(rb"^[\t\x20-\x7e\x80-\xff]*$")
-KEEP_ALIVE_S = 4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")  # RFC 9110, section 5.6.2, in lower case
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 DRAIN_S = 0.5
-LARGE_BODY_BYTES = 1024 * 1024
 
 
-class AiohttpAnswer:
-    """EngineAnswer on an aiohttp response."""
+class HttpAnswer:
+    """EngineAnswer on a connection to a node."""
 
-    __slots__ = ("_limit_bytes", "_node", "_response", "_secret", "event_stream", "headers", "status")
+    __slots__ = ("_connection", "_limit_bytes", "_node", "_pool", "_secret", "event_stream", "headers", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse, node: Node, *, limit_bytes: int, secret: bytes) -> None:
-        self._response = response
+    def __init__(self, connection: Connection, pool: Pool, node: Node, *, limit_bytes: int, secret: bytes) -> None:
+        self._connection = connection
+        self._pool = pool
         self._node = node
         self._limit_bytes = limit_bytes
         self._secret = secret
-        self.status = response.status
-        self.headers = relayed(response.raw_headers)
-        self.event_stream = response.content_type == "text/event-stream"
+        self.status = connection.status
+        self.headers = relayed(connection.headers)
+        self.event_stream = value_of(connection.headers, b"content-type").partition(b";")[0].strip() == b"text/event-stream"
 
     async def read(self) -> bytes:
         """The whole body; an error's without Reef's own key, which some nodes repeat."""
         parts, size = [], 0
         try:
-            async for part in self._response.content.iter_any():
+            while part := await self._connection.some():
                 parts.append(part)
                 size += len(part)
                 if size > self._limit_bytes:
                     raise answer_too_large()
-            whole = parts[0] if len(parts) == 1 else b"".join(parts)
-            return whole.replace(self._secret, b"***") if self._secret and self.status >= 400 else whole
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except OSError as error:
             raise self._broken(error) from error
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        return whole.replace(self._secret, b"***") if self._secret and self.status >= 400 else whole
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes."""
         try:
-            async for chunk in self._response.content.iter_any():
+            while chunk := await self._connection.some():
                 yield chunk
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except OSError as error:
             raise self._broken(error) from error
 
     async def close(self, *, finished: bool) -> None:
         """Give the connection back once the body's end has come, else cut it."""
         self._node.in_flight -= 1
-        response = self._response
-        if finished and not response.content.at_eof():
+        connection = self._connection
+        if finished and not connection.ended:
             try:
                 async with asyncio.timeout(DRAIN_S):
-                    async for _ in response.content.iter_any():
+                    while await connection.some():
                         pass
-            except (aiohttp.ClientError, TimeoutError, OSError):
+            except OSError:
                 finished = False
         if finished:
-            response.release()
+            self._pool.give_back(connection)
         else:
-            response.close()
+            connection.cut()
 
-    def _broken(self, error: Exception) -> UpstreamFailed:
+    def _broken(self, error: OSError) -> UpstreamFailed:
         self._node.failed(time.monotonic())
         return failed(self._node, error, "The serving node broke off its answer")
 
 
-class AiohttpEngines:
+class HttpEngines:
     """Engines over HTTP."""
 
     def __init__(
@@ -106,26 +104,30 @@ class AiohttpEngines:
     ) -> None:
         self.nodes = [Node(without_credentials(url)) for url in urls]
         targets = [node.url for node in self.nodes] if api_key else urls  # a key and credentials in the URL do not go together
-        self._urls = {(node.url, path): URL(url + path) for node, url in zip(self.nodes, targets, strict=True) for path in _PATHS}
         self._max_answer_bytes = max_answer_bytes
         self._secret = api_key.encode()
-        self._headers = CIMultiDict({"content-type": "application/json", "accept-encoding": "identity"})
+        self._headers = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity", "user-agent": "reef-gateway"}
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=read_timeout_s)
+        self._lists = {node.url: URL(url + "/v1/models") for node, url in zip(self.nodes, targets, strict=True)}
+        fixed = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        self._pools = {
+            node.url: Pool(url, fixed, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s)
+            for node, url in zip(self.nodes, targets, strict=True)
+        }
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Open the session. Needs the running loop."""
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-        self._session = aiohttp.ClientSession(
-            connector=connector, timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=False
-        )
+        """Open the session that looks at the nodes. Needs the running loop."""
+        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
 
     async def stop(self) -> None:
         """Close every connection."""
+        for pool in self._pools.values():
+            pool.close()
         if self._session is not None:
             await self._session.close()
+        await asyncio.sleep(0)  # a transport closes in the loop's next round
 
     async def open(self, exchange: Exchange) -> EngineAnswer:
         """Ask one node; another one only where it could not be connected to, or does not have the release's adapter."""
@@ -158,22 +160,17 @@ class AiohttpEngines:
             raise not_served(exchange)
         raise last or UpstreamFailed("Every serving node is set apart after failures; try again in a moment.", status=503, code="no_engine")
 
-    async def _ask(self, node: Node, x: Exchange) -> AiohttpAnswer:
-        assert self._session is not None
-        headers = self._headers
-        if x.traceparent:
-            headers = CIMultiDict(headers)
-            headers["traceparent"] = x.traceparent
+    async def _ask(self, node: Node, x: Exchange) -> HttpAnswer:
+        pool = self._pools[node.url]
+        more = ((b"traceparent", x.traceparent.encode()),) if x.traceparent else ()
         node.in_flight += 1
         try:
-            # a large body goes out in pieces: in one it would hold up everything else
-            data = BytesIO(x.upstream) if len(x.upstream) > LARGE_BODY_BYTES else x.upstream
-            response = await self._session.post(self._urls[node.url, x.path], data=data, headers=headers, allow_redirects=False)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            connection = await pool.post(x.path, x.upstream, more)
+        except CannotConnectError as error:
             node.in_flight -= 1
             node.failed(time.monotonic())
-            raise _CannotConnect(failed(node, error, "The serving node cannot be reached")) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _CannotConnect(failed(node, error.__cause__ or error, "The serving node cannot be reached")) from error
+        except OSError as error:
             node.in_flight -= 1
             node.failed(time.monotonic())
             raise failed(node, error, "The serving node did not answer") from error
@@ -181,12 +178,12 @@ class AiohttpEngines:
             node.in_flight -= 1
             raise
         node.succeeded()
-        words = useless(response)
+        words = useless(connection)
         if words is not None:
-            response.close()
+            connection.cut()
             node.in_flight -= 1
             raise invalid_answer(words)
-        return AiohttpAnswer(response, node, limit_bytes=self._max_answer_bytes, secret=self._secret)
+        return HttpAnswer(connection, pool, node, limit_bytes=self._max_answer_bytes, secret=self._secret)
 
     async def look(self) -> None:
         """Ask every node what it serves."""
@@ -196,7 +193,7 @@ class AiohttpEngines:
         assert self._session is not None
         try:
             async with self._session.get(
-                self._urls[node.url, "/v1/models"],
+                self._lists[node.url],
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=5, sock_connect=2),
                 allow_redirects=False,
@@ -239,24 +236,29 @@ class AiohttpEngines:
         return f"no serving node answers /v1/models: {', '.join(node.url for node in self.nodes) or 'REEF_ENGINE_URLS is empty'}"
 
 
-def relayed(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """A node's headers for the client: none of the connection's, none in Reef's name, none that would break the head of the answer."""
-    lower = [(name.lower(), value) for name, value in headers]
+def relayed(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """A node's headers, their names in lower case, for the client: none of the connection's, none in Reef's name, none that would break
+    the head of the answer."""
     return [
         (name, value)
-        for name, value in lower
-        if name not in _DROPPED and not name.startswith(b"x-reef-") and _NAME.match(name) and _VALUE.match(value)
+        for name, value in headers
+        if name not in _DROPPED and not name.startswith(b"x-reef-") and _NAME.fullmatch(name) and _VALUE.fullmatch(value)
     ]
 
 
-def useless(response: aiohttp.ClientResponse) -> str | None:
+def value_of(headers: Headers, name: bytes) -> bytes:
+    """The first value of a header, in lower case; empty where it is not there."""
+    return next((value.lower() for found, value in headers if found == name), b"")
+
+
+def useless(answer: Connection) -> str | None:
     """Why nothing of an answer can be relayed, as far as its head says."""
-    if response.status in {401, 403}:
-        return f"refused Reef's own credentials ({response.status}); the operator sets REEF_ENGINE_API_KEY"
-    if response.headers.get("content-encoding", "identity").lower() not in {"identity", ""}:
+    if answer.status in {401, 403}:
+        return f"refused Reef's own credentials ({answer.status}); the operator sets REEF_ENGINE_API_KEY"
+    if value_of(answer.headers, b"content-encoding") not in {b"identity", b""}:
         return "sent an encoded answer that nobody asked for"
-    if not 200 <= response.status < 300 and not 400 <= response.status < 600:
-        return f"answered with status {response.status}"
+    if not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
+        return f"answered with status {answer.status}"
     return None
 
 
@@ -271,7 +273,7 @@ class _CannotConnect(Exception):
         self.failure = failure
 
 
-def failed(node: Node, error: Exception, words: str) -> UpstreamFailed:
+def failed(node: Node, error: BaseException, words: str) -> UpstreamFailed:
     """What the client is told of a node that broke: 504 for a timeout, else 502."""
     timed_out = isinstance(error, TimeoutError)
     metrics.ENGINE_ERRORS.labels(node.url, "timeout" if timed_out else type(error).__name__).inc()

@@ -166,7 +166,7 @@ class Inference:
 
     def _take(self, frame: bytes, assembly: Assembly, held: list[bytes]) -> bool:
         """Put what the client gets of a frame into `held`. True at the terminator."""
-        data = sse.data_of(frame)
+        data = frame[6:] if frame.startswith(b"data: {") and b"\n" not in frame else sse.data_of(frame)
         if data == b"[DONE]":
             return True
         if not data:
@@ -181,7 +181,7 @@ class Inference:
             return False
         try:
             if assembly.take(chunk):
-                held.append(b"data: " + orjson.dumps(chunk) + b"\n\n")
+                held += (b"data: ", orjson.dumps(chunk), b"\n\n")
         except (orjson.JSONEncodeError, RecursionError, Malformed) as error:  # nested or numbered without end
             raise invalid_answer(f"sent an event that cannot be read: {error}") from None
         return False

@@ -15,7 +15,7 @@ from reefcommon.ops import Health
 from services.gateway import metrics
 from services.gateway.durable import DurableLog
 from services.gateway.edge import Edge
-from services.gateway.engines import AiohttpEngines
+from services.gateway.engines import HttpEngines
 from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
 from services.gateway.kafka import ReleaseTail
@@ -35,7 +35,7 @@ class Adapters:
     """The outside systems of a running gateway."""
 
     log: DurableLog
-    engines: AiohttpEngines
+    engines: HttpEngines
     tail: ReleaseTail
     ledger: RedisLedger
     buckets: RedisBuckets

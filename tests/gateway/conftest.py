@@ -16,7 +16,7 @@ from reefcommon.config import parse
 from reefcommon.settings import SystemSettings
 from services.gateway.app import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
-from services.gateway.engines import AiohttpEngines
+from services.gateway.engines import HttpEngines
 from services.gateway.settings import Settings
 
 from .fakes import MemoryBodies, MemoryCommands, MemoryHeads, MemoryLedger, MemoryLog, MemoryReads, release
@@ -57,7 +57,7 @@ class Bench:
     ledger: MemoryLedger
     reads: MemoryReads
     commands: MemoryCommands
-    engines: AiohttpEngines
+    engines: HttpEngines
     bodies: MemoryBodies
     http: httpx.AsyncClient = field(repr=False)
 
@@ -90,7 +90,7 @@ async def bench_of(
     engine = stub or StubEngine()
     async with serving(engine.app) as engine_url:
         system = SystemSettings(engine_urls=real_engine or engine_url, model_name="reef")
-        engines = AiohttpEngines(
+        engines = HttpEngines(
             system.engines, connect_timeout_s=settings.pop("connect_s", 1.0), read_timeout_s=settings.pop("silence_s", 5.0)
         )
         log, heads, reads, commands = MemoryLog(), MemoryHeads(), MemoryReads(), MemoryCommands()

@@ -8,6 +8,7 @@ import pytest
 
 from reefcommon.events import InferenceRecorded
 from services.gateway import metrics
+from services.gateway.pool import Pool
 
 from .conftest import Bench, bench_of
 from .stub_engine import StubEngine
@@ -138,7 +139,7 @@ async def test_no_engine_there() -> None:
         good = bench.engines.nodes[0].url
         dead = type(bench.engines.nodes[0])("http://127.0.0.1:9")
         bench.engines.nodes[:] = [dead]
-        bench.engines._urls |= {(dead.url, path): type(url)(dead.url + path) for (_, path), url in list(bench.engines._urls.items())}
+        bench.engines._pools[dead.url] = Pool(dead.url, [], connect_timeout_s=1, read_timeout_s=5)
         answer = await bench.chat()
         assert answer.status_code == 502
         assert answer.json()["error"]["code"] == "upstream_failed"

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from services.gateway.domain.answer import MAX_CHOICES, Captured, doubt, integers, numbers, raw_logprobs, spans_in, strip, usage_of
+from services.gateway.domain.answer import MAX_CHOICES, Captured, all_logprobs, doubt, integers, numbers, spans_in, strip, usage_of
 from services.gateway.domain.exchange import Api, Asked
 
 _KEPT = frozenset({"id", "type", "role", "index", "name"})  # named once, or repeated whole; never pieces of a text
@@ -42,6 +42,7 @@ class Assembly:
         self._asked = asked
         self._head: dict[str, Any] = {}
         self._choices: dict[int, Choice] = {}
+        self._only: Choice | None = None  # the one choice of a chat that asked for nothing of what Reef takes out
         self._usage: object = None
         self._prompt_token_ids: list[int] = []
         self._mixed = False  # several prompts in one request: one list of prompt ids would be wrong for all but one
@@ -51,6 +52,8 @@ class Assembly:
     def take(self, chunk: dict[str, Any]) -> bool:
         """Add one chunk and turn it into what the client would have got without Reef. False: the client gets nothing of it."""
         self.chunks += 1
+        if self._only is not None and self._piece(chunk, self._only):
+            return True
         if chunk.get("error") is not None:
             self.error = orjson.dumps(chunk["error"]).decode()[:1000]
             return True
@@ -73,6 +76,34 @@ class Assembly:
             if usage is not None:
                 self._usage = usage
                 return asked.usage or bool(choices)
+        return True
+
+    def _piece(self, chunk: dict[str, Any], choice: Choice) -> bool:
+        """The chunk that nearly all are: one more piece of text. The same as the long way, sooner; False: it is not such a one."""
+        choices = chunk.get("choices")
+        if type(choices) is not list or len(choices) != 1 or chunk.get("error") is not None or chunk.get("usage") is not None:
+            return False
+        part = choices[0]
+        if type(part) is not dict or type(index := part.get("index")) is not int or index != choice.index:
+            return False
+        delta = part.get("delta")
+        if type(delta) is not dict or len(delta) != 1 or type(text := delta.get("content")) is not str:
+            return False
+        if part.get("finish_reason") is not None or "prompt_token_ids" in part:
+            return False
+        choice.text.append(text)
+        token_ids = part.pop("token_ids", None)
+        if token_ids:
+            choice.token_ids += token_ids if type(token_ids) is list else [None]
+        logprobs = part.get("logprobs")
+        if logprobs is not None:
+            choice.logprob_rows.append(logprobs)
+            part["logprobs"] = None
+        chunk.pop("weight_version", None)
+        if not self._asked.usage:
+            chunk.pop("usage", None)
+        if self._asked.model is not None and "model" in chunk:
+            chunk["model"] = self._asked.model
         return True
 
     def _add(self, part: dict[str, Any]) -> None:
@@ -110,6 +141,8 @@ class Assembly:
             strip(part, self._asked)
             return None
         choice = self._choices[index] = Choice(index)
+        plain = self._chat and len(self._choices) == 1 and not self._asked.token_ids and not self._asked.logprobs
+        self._only = choice if plain else None
         return choice
 
     def _end(self, choice: Choice, part: dict[str, Any], reason: object) -> None:
@@ -144,7 +177,7 @@ class Assembly:
                 "index": c.index,
                 "finish_reason": c.finish_reason,
                 "token_ids": integers(c.token_ids),
-                "logprobs": numbers([value for row in c.logprob_rows for value in raw_logprobs(row)]),
+                "logprobs": numbers(all_logprobs(c.logprob_rows)),
                 "weight_versions": c.spans,
             }
             for _, c in sorted(self._choices.items())
