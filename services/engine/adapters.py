@@ -1,6 +1,7 @@
 """The adapters that are served by name. Requests hold their adapter itself, so unloading never disturbs them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -34,7 +35,7 @@ class AdapterRegistry:
             raise NotServedError("model", f"The model `{model}` does not exist.")
         return adapter
 
-    def load(self, name: str, path: str, *, in_place: bool) -> Adapter:
+    def load(self, name: str, path: str, *, in_place: bool, base_version: str) -> Adapter:
         """Read an adapter from its directory and serve it; blocks on the disk.
 
         `in_place` replaces one of the same name: requests in flight finish on the old. Raises `InvalidRequestError`
@@ -42,7 +43,7 @@ class AdapterRegistry:
         """
         self._check_room(name, in_place=in_place)
         try:
-            adapter = load_adapter(name, Path(path), self._shapes, self._max_rank)
+            adapter = replace(load_adapter(name, Path(path), self._shapes, self._max_rank), base_version=base_version)
         except AdapterError as error:
             if str(error).startswith("No adapter found"):
                 raise NotServedError("lora_path", str(error)) from error

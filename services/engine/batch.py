@@ -96,10 +96,10 @@ class RunningBatch:
 
 def version_of(work: Work, base_version: str) -> str:
     """What a request's tokens are tagged with: the base weights' version, or its adapter's name, and both where the base weights below the
-    adapter were replaced since the request came."""
+    adapter were replaced since it was loaded."""
     if work.adapter is None:
         return base_version
-    return work.adapter.name if base_version == work.base_version else f"{work.adapter.name}+{base_version}"
+    return work.adapter.name if base_version == work.adapter.base_version else f"{work.adapter.name}+{base_version}"
 
 
 def _accept(row: Running, token: TokenLogprob, base_version: str) -> Delta:

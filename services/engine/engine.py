@@ -106,7 +106,6 @@ class Engine:
                 adapter=adapter,
                 seed=self._seeds.getrandbits(63) if one.seed is None else one.seed,
                 sink=partial(generation.put, index),
-                base_version=self.loop.version,
             )
             generation.add(index, work)
             self.loop.submit(work)

@@ -41,6 +41,8 @@ class Adapter:
     path: str
     rank: int
     deltas: Mapping[str, Delta]
+    base_version: str = ""
+    """Of the base weights when it was loaded."""
 
 
 @dataclass(frozen=True, slots=True)

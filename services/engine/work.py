@@ -18,8 +18,6 @@ class Work:
     adapter: Adapter | None
     seed: int
     sink: Callable[[Event], None]
-    base_version: str = ""
-    """Of the base weights when it was submitted."""
     read: int = 0
     """Prompt tokens that are in the scratch row."""
     read_under: str = ""

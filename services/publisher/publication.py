@@ -21,7 +21,7 @@ from reefcommon.events import ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
 from reefcommon.releases import ReleaseHeads, base_weights
 from reefcommon.telemetry import current_traceparent
-from services.publisher.domain.releases import adapter_of, needs_nodes, rebased, resident, wanted
+from services.publisher.domain.releases import adapter_of, lingering, needs_nodes, rebased, resident, wanted
 from services.publisher.domain.work import Outcome, Work, rejection_fields
 from services.publisher.fleet import Fleet, Loaded
 
@@ -54,6 +54,8 @@ class Publication:
     events: EventPublisher
     now: Callable[[], datetime]
     resident_adapters: int = 3
+    drain_s: float = 10.0
+    """How long adapters stay that were made for other base weights than the new head's: gateways hear of it a moment later."""
     _running: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _residency: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -106,8 +108,10 @@ class Publication:
         one that moves from the former to the latter meanwhile is seen."""
         live = [work for work in await self.works.live() if work.scenario == scenario and work.work_id != but and work.release]
         chain = await self.heads.chain(scenario, limit=self.resident_adapters)
+        moved_s = (self.now() - chain[0].created_at).total_seconds() if chain else 0.0
+        drained = {} if moved_s >= self.drain_s else lingering(chain, self.resident_adapters)
         planned = {name: content for work in live for name, content in adapter_of(work.planned).items()}
-        return {**resident(chain, self.resident_adapters), **planned}
+        return {**resident(chain, self.resident_adapters), **drained, **planned}
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
         """Base weights that nodes may serve because a live piece of work (other than `but`) is about to publish them."""

@@ -1,11 +1,12 @@
 """From a full batch to the new release in use, on the embedded stack, with requests that never stop: the loop by hop, and what requests feel.
 
-    python -m tests.bench.publish [--model tiny|smollm2] [--releases 8] [--clients 4] [--full 3]
+    python -m tests.bench.publish [--model tiny|smollm2] [--releases 8] [--swaps 12] [--full 4] [--clients 4]
 
-Clients ask the gateway and report a score on each answer; SAO trains on them, the evaluator takes every candidate (policy `always`), and the
-publisher puts it to work. Every hop is dated by the event that ends it, as the broker keeps it, and the last one by the first answer that names
-the new release. `swap` is from the verdict to that answer; requests that overlap one are compared with those that overlap none. After that,
-`--full` releases of full weights are published the same way (they pause the node).
+Three parts. `loop`: clients ask the gateway and report a score on each answer; SAO trains on them, the evaluator takes every candidate (policy
+`always`), the publisher puts it to work. `adapter`: the same clients without reports, so that nothing trains; adapters that are there already
+are proposed again and published under new names. `full`: full weights, which pause the node. Every hop is dated by the event that ends it, as
+the broker keeps it, and the last one by the first answer that names the new release. `swap` is from the verdict to that answer; requests that
+overlap a swap are compared with those of the same part that overlap none.
 """
 
 import argparse
@@ -43,8 +44,9 @@ WATCHED = ("samples", "training", "candidates", "evaluations", "releases")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
     parser.add_argument("--model", default="tiny", help="tiny, or smollm2 (135M parameters)")
-    parser.add_argument("--releases", type=int, default=8, help="releases of adapters")
-    parser.add_argument("--full", type=int, default=3, help="releases of full weights after them")
+    parser.add_argument("--releases", type=int, default=8, help="releases that are learnt")
+    parser.add_argument("--swaps", type=int, default=12, help="releases of adapters that are only published")
+    parser.add_argument("--full", type=int, default=4, help="releases of full weights after them")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8, help="rollouts a step")
     parser.add_argument("--tokens", type=int, default=8, help="new tokens a request")
@@ -60,6 +62,7 @@ class Seen:
     failed: list[str] = field(default_factory=list)
     events: dict[str, tuple[float, dict[str, Any]]] = field(default_factory=dict)
     """(time at the broker, event) by event id."""
+    reporting: bool = True
 
 
 async def client(url: str, number: int, seen: Seen, options: argparse.Namespace, ending: asyncio.Event) -> None:
@@ -75,10 +78,11 @@ async def client(url: str, number: int, seen: Seen, options: argparse.Namespace,
             if answer.status_code != 200:
                 seen.failed.append(answer.text[:200])
                 continue
-            receipt = answer.headers["x-reef-agent-record-id"]
-            told = await http.post("/reef/report", json={"references": [receipt], "score": turn % 2})
-            if told.status_code != 202:
-                seen.failed.append(told.text[:200])
+            if seen.reporting:
+                receipt = answer.headers["x-reef-agent-record-id"]
+                told = await http.post("/reef/report", json={"references": [receipt], "score": turn % 2})
+                if told.status_code != 202:
+                    seen.failed.append(told.text[:200])
             await asyncio.sleep(options.pause)
 
 
@@ -113,7 +117,8 @@ def loops(seen: Seen) -> list[harness.Row]:
         if candidate not in judged or served is None:
             continue
         told, body = proposed[candidate]
-        row = {"kind": release["kind"], "judged_at": judged[candidate], "served_at": served}
+        part = "full" if release["kind"] == "checkpoint" else "adapter" if candidate.startswith("cnd-bench") else "loop"
+        row = {"part": part, "judged_at": judged[candidate], "served_at": served}
         row |= {"evaluate": judged[candidate] - told, "publish": published - judged[candidate], "first_answer": served - published}
         row |= {"swap": served - judged[candidate]}
         if (step := steps.get(candidate)) is not None:
@@ -130,19 +135,19 @@ HOPS = ("wait", "step", "store", "evaluate", "publish", "first_answer", "swap", 
 def table(seen: Seen, model: str) -> Table:
     """Medians by hop, and latencies inside and outside of swaps."""
     rows = []
-    for kind in ("lora", "checkpoint"):
-        ways = [row for row in loops(seen) if row["kind"] == kind]
+    for part in ("loop", "adapter", "full"):
+        ways = [row for row in loops(seen) if row["part"] == part]
         if not ways:
             continue
         middle = {hop: sorted(row[hop] for row in ways)[len(ways) // 2] * 1000 if hop in ways[0] else 0.0 for hop in HOPS}
         begin, end = ways[0]["judged_at"] - 2.0, ways[-1]["served_at"] + 0.2
-        mine = [(b, e) for b, e, _ in seen.asked if b < end and e > begin]
+        mine = [(b, e) for b, e, _ in seen.asked if b > begin and e < end]
         during = [(e - b) * 1000 for b, e in mine if any(b < row["served_at"] and e > row["judged_at"] for row in ways)]
         others = [(e - b) * 1000 for b, e in mine if not any(b < row["served_at"] and e > row["judged_at"] for row in ways)]
         figures = {"releases": len(ways), "requests": len(mine), "failed": len(seen.failed)}
         p99, before = harness.quantile(during, 0.99), harness.quantile(others, 0.99)
         rows.append(
-            {"kind": kind, **{f"{hop}_ms": value for hop, value in middle.items()}, "swap_max_ms": max(r["swap"] for r in ways) * 1000}
+            {"part": part, **{f"{hop}_ms": value for hop, value in middle.items()}, "swap_max_ms": max(r["swap"] for r in ways) * 1000}
             | figures
             | {"p50_ms": harness.quantile(others, 0.5), "p50_swap_ms": harness.quantile(during, 0.5)}
             | {"p99_ms": before, "p99_swap_ms": p99, "p99_ratio": p99 / before}
@@ -151,34 +156,52 @@ def table(seen: Seen, model: str) -> Table:
     return Table(NAME, f"a batch becomes a release, {model}, medians", rows, notes)
 
 
-async def full_weights(stack: Any, seen: Seen, model_path: Path, count: int, home: Path) -> None:
-    """Publish full weights, each a little off the base model."""
+async def published(stack: Any, seen: Seen, part: str, contents: list[str]) -> None:
+    """Propose contents that are in the store, one after the other, with requests to compare with between them."""
     from reefcommon import topics
-    from reefcommon.artifacts import describe
-    from reefcommon.artifacts_git import GitArtifactStore
     from reefcommon.bus import KafkaPublisher, kafka_broker
     from reefcommon.events import CandidateProposed, utc_now
     from reefcommon.settings import SystemSettings
 
     broker = kafka_broker(SystemSettings(kafka_bootstrap=stack.kafka_bootstrap), "bench")
     await broker.start()
-    store = GitArtifactStore(stack.state_dir / "artifacts.git")
     try:
-        for number in range(count):
-            tree = await asyncio.to_thread(perturbed, model_path, home / f"full-{number}", number)
-            manifest = await asyncio.to_thread(describe, tree, "checkpoint")
-            await asyncio.to_thread(store.put, tree, manifest, "default")
+        for number, content in enumerate(contents):
             head = of(seen, "release.published.v1")[-1][1]["release"]["release_id"]
             event = CandidateProposed(
-                event_id=f"cnd-full-{number}", at=utc_now(), scenario="default", kind="checkpoint", content_id=manifest.content_id,
+                event_id=f"cnd-bench-{part}-{number}", at=utc_now(), scenario="default", kind=content.partition("-")[0], content_id=content,
                 base_release_id=head,
             )  # fmt: skip
             await KafkaPublisher(broker).publish(event, topics.CANDIDATES)
-            await until(lambda number=number: sum(row["kind"] == "checkpoint" for row in loops(seen)) > number, 120)
-            tell(f"full weights {number + 1} of {count}")
-            await asyncio.sleep(2.5)  # requests to compare with
+            await until(lambda number=number: sum(row["part"] == part for row in loops(seen)) > number, 120)
+            tell(f"{part} {number + 1} of {len(contents)}: swap {loops(seen)[-1]['swap'] * 1000:.0f} ms")
+            await asyncio.sleep(1.5)
     finally:
         await broker.stop()
+
+
+async def full_contents(stack: Any, model_path: Path, count: int, home: Path) -> list[str]:
+    """Two sets of full weights in the store, in turns."""
+    from reefcommon.artifacts import describe
+    from reefcommon.artifacts_git import GitArtifactStore
+
+    store, made = GitArtifactStore(stack.state_dir / "artifacts.git"), []
+    for number in range(min(count, 2)):
+        tree = await asyncio.to_thread(perturbed, model_path, home / f"full-{number}", number)
+        manifest = await asyncio.to_thread(describe, tree, "checkpoint")
+        made.append(await asyncio.to_thread(store.put, tree, manifest, "default"))
+    return [made[number % 2] for number in range(count)]
+
+
+async def settled(seen: Seen) -> list[str]:
+    """Adapters that were published, once no step is under way any more."""
+    seen.reporting = False
+    count = -1
+    while count != len(seen.events):
+        count = len(seen.events)
+        await asyncio.sleep(4)
+    releases = [event["release"] for _, event in of(seen, "release.published.v1")]
+    return list(dict.fromkeys(release["content_id"] for release in releases if release["kind"] == "lora"))
 
 
 def perturbed(model_path: Path, tree: Path, seed: int) -> Path:
@@ -208,7 +231,9 @@ async def run(options: argparse.Namespace) -> Table:
     from reefcli.stack.embedded import Options, embedded_stack
     from reefcommon.config import parse
 
-    releases, full, model = (1, 1, "tiny") if options.quick else (options.releases, options.full, options.model)
+    releases, swaps, full, model = (options.releases, options.swaps, options.full, options.model)
+    if options.quick:
+        releases, swaps, full, model = 2, 1, 1, "tiny"
     path = prepare(model, default_cache_dir())
     seen, ending = Seen(), asyncio.Event()
     config = parse(CONFIG.format(model=model, batch=options.batch))
@@ -221,7 +246,9 @@ async def run(options: argparse.Namespace) -> Table:
                 for number in range(releases):
                     await until(lambda number=number: len(loops(seen)) > number, 240)
                     tell(f"release {number + 1} of {releases}: swap {loops(seen)[-1]['swap'] * 1000:.0f} ms")
-                await full_weights(stack, seen, path, full, Path(home))
+                adapters = await settled(seen)
+                await published(stack, seen, "adapter", [adapters[number % 2] for number in range(swaps)])
+                await published(stack, seen, "full", await full_contents(stack, path, full, Path(home)))
             finally:
                 ending.set()
                 await asyncio.gather(*clients, return_exceptions=True)

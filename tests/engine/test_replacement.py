@@ -276,4 +276,6 @@ def test_an_adapters_answer_says_when_the_weights_below_it_changed(own_node, tun
         wait_until(lambda: node.engine.loop.counters.generated_tokens > 5)
         asyncio.run(replaced(node.url, "path", new))
         assert [span["version"] for span in running.result()["choices"][0]["weight_versions"]] == ["one", f"one+{new.content_id}"]
-        assert [span["version"] for span in node.chat(model="one", max_tokens=3)["choices"][0]["weight_versions"]] == ["one"]
+        # A later request too is told from one on the weights that the adapter was made for.
+        later = node.chat(model="one", max_tokens=3)
+        assert [span["version"] for span in later["choices"][0]["weight_versions"]] == [f"one+{new.content_id}"]

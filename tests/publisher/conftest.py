@@ -39,6 +39,7 @@ class World:
     events: FakeEvents = field(default_factory=FakeEvents)
     config: ServeConfig = CONFIG
     full: bool = True
+    drain_s: float = 0.0
 
     @property
     def heads(self) -> RedisReleaseHeads:
@@ -57,7 +58,7 @@ class World:
         base.mkdir(exist_ok=True)
         (base / "model.safetensors").write_bytes(safetensors(a=0.0, b=0.0))
         fleet = Fleet(nodes, self.store, self.state / "staging", "reef", rotation, stage_within_s=2.0, full=full, base_path=base)
-        publication = Publication(heads, works, fleet, events, utc_now, self.config.serving.resident_adapters)
+        publication = Publication(heads, works, fleet, events, utc_now, self.config.serving.resident_adapters, self.drain_s)
         handlers = Handlers(self.config, heads, works, publication, events, utc_now)
         return Upkeep(handlers, publication, fleet, heads, self.events, self.config.all_scenarios)
 

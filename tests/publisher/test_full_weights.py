@@ -61,6 +61,21 @@ async def test_full_weights_are_published_and_rolled_back(world: World) -> None:
     assert await upkeep.fleet.rotation.apart() == {}
 
 
+async def test_the_adapter_before_stays_until_gateways_have_moved(world: World) -> None:
+    """A gateway that has not heard of the new head yet asks for the old one's adapter: it must be there for that moment."""
+    world.drain_s = 3600.0
+    upkeep = await world.started()
+    before = await world.publish(upkeep, "adapter")
+    head = await world.publish(upkeep, "full", kind="checkpoint")
+    await upkeep.round()
+    for node in world.nodes:
+        assert (list(node.adapters), node.version) == ([before.adapter], head.content_id)
+    world.nodes[0].adapters.clear()
+    world.drain_s = 0.0
+    await (await world.started()).round()
+    assert [list(node.adapters) for node in world.nodes] == [[], []], "never loaded again below other weights, and unloaded in the end"
+
+
 async def test_the_same_weights_under_a_new_release_pause_nobody(world: World) -> None:
     """P5 at the publisher: where only the release's name is new, no step of an update is taken."""
     upkeep = await world.started()

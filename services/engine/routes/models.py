@@ -36,7 +36,8 @@ async def load_adapter(body: LoadAdapterRequest, engine: EngineParam) -> PlainTe
     """Serve an adapter under a name. 400: name taken, no room, unfit adapter; 404: nothing at that path."""
     if not engine.settings.enable_lora:
         raise InvalidRequestError("lora_name", "this server runs without LoRA (enable_lora)")
-    await asyncio.to_thread(engine.adapters.load, body.lora_name, body.lora_path, in_place=body.load_inplace)
+    version = engine.loop.version
+    await asyncio.to_thread(engine.adapters.load, body.lora_name, body.lora_path, in_place=body.load_inplace, base_version=version)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 

@@ -157,6 +157,11 @@ def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
     return {name: content for release in fitting for name, content in adapter_of(release).items()}
 
 
+def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
+    """Adapters of the `keep` newest releases, whatever base weights they were made for: requests may still name them for a moment."""
+    return {name: content for release in chain[:keep] for name, content in adapter_of(release).items()}
+
+
 def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
     """Full weights replace the base model of every node, so the nodes that serve them must serve one scenario alone.
 
