@@ -13,6 +13,7 @@ from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ops import Health
 from reefcommon.releases import ReleaseHeads
+from reefcommon.rotation import RedisRotation
 from reefcommon.settings import SystemSettings
 from services.gateway import tokens
 from services.gateway.bodies import FilesystemBodies
@@ -37,6 +38,7 @@ from services.gateway.redis import RedisLedger
 from services.gateway.redis_buckets import RedisBuckets
 from services.gateway.rejections import Rejections
 from services.gateway.repeats import RENEWALS_A_LEASE, Repeats
+from services.gateway.rotation import RotationFollower
 from services.gateway.routes import Desk
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
@@ -135,20 +137,23 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
         ack_timeout_s=settings.ack_timeout_s,
     )
     spool = Spool(system.state_dir / SERVICE / "spool", budget_bytes=settings.spool_budget_bytes)
+    engines = HttpEngines(
+        system.engines,
+        api_key=system.engine_api_key,
+        connect_timeout_s=settings.connect_timeout_s,
+        read_timeout_s=settings.read_timeout_s,
+        max_answer_bytes=settings.max_answer_bytes,
+    )
+    heads_client = connect(system.redis_url)
     return Adapters(
         log=DurableLog(broker, spool, ready_bytes=settings.spool_ready_bytes, ready_age_s=settings.spool_ready_age_s),
-        engines=HttpEngines(
-            system.engines,
-            api_key=system.engine_api_key,
-            connect_timeout_s=settings.connect_timeout_s,
-            read_timeout_s=settings.read_timeout_s,
-            max_answer_bytes=settings.max_answer_bytes,
-        ),
+        engines=engines,
         tail=ReleaseTail(system.kafka_bootstrap, broker),
         ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),
         buckets=RedisBuckets(system.redis_url),
         reads=ExperienceReads(system.experience_url),
-        heads_client=connect(system.redis_url),
+        rotation=RotationFollower(RedisRotation(heads_client), system.engines, engines.nodes),
+        heads_client=heads_client,
     )
 
 

@@ -224,6 +224,7 @@ class HttpEngines:
                 "url": node.url,
                 "in_flight": node.in_flight,
                 "available": node.available(now),
+                "in_rotation": not node.apart,
                 "models": sorted(node.models) if node.models is not None else None,
             }
             for node in self.nodes

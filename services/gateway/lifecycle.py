@@ -22,6 +22,7 @@ from services.gateway.kafka import ReleaseTail
 from services.gateway.redis import RedisLedger
 from services.gateway.redis_buckets import RedisBuckets
 from services.gateway.rejections import Rejections
+from services.gateway.rotation import RotationFollower
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
 
@@ -40,6 +41,7 @@ class Adapters:
     ledger: RedisLedger
     buckets: RedisBuckets
     reads: ExperienceReads
+    rotation: RotationFollower
     heads_client: Redis
 
 
@@ -65,13 +67,14 @@ class Lifecycle:
         await outside.engines.start()
         await outside.reads.start()
         await self.scenarios.snapshot()
-        await outside.engines.look()
+        await asyncio.gather(outside.engines.look(), outside.rotation.look())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
             asyncio.create_task(
                 outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s, on_past=self.rejections.hear)
             ),
             asyncio.create_task(outside.engines.watch()),
+            asyncio.create_task(outside.rotation.follow()),
         ]
         log.info("gateway_started", engines=len(outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
         try:
