@@ -30,7 +30,7 @@ from services.gateway.fanout import Fanout
 from services.gateway.handlers import BodyStore, CommandBus, Engines, Handlers, Ledger, Reads, RecordLog
 from services.gateway.inference import Inference
 from services.gateway.intake import Intake
-from services.gateway.kafka import KafkaRecordLog, ReleaseTail
+from services.gateway.kafka import KafkaRecordLog
 from services.gateway.keys import Keys
 from services.gateway.lifecycle import Adapters, Lifecycle
 from services.gateway.limits import Buckets, Limits
@@ -44,6 +44,7 @@ from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
 from services.gateway.spool import Spool
 from services.gateway.status import SystemStatus
+from services.gateway.tail import ReleaseTail
 from services.gateway.tracing import Spans
 
 SERVICE = "gateway"

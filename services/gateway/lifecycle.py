@@ -18,13 +18,13 @@ from services.gateway.edge import Edge
 from services.gateway.engines import HttpEngines
 from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
-from services.gateway.kafka import ReleaseTail
 from services.gateway.redis import RedisLedger
 from services.gateway.redis_buckets import RedisBuckets
 from services.gateway.rejections import Rejections
 from services.gateway.rotation import RotationFollower
 from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
+from services.gateway.tail import ReleaseTail
 
 log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from reefcommon import topics
 from reefcommon.bus import ensure_topics
-from reefcommon.events import InferenceRecorded, ReleasePublished, RollbackRequested, utc_now
+from reefcommon.events import InferenceRecorded, ReleasePublished, ReleaseRejected, RollbackRequested, utc_now
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ids import shard_in, time_ordered_hex
 from reefcommon.settings import SystemSettings
@@ -133,6 +133,39 @@ async def test_rollback_waits_for_the_publisher(kafka_bootstrap: str, redis_url:
         assert (await http.get("/readyz")).status_code == 200
         routed = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers={"x-reef-scenario": scenario})
         assert routed.headers["x-reef-release-id"] == f"rel-{scenario}-2"
+
+
+async def test_rejections_are_known_after_a_restart(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> None:
+    """Those of before the start are read from the log, those after are heard; newest first, each once, and other scenarios' not."""
+    scenario = f"refused-{time_ordered_hex()[-6:]}"
+    heads = connect(redis_url)
+    await RedisReleaseHeads(heads).advance(release(scenario, 0, None))
+    await heads.aclose()
+
+    async def reject(producer: AIOKafkaProducer, number: int, where: str = scenario) -> None:
+        event = ReleaseRejected(
+            event_id=f"{where}-{number}",
+            at=utc_now(),
+            scenario=where,
+            outcome="rejected",
+            reason=f"worse by {number}",
+            candidate_id=f"cand-{number}",
+        )
+        await producer.send_and_wait(topics.RELEASES.name, event.model_dump_json().encode(), key=where.encode())
+
+    async with producer_of(kafka_bootstrap) as producer:
+        await ensure_topics(kafka_bootstrap)
+        for number in (1, 1, 2):
+            await reject(producer, number)
+        await reject(producer, 9, f"{scenario}-not")
+        async with gateway(kafka_bootstrap, redis_url, tmp_path, StubEngine()) as (http, _):
+            await reject(producer, 3)
+            rows: list[dict[str, Any]] = []
+            async with asyncio.timeout(60):
+                while len(rows) < 3:
+                    await asyncio.sleep(0.02)
+                    rows = (await http.get(f"/reef/scenarios/{scenario}/rejections")).json()["data"]
+            assert [(row["candidate_id"], row["reason"]) for row in rows] == [(f"cand-{n}", f"worse by {n}") for n in (3, 2, 1)]
 
 
 @contextlib.asynccontextmanager
