@@ -1,108 +1,215 @@
-"""How fast exchanges go from the topic to rows that can be asked for: `taskset -c 0 python -m tests.experience.bench_ingest [events]`.
+"""How fast exchanges become rows that can be asked for, and how late they are at a steady rate.
 
-The log is filled first. Then the service reads it; the clock runs from its first committed batch to the last row. The broker runs beside
-it, so give it another core. Prints one line of JSON; `cpu_us` is this process's CPU time an event, all threads together.
+The real service (`python -m services.experience`, on chDB) has the first core for itself; Tansu in memory, and this driver, share the second.
+
+  backlog   the log is filled first, then the service starts; the clock runs from its first rows to its last. `cpu_us` is its CPU time an
+            event (all threads), `per_core_s` how many events a second that makes of a whole core
+  steady    events come at a rate; `lag` is from an event's acknowledgement to its row's being found, for two events a second
+
+An event is an exchange with token ids and log-probabilities: 200 prompt tokens, 64 sampled ones, conversations of four turns.
 """
 
+import argparse
 import asyncio
 import contextlib
-import gc
-import json
 import random
-import resource
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import structlog
 from aiokafka import AIOKafkaProducer
 
-from reefcli.stack.embedded import Options, embedded_stack
 from reefcommon import ids, topics
 from reefcommon.bus import ensure_topics
-from reefcommon.config import parse
+from reefcommon.events import InferenceRecorded
+from tests.bench import harness
+from tests.bench.harness import Row, Table, apart, cpu_s, free_port, program, tell
 from tests.experience.factory import assistant, inference, user
-from tests.experience.test_broker import running
 
-PROMPT_TOKENS, SAMPLED_TOKENS, TURNS = 200, 64, 4
+NAME = "ingest"
+WHAT = "from topic to queryable row: rate, CPU an event, lag"
+
+PROMPT_TOKENS, SAMPLED_TOKENS, TURNS, INTERLEAVED = 200, 64, 4, 100
+Message = tuple[bytes, bytes]
 
 
-def exchanges(count: int) -> list[tuple[bytes, bytes]]:
-    """(key, value) of conversations of four turns, their turns interleaved with those of others."""
+def conversations(count: int) -> list[Message]:
+    """(key, value) of conversations of four turns, their turns interleaved with those of others; sessions are found by prefix."""
     chooser = random.Random(0)
-    made = []
-    for block in range(0, count, 400):
+    made: list[Message] = []
+    for block in range(0, count, INTERLEAVED * TURNS):
         for turn in range(TURNS):
-            for conversation in range(block // TURNS, (block + 400) // TURNS):
+            for number in range(block // TURNS, block // TURNS + INTERLEAVED):
                 said = [{"role": "system", "content": "You are a helpful assistant. " * 4}]
                 for earlier in range(turn):
-                    said += [user(f"question {conversation} {earlier} " * 6), assistant(f"answer {conversation} {earlier} " * 12)]
-                said.append(user(f"question {conversation} {turn} " * 6))
-                event = inference(
-                    said,
-                    f"answer {conversation} {turn} " * 12,
-                    record_id=ids.new_record_id(ids.shard_of("bench", str(conversation))),
-                    scenario="bench",
-                    at=turn,
-                    prompt=[chooser.randrange(49152) for _ in range(PROMPT_TOKENS)],
-                    sampled=[chooser.randrange(49152) for _ in range(SAMPLED_TOKENS)],
-                    logprobs=[-3 * chooser.random() for _ in range(SAMPLED_TOKENS)],
-                )
-                made.append(((ids.shard_in(event.event_id) or "").encode(), event.model_dump_json(exclude_none=True).encode()))
+                    said += [user(f"question {number} {earlier} " * 6), assistant(f"answer {number} {earlier} " * 12)]
+                said.append(user(f"question {number} {turn} " * 6))
+                made.append(message_of(said, f"answer {number} {turn} " * 12, chooser, scenario="bench", shard=str(number), at=turn))
     return made[:count]
 
 
-async def fill(bootstrap: str, events: list[tuple[bytes, bytes]]) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=False, linger_ms=5) as producer:
-        for start in range(0, len(events), 1000):
-            sent = [await producer.send(topics.INFERENCES.name, value, key=key) for key, value in events[start : start + 1000]]
+def tagged(count: int, sessions: int, scenarios: int) -> list[Message]:
+    """Exchanges of one size in so many tagged sessions, in turns."""
+    chooser = random.Random(0)
+    said = [user("question " * 30)]
+    return [
+        message_of(
+            said, "answer " * 40, chooser, scenario=f"bench-{n % sessions % scenarios}", shard=str(n % sessions), at=n // sessions,
+            tag=f"s-{n % sessions}",
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def message_of(
+    said: list[dict[str, str]], answer: str, chooser: random.Random, *, scenario: str, shard: str, at: float, tag: str | None = None
+) -> Message:
+    """One exchange, as the gateway writes it."""
+    event: InferenceRecorded = inference(
+        said,
+        answer,
+        record_id=ids.new_record_id(ids.shard_of(scenario, shard)),
+        scenario=scenario,
+        at=at,
+        prompt=[chooser.randrange(49152) for _ in range(PROMPT_TOKENS)],
+        sampled=[chooser.randrange(49152) for _ in range(SAMPLED_TOKENS)],
+        logprobs=[-3 * chooser.random() for _ in range(SAMPLED_TOKENS)],
+        session_tag=tag,
+    )
+    return (ids.shard_in(event.event_id) or "").encode(), event.model_dump_json(exclude_none=True).encode()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A broker, and where a service may keep its state."""
+
+    kafka: str
+    state: Path
+
+
+@contextlib.asynccontextmanager
+async def broker() -> AsyncIterator[Place]:
+    """Tansu in memory, with all topics, on the cores that are not measured."""
+    from reefcli.stack.embedded import Options, embedded_stack
+    from reefcommon.config import parse
+
+    config = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
+    options = Options(only=frozenset({"kafka"}), memory_broker=True, default_ports=False, create_topics=False)
+    apart(rest=True)
+    with tempfile.TemporaryDirectory() as folder:
+        async with embedded_stack(config, Path(folder) / "stack", options) as stack:
+            await ensure_topics(stack.kafka_bootstrap)
+            yield Place(stack.kafka_bootstrap, Path(folder) / "state")
+
+
+@contextlib.asynccontextmanager
+async def service(place: Place) -> AsyncIterator[tuple[httpx.AsyncClient, int]]:
+    """The service; a client of it, and its pid."""
+    port = free_port()
+    env = {
+        "REEF_KAFKA_BOOTSTRAP": place.kafka,
+        "REEF_STATE_DIR": str(place.state),
+        "REEF_EXPERIENCE_PORT": str(port),
+    }
+    with program("-m", "services.experience", port=port, env=env) as pid:
+        apart([pid])
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            yield client, pid
+
+
+async def send(kafka: str, messages: list[Message]) -> None:
+    """All of them, as fast as the broker takes them."""
+    async with AIOKafkaProducer(bootstrap_servers=kafka, acks="all", enable_idempotence=False, linger_ms=5) as producer:
+        for start in range(0, len(messages), 1000):
+            sent = [await producer.send(topics.INFERENCES.name, value, key=key) for key, value in messages[start : start + 1000]]
             await asyncio.gather(*sent)
 
 
-async def rows(client: httpx.AsyncClient) -> int:
-    return int((await client.get("/scenarios/bench/summary")).json().get("records", {}).get("ok", 0))
+async def rows(client: httpx.AsyncClient, scenarios: list[str]) -> int:
+    """Rows that can be found."""
+    counts = 0
+    for scenario in scenarios:
+        answer = await client.get(f"/scenarios/{scenario}/summary")
+        counts += int(answer.json().get("records", {}).get("ok", 0)) if answer.status_code == 200 else 0
+    return counts
 
 
-async def measure(count: int, batch: int) -> dict[str, float]:
-    events = exchanges(count)
-    size = round(sum(len(value) for _, value in events) / count)
-    config = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
-    options = Options(only=frozenset({"kafka"}), memory_broker=True, default_ports=False, create_topics=False)
-    with tempfile.TemporaryDirectory() as folder:
-        async with contextlib.AsyncExitStack() as stack:
-            broker = await stack.enter_async_context(embedded_stack(config, Path(folder) / "stack", options))
-            await ensure_topics(broker.kafka_bootstrap)
-            await fill(broker.kafka_bootstrap, events)
-            del events
-            client = await stack.enter_async_context(running(broker.kafka_bootstrap, Path(folder) / "state", batch_records=batch))
-            while (first := await rows(client)) == 0:
-                await asyncio.sleep(0.01)
-            begin, cpu = time.perf_counter(), cpu_s()
-            while (last := await rows(client)) < count:
-                await asyncio.sleep(0.5)  # a count of everything costs more than it looks
-            wall, used = time.perf_counter() - begin, cpu_s() - cpu
+async def backlog(messages: list[Message], scenarios: list[str]) -> Row:
+    """Let the service catch up with a log that was filled before."""
+    async with broker() as place:
+        await send(place.kafka, messages)
+        async with service(place) as (client, pid):
+            async with asyncio.timeout(170):
+                while (first := await rows(client, scenarios)) == 0:
+                    await asyncio.sleep(0.05)
+                begin, used = time.perf_counter(), cpu_s(pid)
+                while (last := await rows(client, scenarios)) < len(messages):
+                    await asyncio.sleep(0.5)  # a count of everything costs more than it looks
+            wall, used = time.perf_counter() - begin, cpu_s(pid) - used
     taken = last - first
-    return {
-        "events": taken,
-        "batch": batch,
-        "events_per_s": round(taken / wall),
-        "cpu_us": round(used / taken * 1e6),
-        "bytes_per_event": size,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-    }
+    return {"events": taken, "per_s": taken / wall, "cpu_us": used / taken * 1e6, "per_core_s": taken / used}
 
 
-def cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+async def steady(rate: int, seconds: float) -> Row:
+    """Events at a rate; how long until each probe's row is there."""
+    warm, messages = conversations(rate), conversations(int(rate * seconds) + rate)[rate:]
+    lags: list[float] = []
+    async with broker() as place, service(place) as (client, pid):
+        await send(place.kafka, warm)
+        async with asyncio.timeout(60):
+            while await rows(client, ["bench"]) < len(warm):
+                await asyncio.sleep(0.1)
+        probes: set[asyncio.Task[None]] = set()
+        used, begin = cpu_s(pid), time.perf_counter()
+        async with AIOKafkaProducer(bootstrap_servers=place.kafka, acks="all", enable_idempotence=False, linger_ms=5) as producer:
+            for start in range(0, len(messages), max(rate // 20, 1)):
+                sent = [await producer.send(topics.INFERENCES.name, v, key=k) for k, v in messages[start : start + max(rate // 20, 1)]]
+                await asyncio.gather(*sent)
+                if start % max(rate // 2, 1) < max(rate // 20, 1):  # more would be a load of their own
+                    record_id = InferenceRecorded.model_validate_json(messages[start][1]).event_id
+                    probes.add(asyncio.create_task(_lag(client, record_id, lags)))
+                await asyncio.sleep(max(0.0, begin + (start + rate / 20) / rate - time.perf_counter()))
+            async with asyncio.timeout(60):
+                await asyncio.gather(*probes)
+        used = cpu_s(pid) - used
+    quantiles = {name: harness.quantile(lags, share) for name, share in (("lag_p50_s", 0.5), ("lag_p99_s", 0.99), ("lag_max_s", 1.0))}
+    return {"events": len(messages), "per_s": float(rate), "cpu_us": used / len(messages) * 1e6, **quantiles}
+
+
+async def _lag(client: httpx.AsyncClient, record_id: str, lags: list[float]) -> None:
+    begin = time.perf_counter()
+    while (await client.get(f"/records/{record_id}")).status_code != 200:
+        await asyncio.sleep(0.1)
+    lags.append(time.perf_counter() - begin)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--events", type=int, default=20_000, help="events of the backlog")
+    parser.add_argument("--rate", type=int, default=500, help="events a second of the steady run")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of the steady run")
+
+
+async def run(options: argparse.Namespace) -> Table:
+    """Both."""
+    if options.quick:
+        options.events, options.rate, options.seconds = 800, 100, 1.0
+    empty = {"lag_p50_s": "", "lag_p99_s": "", "lag_max_s": ""}
+    messages = conversations(options.events)
+    size = sum(len(value) for _, value in messages) / len(messages)
+    caught = await backlog(messages, ["bench"])
+    tell(f"backlog: {caught['per_s']:.0f} events/s, {caught['cpu_us']:.0f} us CPU an event")
+    held = await steady(options.rate, options.seconds)
+    tell(f"steady: lag p50 {held['lag_p50_s']:.2f} s, at most {held['lag_max_s']:.2f} s")
+    table = [{"run": "backlog", **caught, **empty}, {"run": "steady", **held, "per_core_s": ""}]
+    return Table(
+        NAME, "exchanges from topic to row", [{name: row[name] for name in table[0]} for row in table], [f"{size:.0f} bytes an event"]
+    )
 
 
 if __name__ == "__main__":
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)  # as the service sets it
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    size = int(sys.argv[2]) if len(sys.argv) > 2 else 500
-    sys.stdout.write(json.dumps(asyncio.run(measure(wanted, size))) + "\n")
+    harness.main(sys.modules[__name__])
