@@ -131,7 +131,7 @@ class Edge:
             await refuse(
                 out, ApiError(503, "A part of Reef that this needs does not answer; try again.", code="unavailable", retry_after_s=2)
             )
-        except Exception:
+        except Exception:  # a mistake of ours: without this the client would get uvicorn's words, and the metrics nothing
             log.exception("request_failed", route=path)
             await refuse(
                 out, ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error")
