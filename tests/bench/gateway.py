@@ -54,13 +54,12 @@ class Traffic:
     sessions: int = 100
     scenarios: int = 1
 
-    def requests(self, count: int) -> list[bytes]:
-        """The first `count` requests, whole."""
+    def requests(self, count: int, skip: int = 0) -> list[bytes]:
+        """`count` requests after the first `skip`, whole; the sessions take turns."""
         body = BODIES[self.kind]
-        distinct = [
-            REQUEST % (scenario_name(n % self.scenarios).encode(), b"s-%d" % n, len(body), body) for n in range(min(self.sessions, count))
-        ]
-        return [distinct[n % len(distinct)] for n in range(count)]
+        turns = [n % self.sessions for n in range(skip, skip + count)]
+        whole = {n: REQUEST % (scenario_name(n % self.scenarios).encode(), b"s-%d" % n, len(body), body) for n in set(turns)}
+        return [whole[n] for n in turns]
 
 
 def scenario_name(number: int) -> str:
@@ -97,9 +96,9 @@ async def ask(port: int, requests: list[bytes], clients: int) -> list[float]:
     return latencies
 
 
-async def measure(port: int, pid: int, traffic: Traffic, clients: int, count: int) -> Row:
+async def measure(port: int, pid: int, traffic: Traffic, clients: int, count: int, *, skip: int = 0) -> Row:
     """CPU ms and latency ms per exchange."""
-    requests = traffic.requests(max(count, clients))
+    requests = traffic.requests(max(count, clients), skip)
     used, started = cpu_s(pid), time.perf_counter()
     latencies = await ask(port, requests, clients)
     wall, used = time.perf_counter() - started, cpu_s(pid) - used
@@ -195,8 +194,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--brokers", nargs="+", choices=["memory", "s3"], default=["memory", "s3"])
     parser.add_argument("--kinds", nargs="+", choices=["unary", "stream"], default=["unary", "stream"])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--requests", type=int, default=900, help="unary exchanges a round; a third as many streams")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=450, help="unary exchanges a round; a third as many streams")
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sessions", type=int, default=100)
 
 

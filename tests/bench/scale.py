@@ -1,0 +1,75 @@
+"""Does an event cost more when there are more sessions and scenarios? CPU time an event at 1x, 10x and 100x of both.
+
+  gateway  unary exchanges of 8 clients, over 100 sessions in 1 scenario; then ten and a hundred times as many of each. All gateways that are
+           compared run before the same broker and know all scenarios; rounds of the three take turns
+  ingest   a backlog of exchanges in 50 tagged sessions of 1 scenario; then ten and a hundred times as many of each
+
+`ratio` is to 1x of the same part.
+"""
+
+import argparse
+import statistics
+import sys
+
+from tests.bench import gateway, harness, ingest
+from tests.bench.harness import Row, Table, tell
+
+NAME = "scale"
+WHAT = "CPU an event at 1x, 10x and 100x sessions and scenarios"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--factors", type=int, nargs="+", default=[1, 10, 100])
+    parser.add_argument("--parts", nargs="+", choices=["gateway", "ingest"], default=["gateway", "ingest"])
+    parser.add_argument("--requests", type=int, default=1000, help="exchanges a round of the gateway")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--events", type=int, default=12_000, help="events of a backlog")
+
+
+async def of_gateway(factors: list[int], requests: int, rounds: int) -> list[Row]:
+    """CPU us an exchange."""
+    found: dict[int, list[float]] = {factor: [] for factor in factors}
+    async with gateway.servers(broker="memory", scenarios=max(factors)) as servers:
+        for _ in range(rounds + 1):  # the first one is warm-up
+            for factor in factors:
+                traffic = gateway.Traffic("unary", sessions=100 * factor, scenarios=factor)
+                row = await gateway.measure(*servers.gateway, traffic, 8, requests, skip=len(found[factor]) * requests)
+                found[factor].append(row["cpu_ms"] * 1000)
+    return rows_of("gateway", {factor: statistics.median(taken[1:] or taken) for factor, taken in found.items()}, 100)
+
+
+async def of_ingest(factors: list[int], events: int) -> list[Row]:
+    """CPU us an event."""
+    taken = {}
+    for factor in factors:
+        row = await ingest.backlog(ingest.tagged(events, 50 * factor, factor), [f"bench-{n}" for n in range(factor)])
+        taken[factor] = row["cpu_us"]
+        tell(f"ingest {factor}x: {row['cpu_us']:.0f} us an event")
+    return rows_of("ingest", taken, 50)
+
+
+def rows_of(part: str, taken: dict[int, float], sessions: int) -> list[Row]:
+    """One row a factor."""
+    first = taken[min(taken)]
+    return [
+        {"part": part, "sessions": sessions * factor, "scenarios": factor, "cpu_us": cpu_us, "ratio": cpu_us / first}
+        for factor, cpu_us in taken.items()
+    ]
+
+
+async def run(options: argparse.Namespace) -> Table:
+    """Both parts."""
+    if options.quick:
+        options.factors, options.requests, options.rounds, options.events = [1, 2], 40, 1, 600
+    rows = []
+    if "gateway" in options.parts:
+        rows += await of_gateway(options.factors, options.requests, options.rounds)
+        tell(", ".join(f"gateway {row['scenarios']}x: {row['cpu_us']:.0f} us" for row in rows))
+    if "ingest" in options.parts:
+        rows += await of_ingest(options.factors[:1] if options.quick else options.factors, options.events)
+    return Table(NAME, "CPU an event as sessions and scenarios grow", rows)
+
+
+if __name__ == "__main__":
+    harness.main(sys.modules[__name__])
