@@ -131,8 +131,14 @@ class Ledger(Protocol):
     async def find(self, key: str) -> Entry | None:
         """What is there."""
 
-    async def since(self) -> float:
-        """Unix time since which every key is there: the time to live ago, or when the store was last found empty."""
+    async def since(self) -> tuple[float, float]:
+        """Unix time since which every key is there (the time to live ago at most), and since when the store remembers anything."""
+
+    async def never_used(self, key: str) -> bool:
+        """Note that the key is used; True where it never was before, for certain."""
+
+    async def call_whole(self) -> None:
+        """The log was empty when this store began to remember: what it has no note of was never used."""
 
 
 class KnownKeys(Protocol):

@@ -2,7 +2,8 @@
 
 The ledger remembers every key since a moment that it can name (a day ago, or when it lost its memory). Older keys are in the store, which
 says "unknown" only once it has handled everything that the ledger cannot remember. Where nobody can say, the answer is 503: a second record
-under one receipt could never be taken back.
+under one receipt could never be taken back. A ledger that has been there since the log was empty knows for ever which keys are new, so that
+most are taken while the store is away.
 """
 
 import time
@@ -39,8 +40,11 @@ class Keys:
             ApiError: 503, where that cannot be said for certain now.
         """
         try:
-            since = await self.ledger.since()
-            status, body = await self.reads.get(f"/keys/{key}", {"until": repr(since), "wait_s": str(WAIT_S)}, timeout_s=WAIT_S + 3.0)
+            if await self.ledger.never_used(key):
+                return None
+            since, began = await self.ledger.since()
+            asked = {"until": repr(since), "began": repr(began), "wait_s": str(WAIT_S)}
+            status, body = await self.reads.get(f"/keys/{key}", asked, timeout_s=WAIT_S + 3.0)
         except Unavailable as error:
             log.warning("key_not_looked_up", reason=str(error))
             raise unsure() from None
@@ -49,6 +53,8 @@ class Keys:
             return found
         if not found.get("complete"):
             raise unsure()
+        if found.get("whole"):
+            await self._whole()
         if found.get("empty"):
             return None
         # What was under way elsewhere when the ledger lost its memory is noted there again when its work is next renewed.
@@ -57,6 +63,13 @@ class Keys:
         if young or (spooled is not None and spooled <= since):
             raise unsure()
         return None
+
+    async def _whole(self) -> None:
+        if self.waiting_since() is None:
+            try:
+                await self.ledger.call_whole()
+            except Unavailable as error:
+                log.warning("ledger_unavailable", reason=str(error))
 
 
 def unsure() -> ApiError:

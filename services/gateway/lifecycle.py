@@ -1,8 +1,8 @@
 """Start and stop: connect, fill the routing table, follow the releases; at the end drain, flush, and say what was left."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class Lifecycle:
     settings: Settings
     outside: Adapters
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def span(self, _app: Any) -> AsyncIterator[None]:
         """FastAPI's lifespan."""
         self._describe()
@@ -67,6 +67,8 @@ class Lifecycle:
         await outside.engines.start()
         await outside.reads.start()
         await self.scenarios.snapshot()
+        with contextlib.suppress(Unavailable):
+            await outside.ledger.since()  # before the first request: what comes from now on is remembered
         await asyncio.gather(outside.engines.look(), outside.rotation.look())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [

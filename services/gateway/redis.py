@@ -1,6 +1,11 @@
-"""Idempotency keys in Redis: `reef:key:<receipt>` holds an entry, SET NX decides who does the work."""
+"""Idempotency keys in Redis: `reef:key:<receipt>` holds an entry, SET NX decides who does the work.
+
+Entries have a time to live; that a key was used at all is remembered without end in a Bloom filter of fixed size (8 MiB, 7 bits a key: one
+new key in a hundred looks used after seven million). What it has not seen was never used, where it is whole: kept since the log was empty.
+"""
 
 import time
+from hashlib import blake2b
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -11,6 +16,15 @@ from reefcommon.errors import Unavailable
 from services.gateway.domain.ledger import Entry
 
 _SINCE = "reef:keys:since"
+_SEEN, _WHOLE = "reef:keys:seen", "reef:keys:whole"
+_BITS, _BITS_A_KEY = 1 << 26, 7
+_MARK = """
+local new = 0
+for i = 1, #ARGV do
+  if redis.call('SETBIT', KEYS[1], ARGV[i], 1) == 0 then new = 1 end
+end
+return new * redis.call('EXISTS', KEYS[2])
+"""
 
 
 class RedisLedger:
@@ -23,6 +37,7 @@ class RedisLedger:
         pool = BlockingConnectionPool.from_url(url, max_connections=64, timeout=5, socket_timeout=5, socket_connect_timeout=2, retry=again)
         self._redis = Redis.from_pool(pool)
         self._ttl_s = ttl_s
+        self._mark = self._redis.register_script(_MARK)
 
     async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
         """Take the key, for `lease_s` seconds while open, for the time to live where the entry is done."""
@@ -37,15 +52,32 @@ class RedisLedger:
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
-    async def since(self) -> float:
-        """Since when this store remembers: it keeps that as a key of its own, which is lost together with the others."""
+    async def since(self) -> tuple[float, float]:
+        """Since when this store has every entry, and since when it remembers at all: a key of its own, lost together with the others."""
         now = time.time()
         try:
             await self._redis.set(_SINCE, repr(now), nx=True)
             found = await self._redis.get(_SINCE)
         except (RedisError, OSError) as error:
             raise _away(error) from error
-        return max(float(found) if found else now, now - self._ttl_s)
+        began = float(found) if found else now
+        return max(began, now - self._ttl_s), began
+
+    async def never_used(self, key: str) -> bool:
+        """Mark the key as used; True where it never was before, for certain."""
+        digest = blake2b(key.encode(), digest_size=8 * _BITS_A_KEY).digest()
+        bits = [int.from_bytes(digest[i : i + 8], "big") % _BITS for i in range(0, len(digest), 8)]
+        try:
+            return bool(await self._mark(keys=[_SEEN, _WHOLE], args=bits))
+        except (RedisError, OSError) as error:
+            raise _away(error) from error
+
+    async def call_whole(self) -> None:
+        """Nothing was used that is not marked: the log was empty when this store began to remember."""
+        try:
+            await self._redis.set(_WHOLE, "1")
+        except (RedisError, OSError) as error:
+            raise _away(error) from error
 
     async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
         """Extend the lease; take the key again where the store has lost it."""

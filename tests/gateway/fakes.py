@@ -112,6 +112,8 @@ class MemoryLedger:
         self.entries: dict[str, bytes] = {}
         self.away = False
         self.remembers_since = 0.0
+        self.seen: set[str] = set()
+        self.whole = False
 
     def _here(self) -> None:
         if self.away:
@@ -129,9 +131,19 @@ class MemoryLedger:
         self._here()
         self.entries.setdefault(key, entry.encode())
 
-    async def since(self) -> float:
+    async def since(self) -> tuple[float, float]:
         self._here()
-        return self.remembers_since
+        return self.remembers_since, self.remembers_since
+
+    async def never_used(self, key: str) -> bool:
+        self._here()
+        new = key not in self.seen
+        self.seen.add(key)
+        return new and self.whole
+
+    async def call_whole(self) -> None:
+        self._here()
+        self.whole = True
 
     async def complete(self, key: str, entry: Entry) -> None:
         self._here()
@@ -154,6 +166,7 @@ class MemoryReads:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.away = False
         self.handled_until = float("inf")
+        self.none_before = False
 
     async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
         if self.away:
@@ -161,7 +174,8 @@ class MemoryReads:
         self.asked.append((path, query or {}))
         row = self.rows.get(path)
         if row is None and path.startswith("/keys/"):
-            return 404, orjson.dumps({"complete": self.handled_until >= float((query or {})["until"]), "empty": False})
+            complete = self.handled_until >= float((query or {})["until"])
+            return 404, orjson.dumps({"complete": complete, "whole": complete and self.none_before, "empty": False})
         if row is None:
             return 404, orjson.dumps({"error": {"message": "no such record", "type": "reef_error", "code": "record_not_found"}})
         return 200, orjson.dumps(row)

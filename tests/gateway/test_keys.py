@@ -16,6 +16,8 @@ KEY = {"x-reef-agent-record-id": "order-1"}
 def forget(bench: Bench, ago_s: float = 3600.0) -> None:
     """Redis is empty, and has been noted as such some time ago."""
     bench.ledger.entries.clear()
+    bench.ledger.seen.clear()
+    bench.ledger.whole = False
     bench.ledger.remembers_since = time.time() - ago_s
 
 
@@ -85,6 +87,19 @@ async def test_where_nobody_can_say_nothing_is_done(bench: Bench, why: str) -> N
     bench.reads.away, bench.reads.handled_until = False, float("inf")
     assert (await bench.chat(headers=KEY)).status_code == 200
     assert (await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")).status_code == 202
+
+
+async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(bench: Bench) -> None:
+    """Redis, there since the log was empty, knows for ever what was never used; of what was, only the store has the answer."""
+    bench.reads.none_before = True
+    assert (await bench.chat(headers=KEY)).status_code == 200
+    assert bench.ledger.whole
+    bench.reads.away = True
+    bench.ledger.entries.clear()  # a day later
+    told = await bench.chat(headers=KEY)
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
+    assert (await bench.chat(headers={"x-reef-agent-record-id": "order-2"})).status_code == 200
+    assert [record.event_id for record in bench.log.records] == ["order-1", "order-2"]
 
 
 async def test_a_request_without_a_key_asks_nobody(bench: Bench) -> None:

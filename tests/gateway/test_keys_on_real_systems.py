@@ -61,6 +61,10 @@ async def test_a_key_outlives_redis_and_restarts(tmp_path: Path) -> None:
         async with services(system) as http:
             first = await asked(http)
             assert first.status_code == 200
+        away = system.model_copy(update={"experience_url": "http://127.0.0.1:9"})
+        async with serving(gateway.build(away, Settings()).app) as front, httpx.AsyncClient(base_url=front, timeout=30) as http:
+            new = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers={"x-reef-agent-record-id": "order-18"})
+            assert new.status_code == 200, "what was never used needs no store"
         await flushed()
         async with services(system) as http:
             again = await asked(http)
@@ -69,11 +73,10 @@ async def test_a_key_outlives_redis_and_restarts(tmp_path: Path) -> None:
             await flushed()
             assert (await asked(http, temperature=0.5)).status_code == 409
             assert (await asked(http)).json() == first.json()
-        away = system.model_copy(update={"experience_url": "http://127.0.0.1:9"})
         await flushed()
         async with serving(gateway.build(away, Settings()).app) as front, httpx.AsyncClient(base_url=front, timeout=30) as http:
             refused = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers=KEY)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         await heads.aclose()
         records = [record for record in await everything(stack.kafka_bootstrap, "reef.inferences.v1") if b'"order-17"' in record.value]
-        assert (len(records), len(stub.requests)) == (1, 1)
+        assert (len(records), len(stub.requests)) == (1, 2)

@@ -21,3 +21,20 @@ async def test_connections_that_a_restart_has_cut_fail_no_request(redis_url: str
     found = await asyncio.gather(*(ledger.find(f"cut-{n}") for n in range(8)))
     assert found == [entry] * 8
     await ledger.stop()
+
+
+async def test_what_was_never_used_is_known_once_it_is_whole_and_for_ever(redis_url: str) -> None:
+    """Marks come before the moment from which they count, outlive the entry, and are lost together with everything else."""
+    own = f"{redis_url.rpartition('/')[0]}/3"
+    async with redis.asyncio.Redis.from_url(own) as client:
+        await client.flushdb()
+        ledger = RedisLedger(own, ttl_s=60)
+        assert not await ledger.never_used("early"), "nobody knows yet what came before"
+        await ledger.call_whole()
+        assert [await ledger.never_used(key) for key in ("early", "late", "late")] == [False, True, False]
+        new = [await ledger.never_used(f"key-{n}") for n in range(500)]
+        assert sum(new) == 500
+        await client.flushdb()
+        assert not await ledger.never_used("after")
+        await client.flushdb()
+        await ledger.stop()

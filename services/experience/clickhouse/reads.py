@@ -66,9 +66,13 @@ class ClickHouseReads:
         )
         return reports[0] if reports else None
 
-    async def empty(self) -> bool:
-        """Whether nothing was ever recorded."""
-        return not await self.database.query("SELECT 1 AS n FROM records UNION ALL SELECT 1 AS n FROM reports LIMIT 1")
+    async def none_before(self, at: float) -> bool:
+        """Whether nothing is recorded that happened before this Unix time."""
+        older = (
+            "SELECT 1 AS n FROM records WHERE at < toDateTime64({at:Float64}, 6, 'UTC') LIMIT 1 "
+            "UNION ALL SELECT 1 AS n FROM reports WHERE at < toDateTime64({at:Float64}, 6, 'UTC') LIMIT 1"
+        )
+        return not await self.database.query(older, at=at)
 
     async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> list[Row]:
         """Exchanges of a scenario. `cursor`: the last record id of the page before."""
