@@ -68,7 +68,9 @@ def replay(
     """
     # Production's code logs as a service does; here a person reads, and what matters is in the verdict.
     structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR), logger_factory=structlog.PrintLoggerFactory(sys.stderr)
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # what it is when something is said
+        cache_logger_on_first_use=False,
     )
     gc.set_threshold(100_000, 20, 20)  # as the service does: a batch is many small objects without cycles
     plan = _plan(
