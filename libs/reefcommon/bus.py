@@ -131,7 +131,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                 except Unavailable as error:
                     WAITING.labels(service, topic).set(1)
                     log.warning("outside_system_unavailable", topic=topic, attempt=attempt, reason=str(error))
-                except Exception:
+                except Exception:  # a handler's mistake: raised on, the event would be read again at once and without a limit
                     log.exception("event_failed", topic=topic, attempt=attempt)
                 RETRIES.labels(service, topic).inc()
                 await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
@@ -146,7 +146,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             result = await call_next(msg)
         except (Conflict, Unavailable):
             raise
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is raised, or is the reason of a dead letter
             if attempt < MAX_ATTEMPTS and not isinstance(error, NEVER):
                 raise
             await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)

@@ -152,5 +152,5 @@ def _verify(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[float]
     given: Any = dict(task.given) if isinstance(task.given, Mapping) else task.given
     try:
         return [as_score(verifier(given, text)) for text in texts]
-    except Exception as error:
+    except Exception as error:  # the verifier is the user's code; a failure of it is never a score
         raise Failed(f"the verifier failed: {type(error).__name__}: {error}") from error

@@ -62,7 +62,7 @@ class Worker:
         except Unavailable as error:
             log.warning("outside_system_unavailable", binding=key, reason=str(error))
             return self._failed(key, str(error))
-        except Exception as error:
+        except Exception as error:  # a recipe is anybody's code: its step fails, the other bindings go on
             log.exception("harness_step_failed", binding=key)
             self.broken[key] = self.broken.get(key, 0) + 1
             if isinstance(error, Poison) or self.broken[key] >= self.patience.max_attempts:
