@@ -162,6 +162,11 @@ class Campaign:
 
     async def _kill(self, fault: Fault, killed: dict[str, float]) -> None:
         for part in fault.parts:
+            if part == "serve":
+                self._stack.kill()
+                killed[part] = time.time()
+                await asyncio.to_thread(self._stack.start)
+                continue
             await self._until(lambda part=part: self._stack.signal(part, signal.SIGKILL))
             killed[part] = time.time()
             await asyncio.sleep(fault.gap_s)

@@ -14,7 +14,7 @@ from tests.chaos.facts import Facts
 from tests.chaos.reading import Stated, at_of, describe, of_type
 
 # A request may fail while one of these is being broken, or has not recovered; everything else must be borne.
-EXPLAINS_FAILURES = frozenset({"gateway", "engine", "valkey", "upstream", "disk"})
+EXPLAINS_FAILURES = frozenset({"gateway", "engine", "valkey", "upstream", "disk", "serve"})
 # Whether a key that a client chose is new is asked of the store, which has to have read the log: where that cannot be said, the answer
 # to a request with a key is 503, by design.
 KEYS_NEED = EXPLAINS_FAILURES | {"experience", "tansu", "seaweedfs"}

@@ -4,7 +4,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-PARTS = ("gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine", "tansu", "seaweedfs", "valkey")
+SUPERVISED = ("gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine", "tansu", "seaweedfs", "valkey")
+KILLED = (*SUPERVISED, "step")  # the step process is the trainer's to start again
+PARTS = (*KILLED, "serve")  # the supervisor is started again by whoever runs it, here the campaign
 OUTAGES = ("tansu", "experience", "seaweedfs", "valkey", "engine")
 MODES = ("slow", "cut", "error", "garbage", "refuse")
 MAX_BURST = 3
@@ -14,7 +16,7 @@ MAX_BURST = 3
 class Fault:
     """One event of the schedule.
 
-    kill      SIGKILL to `parts`, `gap_s` apart
+    kill      SIGKILL to `parts`, `gap_s` apart; "serve" is started again at once, while what it had started still ends
     pause     SIGSTOP to `parts`, SIGCONT after `seconds`
     hang      SIGSTOP to `parts`; the supervisor has to find out
     outage    SIGKILL, and kept from starting again for `seconds`
@@ -39,18 +41,20 @@ class Fault:
 def draw(seed: int, faults: int) -> tuple[Fault, ...]:
     """`faults` kills and outages, nine to one, and beside them pauses, hangs, a broken upstream and a full disk.
 
-    Every part is killed equally often, as far as the number allows; up to three at once.
+    Every part is killed equally often, as far as the number allows; up to three at once. The supervisor, whose end is everybody's,
+    is killed beside them, alone.
     """
     rng = random.Random(seed)
     outages = max(faults // 10, 1)
     events = [Fault(0, "kill", burst, gap_s=rng.choice((0.0, 0.3, 1.0))) for burst in _bursts(rng, max(faults - outages, 0))]
     away = _cycle(rng, OUTAGES)
     events += [Fault(0, "outage", (next(away),), seconds=rng.uniform(2.0, 6.0)) for _ in range(outages)]
-    paused, modes = _cycle(rng, PARTS), _cycle(rng, MODES)
+    paused, modes = _cycle(rng, SUPERVISED), _cycle(rng, MODES)
     events += [Fault(0, "pause", (next(paused),), seconds=rng.uniform(1.0, 4.0)) for _ in range(faults // 10)]
     events += [Fault(0, "upstream", ("upstream",), seconds=rng.uniform(1.0, 3.0), mode=next(modes)) for _ in range(faults // 10)]
     events += [Fault(0, "hang", (next(paused),)) for _ in range(faults // 25)]
     events += [Fault(0, "disk", ("tansu",), seconds=rng.uniform(3.0, 5.0)) for _ in range(faults // 25)]
+    events += [Fault(0, "kill", ("serve",)) for _ in range(faults // 25)]
     rng.shuffle(events)
     return tuple(numbered(events, rng))
 
@@ -62,7 +66,7 @@ def numbered(events: Sequence[Fault], rng: random.Random) -> Iterator[Fault]:
 
 
 def _bursts(rng: random.Random, kills: int) -> Iterator[tuple[str, ...]]:
-    parts, waiting = _cycle(rng, PARTS), ""
+    parts, waiting = _cycle(rng, KILLED), ""
     while kills > 0:
         burst: list[str] = []
         size = min(kills, rng.choice((1, 1, 2, MAX_BURST)))

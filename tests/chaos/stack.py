@@ -81,15 +81,33 @@ class ReefStack:
         """Where a program listens, whatever stands before it."""
         return f"http://127.0.0.1:{self.state.ports[name]}"
 
-    def find(self, part: str) -> psutil.Process | None:
-        """The process that runs a part now: a child of the supervisor, known by the mark in its environment."""
+    def kill(self) -> None:
+        """SIGKILL to the supervisor alone: what it has started is told by the kernel, and ends in its own time."""
         assert self._process is not None
+        self._process.kill()
+        self._process.wait(10)
+
+    def find(self, part: str) -> psutil.Process | None:
+        """The process that runs a part now: a child of the supervisor, known by the mark in its environment, or of the trainer."""
+        assert self._process is not None
+        if part == "step":
+            return self._step_process()
         with contextlib.suppress(psutil.Error):
+            if part == "serve":
+                return psutil.Process(self._process.pid)
             for child in psutil.Process(self._process.pid).children():
                 with contextlib.suppress(psutil.Error, OSError):
                     mark = child.environ().get(STACK_VARIABLE, "")
                     if mark.partition(":")[2] == part and child.status() != psutil.STATUS_ZOMBIE:
                         return child
+        return None
+
+    def _step_process(self) -> psutil.Process | None:
+        trainer = self.find("trainer")
+        with contextlib.suppress(psutil.Error):
+            for child in trainer.children() if trainer is not None else ():
+                if "services.trainer.worker" in child.cmdline():
+                    return child
         return None
 
     def signal(self, part: str, number: int) -> bool:

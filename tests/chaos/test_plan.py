@@ -17,6 +17,8 @@ def test_five_long_runs_are_200_kills_and_20_outages_and_each_part_ten_times():
     assert sum(fault.kind == "outage" for fault in faults) >= 20
     assert set(kills) >= set(PARTS)
     assert min(kills.values()) >= 10
+    assert all(fault.parts == ("serve",) for fault in faults if "serve" in fault.parts)
+    assert not {part for fault in faults if fault.kind in ("hang", "pause") for part in fault.parts} & {"step", "serve"}
     assert {fault.kind for fault in faults} == {"kill", "pause", "hang", "outage", "upstream", "disk"}
 
 
