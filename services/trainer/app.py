@@ -20,6 +20,7 @@ from reefcommon.config import ServeConfig
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import choose
 from reefcommon.events import utc_now
+from reefcommon.fetched import FetchedTrees
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import WeightRecipe, load_recipe
@@ -106,7 +107,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
         artifacts=open_artifact_store(system),
         publisher=KafkaPublisher(broker),
         clock=utc_now,
-        adapters=home / "adapters",
+        adapters=FetchedTrees(home / "adapters"),
         kept_states=settings.kept_states,
     )
     patience = Patience(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)

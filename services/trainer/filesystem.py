@@ -40,12 +40,5 @@ class DirectoryCheckpoints:
             if path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def prune_fetched(self, adapters: Path, keep: Collection[str]) -> int:
-        """Remove the adapters that earlier steps have started from, all but `keep`. Returns how many."""
-        gone = [path for path in adapters.iterdir() if path.is_dir() and path.name not in keep] if adapters.is_dir() else []
-        for path in gone:
-            shutil.rmtree(path, ignore_errors=True)
-        return len(gone)
-
     def _home(self, binding: str) -> Path:
         return self._root / digest("binding", binding, length=16)

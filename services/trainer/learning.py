@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 
 import structlog
 
 from reefcommon import topics
-from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, describe, materialize
+from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, describe
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import Release
+from reefcommon.fetched import FetchedTrees
 from reefcommon.releases import base_weights
 from services.trainer import domain, metrics
 from services.trainer.domain import Binding, Job
@@ -46,7 +46,7 @@ class Ports:
     artifacts: ArtifactStore
     publisher: EventPublisher
     clock: Callable[[], datetime]
-    adapters: Path
+    adapters: FetchedTrees
     """Where published adapters are fetched to, when the actor has to start from one without a saved state."""
     kept_states: int
 
@@ -210,7 +210,7 @@ class Learning:
         ports, start = self.ports, job.start
         adopt = start.adopt
         if adopt is not None and adopt != BASE_CONTENT_ID:
-            adopt = str(await asyncio.to_thread(materialize, ports.artifacts, adopt, job.scenario, ports.adapters))
+            adopt = str(await asyncio.to_thread(ports.adapters.fetch, ports.artifacts, adopt, job.scenario))
         return StepRequest(
             job_id=job.job_id,
             state=ports.checkpoints.path(job.binding, start.state) if start.state else None,

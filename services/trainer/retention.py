@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.errors import Poison, Transient
+from reefcommon.fetched import FetchedTrees
 from reefcommon.releases import ReleaseHeads
 from reefcommon.retention import tell_removed
 from services.trainer.domain import Binding
@@ -42,7 +42,7 @@ class Retention:
     bindings: tuple[Binding, ...]
     ledger: SqliteLedger
     checkpoints: DirectoryCheckpoints
-    adapters: Path
+    adapters: FetchedTrees
     artifacts: ArtifactStore
     heads: ReleaseHeads
     policy: Policy
@@ -71,7 +71,7 @@ class Retention:
             kept = await asyncio.to_thread(self.checkpoints.kept, binding.key)
             gone = await asyncio.to_thread(self.ledger.forget, binding.key, before_ms, kept)
             counts = {what: count + gone.get(what, 0) for what, count in counts.items()}
-        counts["adapters"] = await asyncio.to_thread(self._prune_adapters)
+        counts["adapters"] = await asyncio.to_thread(self.adapters.prune, self._adopted)
         tell_removed("trainer", counts)
         return counts
 
@@ -94,6 +94,6 @@ class Retention:
         releases = [*await self.heads.chain(scenario, limit=WHOLE_CHAIN), *await self.heads.pending(scenario)]
         return {content for release in releases for content in (release.content_id, *release.contents.values())}
 
-    def _prune_adapters(self) -> int:
-        keep = {job.start.adopt for binding in self.bindings if (job := self.ledger.unfinished(binding.key)) and job.start.adopt}
-        return self.checkpoints.prune_fetched(self.adapters, keep)
+    def _adopted(self) -> set[str]:
+        """The adapters that unfinished jobs start from."""
+        return {job.start.adopt for binding in self.bindings if (job := self.ledger.unfinished(binding.key)) and job.start.adopt}

@@ -12,6 +12,7 @@ import orjson
 from reefcommon.artifacts import MANIFEST_NAME, Manifest
 from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateProposed, Event, Release, ReleasePublished, ReleaseRejected, SampleRefused, StepCompleted
+from reefcommon.fetched import FetchedTrees
 from reefcommon.topics import Topic
 from services.trainer.app import build
 from services.trainer.child import ChildProcess, as_line
@@ -159,7 +160,7 @@ class Rig:
             artifacts=self.shelf,
             publisher=self.bus,
             clock=self._clock,
-            adapters=self.home / "adapters",
+            adapters=FetchedTrees(self.home / "adapters"),
             kept_states=2,
         )
         binding = Binding("default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs)))

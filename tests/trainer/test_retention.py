@@ -1,5 +1,7 @@
 """What the trainer forgets, and that forgetting never makes anything train twice, nor takes what is still of use."""
 
+import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -54,7 +56,7 @@ async def rig(tmp_path):
 
 def retention(rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None) -> Retention:
     return Retention(
-        bindings=(rig.loop.binding,), ledger=rig.ledger, checkpoints=rig.checkpoints, adapters=rig.home / "adapters",
+        bindings=(rig.loop.binding,), ledger=rig.ledger, checkpoints=rig.checkpoints, adapters=rig.loop.ports.adapters,
         artifacts=store or Dropping(), heads=heads or Heads(), policy=Policy(30 * DAY_S, 7 * DAY_S, 1.0), clock=lambda: now,
     )  # fmt: skip
 
@@ -160,6 +162,47 @@ async def test_fetched_adapters_do_not_pile_up(rig):
         (rig.home / "adapters" / name).mkdir(parents=True)
     assert (await retention(rig, AT).round())["adapters"] == 2
     assert list((rig.home / "adapters").iterdir()) == []
+
+
+class Late:
+    """StepProcess that begins when it is let."""
+
+    def __init__(self, process) -> None:
+        self.process, self.let = process, asyncio.Event()
+
+    async def step(self, request):
+        await self.let.wait()
+        return await self.process.step(request)
+
+    async def stop(self):
+        await self.process.stop()
+
+
+async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has_just_looked(rig, tmp_path):
+    """The round finds no job; before it removes what it found, one is opened that starts from a fetched adapter."""
+    content = await step(rig, 0, 0)
+    other = Rig(tmp_path / "other")
+    other.bus, other.shelf = rig.bus, rig.shelf
+    await other.restart()
+    other.loop.process = late = Late(other.loop.process)
+    adapters, now, learning = other.loop.ports.adapters, asyncio.get_running_loop(), []
+    adapters.fetch(other.shelf, content, "default")
+    await other.publish(6, content)
+    for number in (2, 3):
+        await other.handlers.on_sample(sample(number, load_id="run:6"))
+
+    def look():
+        seen = retention(other, AT)._adopted()
+        learning.append(asyncio.run_coroutine_threadsafe(other.settle(), now))
+        with suppress(TimeoutError):
+            learning[0].result(0.5)  # as far as it comes before the round goes on
+        return seen
+
+    assert await asyncio.to_thread(adapters.prune, look) == 1
+    late.let.set()
+    await asyncio.wrap_future(learning[0])
+    assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    await other.stop()
 
 
 async def test_a_ledger_of_an_earlier_version_is_taken_over_and_what_has_no_age_is_kept(tmp_path):
