@@ -4,7 +4,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -18,16 +17,19 @@ from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefcommon.config import RecipeBinding
 from reefcommon.errors import BadConfig
 from reefcommon.events import utc_now
+from reefcommon.fetched import FetchedTrees
 from reefcommon.harness import HarnessRecipe
 from reefcommon.harness_admission import CHAT
+from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import load_recipe
+from reefcommon.rejected import Rejected
 from reefcommon.settings import SystemSettings
 from reefcommon.starting import Start
 from reefcommon.telemetry import set_up
 from services.harness.domain import Binding
 from services.harness.handlers import Handlers
-from services.harness.retention import Retention
+from services.harness.retention import Policy, Retention
 from services.harness.settings import Settings
 from services.harness.sqlite import SqliteLedger
 from services.harness.worker import Patience, Worker
@@ -48,7 +50,7 @@ def build(
     artifacts: ArtifactStore,
     publisher: EventPublisher,
     *,
-    trees: Path,
+    trees: FetchedTrees,
     patience: Patience,
 ) -> Worker:
     """The service on its ports: the same function for production and tests."""
@@ -65,6 +67,7 @@ def build(
         trees=trees,
         clock=utc_now,
         wake=arrived.set,
+        storing=asyncio.Lock(),
     )
     return Worker(handlers, patience, arrived)
 
@@ -87,13 +90,17 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     ledger = SqliteLedger(home / "ledger.sqlite")
     broker = kafka_broker(system, SERVICE)
     patience = Patience(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
-    worker = build(bindings, ledger, open_artifact_store(system), KafkaPublisher(broker), trees=home / "trees", patience=patience)
+    trees = FetchedTrees(home / "trees")
+    worker = build(bindings, ledger, open_artifact_store(system), KafkaPublisher(broker), trees=trees, patience=patience)
     broker.include_router(routes(worker.handlers))
     health = Health(SERVICE, broker=broker)
-    retention = Retention(bindings, ledger, home / "trees", settings.settled_kept_s, settings.retention_every_s, utc_now)
+    policy = Policy(settings.settled_kept_s, settings.rejected_kept_s, settings.retention_every_s)
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
+        redis = connect(system.redis_url)
+        rejected = Rejected(ledger, worker.handlers.artifacts, RedisReleaseHeads(redis), worker.handlers.storing)
+        retention = Retention(bindings, ledger, trees, rejected, policy, utc_now)
         start = Start(broker)
         start.begin()
         tasks = (
@@ -114,6 +121,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
                 with suppress(asyncio.CancelledError):
                     await task
             await broker.stop()
+            await redis.aclose()
             ledger.close()
             log.info("harness_stopped")
 

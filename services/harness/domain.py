@@ -29,6 +29,8 @@ State = Literal["open", "proposed", "awaiting", "pending", "conflicted", "select
 UNFINISHED: tuple[State, ...] = ("open", "proposed", "awaiting", "pending", "conflicted")
 REJECTED: tuple[State, ...] = ("rejected", "refused")
 """What a recipe is shown as its own mistakes; a lost race is not one."""
+LOST: tuple[State, ...] = ("rejected", "failed", "superseded")
+"""Ended without a release: what such a job stored is of no more use."""
 MAX_ATTEMPTS_ON_NEW_HEADS = 3
 
 

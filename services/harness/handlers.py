@@ -16,10 +16,11 @@ import structlog
 from prometheus_client import Counter
 
 from reefcommon import events, topics
-from reefcommon.artifacts import ArtifactStore, describe, materialize
+from reefcommon.artifacts import ArtifactStore, describe
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison
 from reefcommon.events import Event, Publication, Release, ReleasePublished, SampleReady
+from reefcommon.fetched import FetchedTrees
 from reefcommon.harness import Inadmissible, Mutation, Rejection, Tree
 from reefcommon.harness_admission import Adapter, admit
 from reefcommon.harness_files import read_tree, write_tree
@@ -77,7 +78,7 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """All arrivals. `trees` is the folder of this service for fetched trees; `wake` tells the worker that there may be something to do."""
+    """All arrivals. `trees`: the trees that jobs start from, on this disk; `wake` tells the worker that there may be something to do."""
 
     bindings: tuple[Binding, ...]
     inbox: Inbox
@@ -87,9 +88,11 @@ class Handlers:
     artifacts: ArtifactStore
     publisher: EventPublisher
     adapter: Adapter
-    trees: Path
+    trees: FetchedTrees
     clock: Callable[[], datetime]
     wake: Callable[[], None]
+    storing: asyncio.Lock
+    """See `reefcommon.rejected.Rejected`."""
 
     async def on_sample(self, sample: SampleReady) -> None:
         """Keep a sample for every recipe of its scenario. One that cannot train is as good as any: only its text is read."""
@@ -197,8 +200,12 @@ class Handlers:
         except Inadmissible as error:
             await self._close(binding, job, "refused", str(error))
             return
-        content = await asyncio.to_thread(self._store, binding, job, tree)
         samples = await asyncio.to_thread(self.inbox.samples_of, job.job_id)
+        async with self.storing:
+            content = await asyncio.to_thread(self._store, binding, job, tree)
+            await self._await_verdict(binding, job, samples, content, tree)
+
+    async def _await_verdict(self, binding: Binding, job: Job, samples: Sequence[SampleReady], content: str, tree: Tree) -> None:
         awaiting = replace(job, state="awaiting", content_id=content, candidate_id=domain.candidate_id(job))
         at, trace = self.clock(), samples[-1].traceparent if samples else ""
         outgoing = (
@@ -232,12 +239,12 @@ class Handlers:
     async def _base_tree(self, job: Job) -> Tree:
         if job.base_content is None:
             return ()
-        directory = await asyncio.to_thread(materialize, self.artifacts, job.base_content, job.scenario, self.trees)
+        directory = await asyncio.to_thread(self.trees.fetch, self.artifacts, job.base_content, job.scenario)
         return await asyncio.to_thread(read_tree, directory)
 
     def _store(self, binding: Binding, job: Job, tree: Tree) -> str:
-        self.trees.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.trees, prefix=".candidate-") as name:
+        self.trees.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.trees.root, prefix=".candidate-") as name:
             directory = Path(name)
             write_tree(tree, directory)
             manifest = describe(directory, "harness", base=job.base_content or "", lineage=domain.lineage(job, binding.recipe))

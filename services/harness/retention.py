@@ -1,25 +1,34 @@
-"""What the harness service no longer keeps, round by round: ended jobs with their samples, and trees that no job starts from."""
+"""What the harness service no longer keeps, round by round.
+
+trees        fetched ones that no job starts from
+ledger       ended jobs with their samples after `settled_kept_s`; a horizon stands for them
+artifacts    contents of candidates that came to nothing after `rejected_kept_s`; see `reefcommon.rejected`
+"""
 
 import asyncio
-import shutil
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Transient
+from reefcommon.fetched import FetchedTrees
+from reefcommon.rejected import Rejected
 from reefcommon.retention import tell_removed
 from services.harness.domain import Binding, tree_content
 from services.harness.sqlite import SqliteLedger
 
 log = structlog.get_logger()
 
-TREE_KEPT_S = 600.0
-"""A tree that was fetched a moment ago may be of a job that is being opened now."""
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long things are kept, seconds."""
+
+    settled_kept_s: float
+    rejected_kept_s: float
+    every_s: float
 
 
 @dataclass(slots=True)
@@ -28,43 +37,42 @@ class Retention:
 
     bindings: tuple[Binding, ...]
     ledger: SqliteLedger
-    trees: Path
-    settled_kept_s: float
-    every_s: float
+    trees: FetchedTrees
+    rejected: Rejected
+    policy: Policy
     clock: Callable[[], datetime]
     _told: str = field(default="")
 
     async def run(self) -> None:
         """For ever."""
         while True:
-            await asyncio.sleep(self.every_s)
+            await asyncio.sleep(self.policy.every_s)
             try:
-                await asyncio.to_thread(self.round)
+                await self.round()
                 self._told = ""
-            except Unavailable as error:
+            except (Transient, Poison) as error:
                 if str(error) != self._told:
                     log.warning("retention_put_off", reason=str(error))
                 self._told = str(error)
 
-    def round(self) -> dict[str, int]:
-        """One round; blocks on the disk. Returns what is gone, by kind."""
-        before_ms = int((self.clock() - timedelta(seconds=self.settled_kept_s)).timestamp() * 1000)
-        counts = {"samples": 0, "jobs": 0, "trees": self._prune_trees()}
+    async def round(self) -> dict[str, int]:
+        """One round. Returns what is gone, by kind. Raises Unavailable where the disk, the heads or the artifact store do not answer."""
+        now = self.clock()
+        counts = {"trees": await asyncio.to_thread(self.trees.prune, self._in_use), "contents": 0, "samples": 0, "jobs": 0}
+        before_ms = int((now - timedelta(seconds=self.policy.settled_kept_s)).timestamp() * 1000)
         for binding in self.bindings:
-            for what, count in self.ledger.forget(binding.key, before_ms).items():
+            for what, count in (await asyncio.to_thread(self.ledger.forget, binding.key, before_ms)).items():
                 counts[what] += count
-        tell_removed("harness", counts)
+        try:
+            for scenario in {binding.scenario for binding in self.bindings}:
+                counts["contents"] += await self.rejected.drop(scenario, now - timedelta(seconds=self.policy.rejected_kept_s))
+        finally:
+            tell_removed("harness", counts)
         return counts
 
-    def _prune_trees(self) -> int:
-        keep: set[str | None] = set()
-        for binding in self.bindings:
-            job, head = self.ledger.current(binding.key), self.ledger.head(binding.scenario)
-            keep |= {job.base_content if job else None, tree_content(head) if head else None}
-        gone = 0
-        for path in self.trees.iterdir() if self.trees.is_dir() else ():
-            with suppress(FileNotFoundError):
-                if path.name not in keep and path.stat().st_mtime < time.time() - TREE_KEPT_S:
-                    shutil.rmtree(path, ignore_errors=True)
-                    gone += 1
-        return gone
+    def _in_use(self) -> set[str]:
+        """The trees that jobs start from, now or next."""
+        jobs = [self.ledger.current(binding.key) for binding in self.bindings]
+        heads = [self.ledger.head(binding.scenario) for binding in self.bindings]
+        contents = [*(job.base_content for job in jobs if job), *(tree_content(head) for head in heads if head)]
+        return {content for content in contents if content}

@@ -7,7 +7,7 @@ that a crash between the two loses neither. All calls block for a few millisecon
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -18,54 +18,22 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import Event, Release, SampleReady
 from reefcommon.harness import MAX_REJECTED, Mutation, Rejection
 from reefcommon.ids import record_times_ms
+from reefcommon.rejected import Lost
 from reefcommon.retention import TOO_OLD
 from reefcommon.topics import Topic
 from services.harness.domain import REJECTED, UNFINISHED, Job, State
+from services.harness.sqlite_schema import CONTENTS, ENDED, STATES, opened
 
 # Tokens, masks and log-probabilities are most of a sample's bytes, and a harness recipe reads only its text.
 _WEIGHT_FIELDS = {"tokens", "loss_mask", "logprobs"}
-_SCHEMA = """
-create table if not exists samples (
-    seq integer primary key, binding text not null, sample_id text not null, state text not null default 'waiting',
-    job_id text, reason text, body text not null, newest_ms integer, unique (binding, sample_id));
-create index if not exists samples_waiting on samples (binding, state, seq);
-create index if not exists samples_by_job on samples (job_id);
-create table if not exists horizons (binding text primary key, newest_ms integer not null);
-create table if not exists jobs (
-    seq integer primary key, job_id text not null unique, binding text not null, state text not null, candidate_id text,
-    updated integer not null, body text not null);
-create index if not exists jobs_candidate on jobs (candidate_id);
-create index if not exists jobs_state on jobs (binding, state, updated);
-create table if not exists heads (scenario text primary key, sequence integer not null, body text not null);
-create table if not exists outbox (
-    seq integer primary key, topic text not null, type text not null, event_id text not null, body text not null,
-    unique (topic, type, event_id));
-create table if not exists clock (id integer primary key check (id = 1), tick integer not null);
-insert or ignore into clock values (1, 0);
-"""
-_STATES = {name: ", ".join(f"'{state}'" for state in states) for name, states in (("unfinished", UNFINISHED), ("shown", REJECTED))}
-_ENDED = f"""
-select job_id from jobs where binding = :binding and state not in ({_STATES["unfinished"]})
-  and seq < (select max(seq) from jobs where binding = :binding)
-  and seq not in (select seq from jobs where binding = :binding and state in ({_STATES["shown"]}) order by updated desc
-    limit {MAX_REJECTED})
-  and not exists (select 1 from samples where samples.job_id = jobs.job_id and newest_ms >= :before)
-"""  # noqa: S608 - constants
 
 
 class SqliteLedger:
     """One file, one process. The ports `Inbox`, `Jobs`, `Heads` and `Outbox` of this service."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10.0)
-        self._db.execute("pragma journal_mode = wal")
-        self._db.execute("pragma synchronous = full")
-        self._db.executescript(_SCHEMA)
-        if "newest_ms" not in {row[1] for row in self._db.execute("pragma table_info(samples)")}:
-            # a file of an earlier version: what is there has no age, and is kept
-            self._db.execute("alter table samples add column newest_ms integer")
+        self._db = opened(path)
 
     def close(self) -> None:
         """Close the file. No call may follow."""
@@ -199,12 +167,13 @@ class SqliteLedger:
     # ------------------------------------------------------------------ retention
 
     def forget(self, binding: str, before_ms: int) -> dict[str, int]:
-        """Remove ended jobs and refused samples all of whose records were made before `before_ms`. The newest job and the rejected ones
-        that a recipe is shown stay, and so do the identities of samples with a record of unknown age. Returns how many of each are gone."""
+        """Remove ended jobs and refused samples all of whose records were made before `before_ms`. The newest job, the rejected ones that
+        a recipe is shown and those whose content is still to be dropped stay, and so do the identities of samples with a record of unknown
+        age. Returns how many of each are gone."""
         alone = "binding = :binding and state = 'refused' and job_id is null and newest_ms < :before"
         with self._transaction() as db:
             values = {"binding": binding, "before": before_ms}
-            gone = [job for (job,) in db.execute(_ENDED, values)]
+            gone = [job for (job,) in db.execute(ENDED, values)]
             values["jobs"] = json.dumps(gone)
             old = f"job_id in (select value from json_each(:jobs)) and newest_ms < :before or {alone}"  # noqa: S608 - constants
             newest = db.execute(f"select max(newest_ms) from samples where {old}", values).fetchone()[0]  # noqa: S608
@@ -216,6 +185,23 @@ class SqliteLedger:
             samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
             db.executemany("delete from jobs where job_id = ?", [(job,) for job in gone])
         return {"samples": samples, "jobs": len(gone)}
+
+    def lost(self, scenario: str) -> list[Lost]:
+        """Candidates that came to nothing and whose contents were not dropped yet, oldest first."""
+        query = f"{CONTENTS} and state in ({STATES['lost']}) and not dropped order by seq"
+        with self._transaction() as db:
+            return [Lost(job, content, datetime.fromisoformat(at)) for job, content, at in db.execute(query, (scenario,))]
+
+    def contents_in_use(self, scenario: str) -> set[str]:
+        """The contents of all other candidates."""
+        query = f"{CONTENTS} and state not in ({STATES['lost']})"
+        with self._transaction() as db:
+            return {content for _, content, _ in db.execute(query, (scenario,))}
+
+    def drop(self, job_ids: Collection[str]) -> None:
+        """The contents of these jobs are gone from the artifact store."""
+        with self._transaction() as db:
+            db.executemany("update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids])
 
     # ------------------------------------------------------------------ heads
 

@@ -24,6 +24,7 @@ from reefcommon.fetched import FetchedTrees
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import WeightRecipe, load_recipe
+from reefcommon.rejected import Rejected
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
 from reefcommon.starting import Start
@@ -137,7 +138,8 @@ class Parts:
         """What removes what was kept long enough."""
         checkpoints = DirectoryCheckpoints(self.system.state_dir.resolve() / SERVICE / "states")
         ports = self.ports
-        return Retention(self.bindings, self.ledger, checkpoints, ports.adapters, ports.artifacts, heads, self.policy, ports.clock)
+        rejected = Rejected(self.ledger, ports.artifacts, heads, ports.storing)
+        return Retention(self.bindings, self.ledger, checkpoints, ports.adapters, rejected, self.policy, ports.clock)
 
 
 @asynccontextmanager

@@ -49,6 +49,8 @@ class Ports:
     adapters: FetchedTrees
     """Where published adapters are fetched to, when the actor has to start from one without a saved state."""
     kept_states: int
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """See `reefcommon.rejected.Rejected`."""
 
 
 @dataclass(slots=True)
@@ -232,11 +234,12 @@ class Learning:
         ports = self.ports
         self.doing = "storing the candidate"
         began = time.monotonic()
-        content = await asyncio.to_thread(self._put, job)
-        spent = time.monotonic() - began
+        async with ports.storing:
+            content = await asyncio.to_thread(self._put, job)
+            spent = time.monotonic() - began
+            figures = {**job.metrics, "duration/put_s": spent}
+            await asyncio.to_thread(ports.jobs.save, replace(job, content_id=content, metrics=figures))
         metrics.DURATION_S.labels(job.binding, "put").observe(spent)
-        figures = {**job.metrics, "duration/put_s": spent}
-        await asyncio.to_thread(ports.jobs.save, replace(job, content_id=content, metrics=figures))
 
     def _put(self, job: Job) -> str:
         tree = self.ports.checkpoints.path(job.binding, job.job_id) / ADAPTER

@@ -14,6 +14,7 @@ import orjson
 from reefcommon.errors import Transient
 from reefcommon.events import Release, SampleReady
 from reefcommon.ids import made_at_ms, record_times_ms
+from reefcommon.rejected import Lost
 from reefcommon.retention import TOO_OLD
 from services.trainer.domain import Job, Start, Verdict
 
@@ -212,13 +213,14 @@ class SqliteLedger:
             db.executemany("delete from records where binding = ? and record_id = ?", [(binding, record) for record in ages])
             return {"samples": samples, "jobs": db.execute(f"delete from jobs where {of_jobs}", values).rowcount}  # noqa: S608
 
-    def rejected(self, binding: str) -> list[Job]:
+    def lost(self, scenario: str) -> list[Lost]:
         """Jobs whose candidate was rejected and whose content is still in the artifact store, oldest first."""
         query = (
-            "select body from jobs where binding = ? and state = 'complete' and not dropped"
+            "select body from jobs where json_extract(body, '$.scenario') = ? and state = 'complete' and not dropped"
             " and json_extract(body, '$.verdict') = 'rejected' order by seq"
         )
-        return [_load(body) for (body,) in self._rows(query, binding)]
+        jobs = [_load(body) for (body,) in self._rows(query, scenario)]
+        return [Lost(job.job_id, job.content_id, job.finished_at) for job in jobs if job.content_id and job.finished_at]
 
     def contents_in_use(self, scenario: str) -> set[str]:
         """Contents of jobs of this scenario that were not rejected."""

@@ -12,18 +12,15 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from reefcommon.artifacts import ArtifactStore
 from reefcommon.errors import Poison, Transient
 from reefcommon.fetched import FetchedTrees
-from reefcommon.releases import ReleaseHeads
+from reefcommon.rejected import Rejected
 from reefcommon.retention import tell_removed
 from services.trainer.domain import Binding
 from services.trainer.filesystem import DirectoryCheckpoints
 from services.trainer.ledger import SqliteLedger
 
 log = structlog.get_logger()
-
-WHOLE_CHAIN = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,7 @@ class Retention:
     ledger: SqliteLedger
     checkpoints: DirectoryCheckpoints
     adapters: FetchedTrees
-    artifacts: ArtifactStore
-    heads: ReleaseHeads
+    rejected: Rejected
     policy: Policy
     clock: Callable[[], datetime]
     _told: str = field(default="")
@@ -64,8 +60,9 @@ class Retention:
     async def round(self) -> dict[str, int]:
         """One round. Returns what is gone, by kind."""
         counts = {"samples": 0, "jobs": 0, "contents": 0, "adapters": 0}
-        for binding in self.bindings:
-            counts["contents"] += await self._drop_rejected(binding)
+        limit = self.clock() - timedelta(seconds=self.policy.rejected_kept_s)
+        for scenario in {binding.scenario for binding in self.bindings}:
+            counts["contents"] += await self.rejected.drop(scenario, limit)
         before_ms = int((self.clock() - timedelta(seconds=self.policy.settled_kept_s)).timestamp() * 1000)
         for binding in self.bindings:
             kept = await asyncio.to_thread(self.checkpoints.kept, binding.key)
@@ -74,25 +71,6 @@ class Retention:
         counts["adapters"] = await asyncio.to_thread(self.adapters.prune, self._adopted)
         tell_removed("trainer", counts)
         return counts
-
-    async def _drop_rejected(self, binding: Binding) -> int:
-        limit = self.clock() - timedelta(seconds=self.policy.rejected_kept_s)
-        rejected = await asyncio.to_thread(self.ledger.rejected, binding.key)
-        due = [job for job in rejected if job.finished_at is not None and job.finished_at < limit]
-        if not due:
-            return 0
-        used = await asyncio.to_thread(self.ledger.contents_in_use, binding.scenario) | await self._named(binding.scenario)
-        young = {job.content_id for job in rejected if job not in due}
-        contents = {job.content_id for job in due if job.content_id} - used - young
-        if contents:
-            await asyncio.to_thread(self.artifacts.drop, sorted(contents), binding.scenario)
-        await asyncio.to_thread(self.ledger.drop, [job.job_id for job in due])
-        return len(contents)
-
-    async def _named(self, scenario: str) -> set[str]:
-        """Every content that a release of the chain, or one that waits for a person, names. Raises Unavailable."""
-        releases = [*await self.heads.chain(scenario, limit=WHOLE_CHAIN), *await self.heads.pending(scenario)]
-        return {content for release in releases for content in (release.content_id, *release.contents.values())}
 
     def _adopted(self) -> set[str]:
         """The adapters that unfinished jobs start from."""

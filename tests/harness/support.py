@@ -7,6 +7,7 @@ from pathlib import Path
 from recipes.feedback_rules.recipe import FeedbackRulesKnobs, FeedbackRulesRecipe
 from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.events import CandidateProposed, Evaluation, Event, Release, ReleasePending, ReleasePublished, ReleaseRejected, SampleReady
+from reefcommon.fetched import FetchedTrees
 from reefcommon.releases import next_contents
 from services.harness.app import build
 from services.harness.domain import Binding
@@ -97,6 +98,6 @@ def service(home: Path, publisher, *, bindings=(BINDING,), ledger=None, artifact
         ledger or SqliteLedger(home / "ledger.sqlite"),
         artifacts or GitArtifactStore(home / "artifacts.git"),
         publisher,
-        trees=home / "trees",
+        trees=FetchedTrees(home / "trees"),
         patience=Patience(first_delay_s=0.01, max_delay_s=0.02, max_attempts=max_attempts),
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reefcommon.ids import record_times_ms, time_ordered_hex
+from reefcommon.rejected import Rejected
 from services.trainer.child import bound_log
 from services.trainer.retention import Policy, Retention
 from tests.recipes.samples import sample
@@ -30,7 +31,7 @@ class Heads:
 
     async def chain(self, scenario, *, limit=100):
         self.limits.append(limit)
-        return [release(number, content) for number, content in enumerate(self.contents)]
+        return [release(9 - number, content) for number, content in enumerate(self.contents)]
 
     async def pending(self, scenario):
         return [release(99, content) for content in self.waiting]
@@ -57,7 +58,7 @@ async def rig(tmp_path):
 def retention(rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None) -> Retention:
     return Retention(
         bindings=(rig.loop.binding,), ledger=rig.ledger, checkpoints=rig.checkpoints, adapters=rig.loop.ports.adapters,
-        artifacts=store or Dropping(), heads=heads or Heads(), policy=Policy(30 * DAY_S, 7 * DAY_S, 1.0), clock=lambda: now,
+        rejected=Rejected(rig.ledger, store or Dropping(), heads or Heads(), rig.loop.ports.storing), policy=Policy(30 * DAY_S, 7 * DAY_S, 1.0), clock=lambda: now,
     )  # fmt: skip
 
 
