@@ -9,7 +9,7 @@ release --on_release--> routing table
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import orjson
 import structlog
@@ -40,6 +40,8 @@ from services.gateway.domain.routing import RoutingTable
 
 log = structlog.get_logger()
 
+Known = Literal["new", "unseen", "used"]
+"""Of a key: never used, for certain; not used since the ledger began to remember; used, as far as it can tell."""
 Clock = Callable[[], float]
 """Unix time, seconds."""
 News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
@@ -134,8 +136,8 @@ class Ledger(Protocol):
     async def since(self) -> tuple[float, float]:
         """Unix time since which every key is there (the time to live ago at most), and since when the store remembers anything."""
 
-    async def never_used(self, key: str) -> bool:
-        """Note that the key is used; True where it never was before, for certain."""
+    async def note(self, key: str) -> Known:
+        """Note that the key is used; what is known of it until now."""
 
     async def call_whole(self) -> None:
         """The log was empty when this store began to remember: what it has no note of was never used."""

@@ -13,7 +13,7 @@ the log has no room       -> 503 before the engine is asked
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 import structlog
@@ -62,7 +62,8 @@ class Inference:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> str:
-        """Answer one exchange. Returns how it ended (`ok`, `aborted`, `failed`, `upstream_incomplete`).
+        """Answer one exchange. Returns how it ended (`ok`, `aborted`, `failed`, `upstream_incomplete`; `unrecorded`: a stream whose record
+        the log did not confirm).
 
         Raises:
             ApiError: nothing was sent yet, and this is what to send.
@@ -83,7 +84,7 @@ class Inference:
         metrics.IN_FLIGHT.inc()
         try:
             ending = await self._converse(x, p, out, watch)
-            await self._keep(x, p, ending)
+            ending = await self._keep(x, p, ending)
             if ending.outcome != "aborted":
                 await self._finish(x, p, out)
             return ending
@@ -242,10 +243,10 @@ class Inference:
             first_token_ms=round((p.first_token_at - x.started) * 1000, 3) if p.first_token_at else None,
         )
 
-    async def _keep(self, x: Exchange, p: Progress, ending: Ending) -> None:
+    async def _keep(self, x: Exchange, p: Progress, ending: Ending) -> Ending:
         """Make the record durable; where that fails, tell the client instead of answering."""
         if not x.capture:
-            return
+            return ending
         p.kept = True
         started = time.perf_counter()
         try:
@@ -257,10 +258,11 @@ class Inference:
             if p.assembly is None:
                 raise refusal from None
             p.tail = b"data: " + refusal.body() + b"\n\n"
-            return
+            return replace(ending, outcome="unrecorded")
         metrics.ACK.observe(time.perf_counter() - started)
         metrics.records(ending.outcome).inc()
         self.recent.add(x.record_id, x.scenario, "inference")
+        return ending
 
     async def _append(self, x: Exchange, ending: Ending) -> None:
         event = event_of(x, ending)

@@ -1,9 +1,10 @@
 """What is known of a key beyond the ledger: the log, as the experience service has it.
 
-The ledger remembers every key since a moment that it can name (a day ago, or when it lost its memory). Older keys are in the store, which
-says "unknown" only once it has handled everything that the ledger cannot remember. Where nobody can say, the answer is 503: a second record
-under one receipt could never be taken back. A ledger that has been there since the log was empty knows for ever which keys are new, so that
-most are taken while the store is away.
+The ledger notes every key that is asked for since a moment that it can name (when it began, or lost its memory). Of a key without a
+note the store says "unknown" once it has handled everything before that moment; of one with a note, whose work came to nothing that
+anybody knows of (its gateway was killed, or the log did not confirm), once it has handled everything until now. Where nobody can say, the
+answer is 503: a second record under one receipt could never be taken back. A ledger that has been there since the log was empty knows for
+ever which keys are new, so that most are taken while the store is away.
 """
 
 import time
@@ -40,10 +41,13 @@ class Keys:
             ApiError: 503, where that cannot be said for certain now.
         """
         try:
-            if await self.ledger.never_used(key):
+            asked_at = time.time()
+            known = await self.ledger.note(key)
+            if known == "new":
                 return None
             since, began = await self.ledger.since()
-            asked = {"until": repr(since), "began": repr(began), "wait_s": str(WAIT_S)}
+            until = began if known == "unseen" else asked_at
+            asked = {"until": repr(until), "began": repr(began), "wait_s": str(WAIT_S)}
             status, body = await self.reads.get(f"/keys/{key}", asked, timeout_s=WAIT_S + 3.0)
         except Unavailable as error:
             log.warning("key_not_looked_up", reason=str(error))
@@ -55,12 +59,11 @@ class Keys:
             raise unsure()
         if found.get("whole"):
             await self._whole()
-        if found.get("empty"):
-            return None
-        # What was under way elsewhere when the ledger lost its memory is noted there again when its work is next renewed.
-        young = time.time() - since < self.renewed_every_s + SPREAD_S
         spooled = self.waiting_since()
-        if young or (spooled is not None and spooled <= since):
+        if spooled is not None and spooled <= until:
+            raise unsure()
+        # What was under way elsewhere when the ledger lost its memory is noted there again when its work is next renewed.
+        if not found.get("empty") and time.time() - since < self.renewed_every_s + SPREAD_S:
             raise unsure()
         return None
 

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - the cli
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.ledger import Entry
+from services.gateway.handlers import Known
 
 _SINCE = "reef:keys:since"
 _SEEN, _WHOLE = "reef:keys:seen", "reef:keys:whole"
@@ -23,8 +24,9 @@ local new = 0
 for i = 1, #ARGV do
   if redis.call('SETBIT', KEYS[1], ARGV[i], 1) == 0 then new = 1 end
 end
-return new * redis.call('EXISTS', KEYS[2])
+return new * (1 + redis.call('EXISTS', KEYS[2]))
 """
+_KNOWN: tuple[Known, ...] = ("used", "unseen", "new")
 
 
 class RedisLedger:
@@ -63,14 +65,15 @@ class RedisLedger:
         began = float(found) if found else now
         return max(began, now - self._ttl_s), began
 
-    async def never_used(self, key: str) -> bool:
-        """Mark the key as used; True where it never was before, for certain."""
+    async def note(self, key: str) -> Known:
+        """Mark the key as used; what is known of it until now."""
         digest = blake2b(key.encode(), digest_size=8 * _BITS_A_KEY).digest()
         bits = [int.from_bytes(digest[i : i + 8], "big") % _BITS for i in range(0, len(digest), 8)]
         try:
-            return bool(await self._mark(keys=[_SEEN, _WHOLE], args=bits))
+            found: int = await self._mark(keys=[_SEEN, _WHOLE], args=bits)
         except (RedisError, OSError) as error:
             raise _away(error) from error
+        return _KNOWN[found]
 
     async def call_whole(self) -> None:
         """Nothing was used that is not marked: the log was empty when this store began to remember."""
@@ -85,6 +88,7 @@ class RedisLedger:
         try:
             if not await self._redis.pexpire(_name(key), lease_ms):
                 await self._redis.set(_name(key), entry.encode(), nx=True, px=lease_ms)
+                await self.note(key)
         except (RedisError, OSError) as error:
             raise _away(error) from error
 

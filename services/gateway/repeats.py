@@ -205,7 +205,7 @@ class Repeats:
             self._running.pop(key, None)
 
     async def _settle(self, key: str, outcome: str, shared: SharedAnswer, entry: Entry) -> None:
-        if outcome == "failed" and (shared.status == 429 or shared.status >= 500):
+        if outcome == "unrecorded" or (outcome == "failed" and (shared.status == 429 or shared.status >= 500)):
             await self._give_up(key)
             return
         answer = b"".join(shared.parts)

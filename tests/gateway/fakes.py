@@ -13,15 +13,17 @@ from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import FeedbackReported, InferenceRecorded, Release
 from services.gateway.domain.ledger import Entry
 from services.gateway.domain.record import Claim
-from services.gateway.handlers import Command, News, NotDurable
+from services.gateway.handlers import Command, Known, News, NotDurable
 
 
 @dataclass
 class MemoryLog:
-    """RecordLog that keeps what it is given. `gate` holds acknowledgements back; `broken` refuses them; `full` has no room."""
+    """RecordLog that keeps what it is given. `gate` holds acknowledgements back; `broken` refuses them; `unconfirmed` keeps them, and says
+    that nobody knows; `full` has no room."""
 
     appended: list[tuple[str, bytes, str]] = field(default_factory=list)
     broken: bool = False
+    unconfirmed: bool = False
     full: bool = False
     gate: asyncio.Event | None = None
 
@@ -31,6 +33,8 @@ class MemoryLog:
         if self.broken:
             raise NotDurable("broken, as asked")
         self.appended.append((topic, event, shard))
+        if self.unconfirmed:
+            raise NotDurable("not confirmed, as asked")
 
     async def failure(self) -> str | None:
         return "broken, as asked" if self.broken else None
@@ -135,11 +139,12 @@ class MemoryLedger:
         self._here()
         return self.remembers_since, self.remembers_since
 
-    async def never_used(self, key: str) -> bool:
+    async def note(self, key: str) -> Known:
         self._here()
-        new = key not in self.seen
+        if key in self.seen:
+            return "used"
         self.seen.add(key)
-        return new and self.whole
+        return "new" if self.whole else "unseen"
 
     async def call_whole(self) -> None:
         self._here()

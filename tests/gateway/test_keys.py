@@ -102,6 +102,51 @@ async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(
     assert [record.event_id for record in bench.log.records] == ["order-1", "order-2"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_done_again(bench: Bench, stream: bool) -> None:
+    """The event may be there all the same: the key is neither free nor answered until the store has read everything that came until now."""
+    bench.ledger.whole = True
+    bench.log.unconfirmed = True
+    told = await bench.chat(headers=KEY, stream=stream)
+    assert told.status_code == (200 if stream else 503)
+    assert '"not_durable"' in told.text
+    bench.log.unconfirmed = False
+    (record,) = bench.log.records
+    bench.reads.handled_until = time.time() - 60  # the store has not come to it yet
+    told = await bench.chat(headers=KEY, stream=stream)
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
+    bench.reads.rows["/keys/order-1"] = stored(bench, record)
+    again = await bench.chat(headers=KEY, stream=stream)
+    assert again.status_code == 200
+    content = (record.response or {})["choices"][0]["message"]["content"]
+    assert content in again.text
+    assert '"not_durable"' not in again.text
+    assert (len(bench.engine.requests), len(bench.log.records)) == (1, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_never_reached_the_log_is_done_again(bench: Bench, stream: bool) -> None:
+    bench.ledger.whole = True
+    bench.log.broken = True
+    await bench.chat(headers=KEY, stream=stream)
+    bench.log.broken = False
+    again = await bench.chat(headers=KEY, stream=stream)
+    assert again.status_code == 200
+    assert '"not_durable"' not in again.text
+    assert len(bench.log.records) == 1
+
+
+async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written(bench: Bench) -> None:
+    """Killed between record and note, while the store is behind: only a store that has read until now can say that there is nothing."""
+    bench.ledger.whole = True
+    await bench.chat(headers=KEY)
+    bench.ledger.entries.clear()
+    bench.reads.handled_until = time.time() - 1
+    told = await bench.chat(headers=KEY)
+    assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
+    assert len(bench.engine.requests) == 1
+
+
 async def test_a_request_without_a_key_asks_nobody(bench: Bench) -> None:
     for _ in range(3):
         await bench.chat()

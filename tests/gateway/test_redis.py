@@ -29,12 +29,11 @@ async def test_what_was_never_used_is_known_once_it_is_whole_and_for_ever(redis_
     async with redis.asyncio.Redis.from_url(own) as client:
         await client.flushdb()
         ledger = RedisLedger(own, ttl_s=60)
-        assert not await ledger.never_used("early"), "nobody knows yet what came before"
+        assert await ledger.note("early") == "unseen", "nobody knows yet what came before"
         await ledger.call_whole()
-        assert [await ledger.never_used(key) for key in ("early", "late", "late")] == [False, True, False]
-        new = [await ledger.never_used(f"key-{n}") for n in range(500)]
-        assert sum(new) == 500
+        assert [await ledger.note(key) for key in ("early", "late", "late")] == ["used", "new", "used"]
+        assert {await ledger.note(f"key-{n}") for n in range(500)} == {"new"}
         await client.flushdb()
-        assert not await ledger.never_used("after")
+        assert await ledger.note("after") == "unseen"
         await client.flushdb()
         await ledger.stop()
