@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -80,6 +81,25 @@ async def test_live_topics_show_offsets_of_the_real_broker(kafka_bootstrap: str)
     assert inferences["partitions"] == topics.INFERENCES.partitions
     assert set(inferences["end_offsets"]) == {str(n) for n in range(topics.INFERENCES.partitions)}
     assert set(inferences["lag"]) == set(topics.INFERENCES.consumers)
+
+
+@pytest.mark.broker
+async def test_live_topics_count_every_event_of_the_last_batch(kafka_bootstrap: str) -> None:
+    """The end that the embedded broker names lies one after the beginning of the last batch."""
+    await ensure_topics(kafka_bootstrap)
+
+    async def told() -> int:
+        rows = json.loads(await asyncio.to_thread(reef, "topics", "--live", "--json", "--bootstrap", kafka_bootstrap))
+        return int(next(row for row in rows if row["topic"] == topics.TRAINING.dead)["end_offsets"]["0"])
+
+    before = await told()
+    async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all") as producer:
+        for size in (1, 5):
+            batch = producer.create_batch()
+            for _ in range(size):
+                batch.append(key=None, value=b"{}", timestamp=None)
+            await (await producer.send_batch(batch, topics.TRAINING.dead, partition=0))
+    assert await told() == before + 6
 
 
 def test_live_topics_without_a_broker_say_so(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """`reef topics`: which events lie where; with `--live`, how many, and how far behind their consumers are."""
 
 import asyncio
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,8 @@ from reefcommon.topics import Topic
 
 if TYPE_CHECKING:
     from aiokafka import TopicPartition
+
+FETCH_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,8 @@ async def _ask(bootstrap: str) -> list[Depth]:
     if reason := await why_not_ready(KafkaAnswers(bootstrap)):
         raise CommandFailed(f"no broker answers at {bootstrap}: {reason}")
     try:
-        return [await _depth(bootstrap, name, groups) for name, groups in _names()]
+        ends = await real_ends(bootstrap, [name for name, _ in _names()])
+        return [await _depth(bootstrap, name, groups, ends[name]) for name, groups in _names()]
     except KafkaError as error:
         raise CommandFailed(f"the broker at {bootstrap} does not answer: {error!r}") from None
 
@@ -117,16 +122,36 @@ def _names() -> list[tuple[str, tuple[str, ...]]]:
     return [*alive, *((topic.dead, ()) for topic in registry.ALL)]
 
 
-async def _depth(bootstrap: str, topic: str, groups: tuple[str, ...]) -> Depth:
-    """Reads end offsets and commits without joining a group, so that no consumer is disturbed."""
+async def real_ends(bootstrap: str, names: Sequence[str]) -> "dict[str, dict[TopicPartition, int]]":
+    """Where each partition ends, by topic; empty for a topic that is not there. Joins no group, so that no consumer is disturbed.
+
+    The end that a broker names when it is asked may be too low: the embedded one's lies one after the beginning of the last batch. What
+    comes with a fetch is right.
+    """
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
-        partitions = sorted(consumer.partitions_for_topic(topic) or ())
-        places = [TopicPartition(topic, partition) for partition in partitions]
-        ends = await consumer.end_offsets(places) if places else {}
+        await consumer.topics()
+        places = {name: [TopicPartition(name, n) for n in sorted(consumer.partitions_for_topic(name) or ())] for name in names}
+        every = [place for found in places.values() for place in found]
+        begins, ends = (await consumer.beginning_offsets(every), await consumer.end_offsets(every)) if every else ({}, {})
+        filled = [place for place in every if ends[place] > begins[place]]
+        consumer.assign(filled)
+        for place in filled:
+            consumer.seek(place, ends[place] - 1)
+        deadline = time.monotonic() + FETCH_WITHIN_S
+        while unknown := [place for place in filled if consumer.highwater(place) is None]:
+            if time.monotonic() > deadline:
+                raise CommandFailed(f"the broker at {bootstrap} gives nothing of {unknown[0].topic} for {FETCH_WITHIN_S:.0f} s")
+            await consumer.getmany(*unknown, timeout_ms=200)
+        ends |= {place: max(ends[place], consumer.highwater(place)) for place in filled}
+        return {name: {place: ends[place] for place in found} for name, found in places.items()}
+
+
+async def _depth(bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]") -> Depth:
+    """How far behind its groups are: read from their commits, without joining them."""
     lag = {group: await _lag(bootstrap, group, ends) for group in groups} if ends else {}
-    return Depth(topic, len(partitions), {place.partition: end for place, end in ends.items()}, lag)
+    return Depth(topic, len(ends), {place.partition: end for place, end in ends.items()}, lag)
 
 
 async def _lag(bootstrap: str, group: str, ends: "dict[TopicPartition, int]") -> int | None:
