@@ -20,13 +20,14 @@ import structlog
 
 from reefcommon import topics
 from services.gateway import metrics
-from services.gateway.domain import sse
 from services.gateway.domain.answer import Captured, encoded, take
 from services.gateway.domain.assembly import Assembly, Malformed
 from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import INLINE_EVENT_BYTES, Ending, body_of, event_of
+from services.gateway.domain.sse import DONE
+from services.gateway.domain.stream import Stream
 from services.gateway.handlers import (
     BodyStore,
     EngineAnswer,
@@ -138,54 +139,26 @@ class Inference:
         return self._ending(x, p, "ok", response=whole, captured=captured)
 
     async def _relay(self, x: Exchange, p: Progress, answer: EngineAnswer, out: Outlet) -> Ending:
-        p.assembly = assembly = Assembly(x.api, x.asked)
-        frames = sse.Frames()
+        stream = Stream(x.api, x.asked)
+        p.assembly = assembly = stream.assembly
         await out.start(200, p.headers)
         async for chunk in answer.chunks():
-            held: list[bytes] = []
             p.streamed_bytes += len(chunk)
             if p.streamed_bytes > self.max_answer_bytes:
                 raise answer_too_large()
-            for frame in self._cut(frames, chunk):
-                if self._take(frame, assembly, held):
-                    p.terminated = True
-                    p.tail = sse.DONE
-                    break
+            try:
+                found = stream.feed(chunk)
+            except Malformed as error:
+                raise invalid_answer(str(error)) from None
             if p.first_token_at is None and assembly.chunks:
                 p.first_token_at = time.time()
-            if held:
-                await out.write(b"".join(held), more=True)
-            if p.terminated:
+            if found:
+                await out.write(found, more=True)
+            if stream.terminated:
+                p.terminated = True
+                p.tail = DONE
                 break
         return self._streamed(x, p, assembly)
-
-    def _cut(self, frames: sse.Frames, chunk: bytes) -> list[bytes]:
-        try:
-            return frames.feed(chunk)
-        except sse.FrameTooLarge:
-            raise invalid_answer("sent an event without an end") from None
-
-    def _take(self, frame: bytes, assembly: Assembly, held: list[bytes]) -> bool:
-        """Put what the client gets of a frame into `held`. True at the terminator."""
-        data = frame[6:] if frame.startswith(b"data: {") and b"\n" not in frame else sse.data_of(frame)
-        if data == b"[DONE]":
-            return True
-        if not data:
-            held.append(frame + b"\n\n")
-            return False
-        try:
-            chunk = orjson.loads(data)
-        except orjson.JSONDecodeError:
-            raise invalid_answer("sent an event that is not JSON") from None
-        if not isinstance(chunk, dict):
-            held.append(frame + b"\n\n")
-            return False
-        try:
-            if assembly.take(chunk):
-                held += (b"data: ", orjson.dumps(chunk), b"\n\n")
-        except (orjson.JSONEncodeError, RecursionError, Malformed) as error:  # nested or numbered without end
-            raise invalid_answer(f"sent an event that cannot be read: {error}") from None
-        return False
 
     def _streamed(self, x: Exchange, p: Progress, assembly: Assembly) -> Ending:
         if assembly.error is not None:
@@ -193,7 +166,7 @@ class Inference:
         if not p.terminated:
             raise UpstreamFailed("The serving node ended the stream without its terminator.", status=502, code="upstream_incomplete")
         if x.capture:
-            p.tail = assembly.notice(x.record_id) + sse.DONE
+            p.tail = assembly.notice(x.record_id) + DONE
         return self._ending(x, p, "ok")
 
     def _broken(self, x: Exchange, p: Progress, error: UpstreamFailed) -> Ending:

@@ -1,19 +1,22 @@
-"""The short way through a stream's usual chunk gives what the long way gives."""
+"""The short ways through a stream give what the long ways give."""
 
 import copy
 from typing import Any
 
+import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.domain.assembly import Assembly
+from services.gateway.domain.assembly import Assembly, Malformed
 from services.gateway.domain.exchange import Asked
+from services.gateway.domain.stream import Stream
 
 
 class LongWay(Assembly):
     """Never the short one."""
 
-    def _piece(self, chunk: dict[str, Any], choice: Any) -> bool:
+    def piece(self, chunk: dict[str, Any]) -> bool:
         return False
 
 
@@ -66,6 +69,42 @@ def test_both_ways_agree(chunks: list[Any], model: str | None, logprobs: bool, t
     found = []
     for kind in (Assembly, LongWay):
         assembly = kind("chat.completions", Asked(model, logprobs=logprobs, token_ids=token_ids, usage=usage))
-        sent = [chunk for chunk in copy.deepcopy(present(chunks)) if assembly.take(chunk)]
+        sent = [chunk for chunk in copy.deepcopy(present(chunks)) if assembly.piece(chunk) or assembly.take(chunk)]
         found.append((sent, assembly.captured(estimate=True), assembly.answer(), assembly.chunks, assembly.error))
     assert repr(found[0]) == repr(found[1])
+
+
+ASKED = Asked("asked", logprobs=False, token_ids=False, usage=False)
+FRAME = st.one_of(
+    CHUNK.map(lambda chunk: b"data: " + orjson.dumps(present(chunk))),
+    st.sampled_from(
+        [b": ping", b"data: ", b"data:{}", b"data: 3", b"data:  {}", b"event: e\ndata: {}", b'data: {"a":\ndata: 1}', b"id: 7"]
+    ),
+)
+
+
+@given(st.lists(FRAME, max_size=6), st.booleans(), st.sampled_from([b"\n", b"\r\n"]), st.data())
+def test_a_stream_is_the_same_however_it_is_cut(frames: list[bytes], ended: bool, newline: bytes, data: st.DataObject) -> None:
+    """Any frames in pieces of any size give what they give in pieces of seven bytes; what follows the terminator is nobody's."""
+    parts = [frame.replace(b"\n", newline) + newline * 2 for frame in [*frames, *([b"data: [DONE]", b"data: {}"] if ended else [])]]
+    whole = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    cut = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    found = []
+    for pieces in (cut, parts, [whole[at : at + 7] for at in range(0, len(whole), 7)]):
+        stream, sent = Stream("chat.completions", ASKED), b""
+        for piece in pieces:
+            sent += b"" if stream.terminated else stream.feed(piece)
+        found.append((sent, stream.terminated, repr(stream.assembly.captured(estimate=True)), stream.assembly.answer()))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("data", [b"data: {", b"data: [DONE", b"data: {}}", b'data: {"a":\xff}', b"data: {},{}", b"event: e\ndata: x"])
+def test_what_is_no_json_is_refused_on_both_ways(data: bytes) -> None:
+    """In one piece, and in two."""
+    whole = data + b"\n\n"
+    for cut in (0, 7):
+        stream = Stream("chat.completions", ASKED)
+        assert stream.feed(whole[:cut]) == b""
+        with pytest.raises(Malformed, match="not JSON"):
+            stream.feed(whole[cut:])

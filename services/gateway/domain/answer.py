@@ -60,14 +60,6 @@ def raw_logprobs(value: object) -> list[Any]:
     return flat if isinstance(flat, list) else []
 
 
-def all_logprobs(rows: list[Any]) -> list[Any]:
-    """Those of all chunks of a choice, unchecked."""
-    try:
-        return [item["logprob"] for row in rows for item in row["content"]]
-    except (KeyError, TypeError):
-        return [value for row in rows for value in raw_logprobs(row)]
-
-
 def logprobs_in(value: object) -> list[float]:
     """The same, or nothing where one of them is not a number."""
     return numbers(raw_logprobs(value))

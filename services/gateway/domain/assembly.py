@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from services.gateway.domain.answer import MAX_CHOICES, Captured, all_logprobs, doubt, integers, numbers, spans_in, strip, usage_of
+from services.gateway.domain.answer import MAX_CHOICES, Captured, doubt, integers, numbers, raw_logprobs, spans_in, strip, usage_of
 from services.gateway.domain.exchange import Api, Asked
 
 _KEPT = frozenset({"id", "type", "role", "index", "name"})  # named once, or repeated whole; never pieces of a text
@@ -21,7 +21,7 @@ class Malformed(ValueError):
 class Choice:
     """One choice of a stream, as it grows."""
 
-    __slots__ = ("extra", "finish_reason", "index", "logprob_rows", "message", "spans", "text", "token_ids")
+    __slots__ = ("extra", "finish_reason", "index", "logprob_rows", "logprobs", "message", "spans", "text", "token_ids")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -29,7 +29,8 @@ class Choice:
         self.message: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.token_ids: list[Any] = []
-        self.logprob_rows: list[Any] = []
+        self.logprobs: list[Any] = []
+        self.logprob_rows: list[Any] = []  # whole, where the client asked for them
         self.spans: list[dict[str, Any]] = []
         self.extra: dict[str, Any] = {}
 
@@ -52,8 +53,6 @@ class Assembly:
     def take(self, chunk: dict[str, Any]) -> bool:
         """Add one chunk and turn it into what the client would have got without Reef. False: the client gets nothing of it."""
         self.chunks += 1
-        if self._only is not None and self._piece(chunk, self._only):
-            return True
         if chunk.get("error") is not None:
             self.error = orjson.dumps(chunk["error"]).decode()[:1000]
             return True
@@ -78,10 +77,12 @@ class Assembly:
                 return asked.usage or bool(choices)
         return True
 
-    def _piece(self, chunk: dict[str, Any], choice: Choice) -> bool:
-        """The chunk that nearly all are: one more piece of text. The same as the long way, sooner; False: it is not such a one."""
-        choices = chunk.get("choices")
-        if type(choices) is not list or len(choices) != 1 or chunk.get("error") is not None or chunk.get("usage") is not None:
+    def piece(self, chunk: dict[str, Any]) -> bool:
+        """Take the chunk that nearly all are, one more piece of text: the same as `take`, sooner. False: it is not such a one."""
+        choice, choices = self._only, chunk.get("choices")
+        if choice is None or type(choices) is not list or len(choices) != 1:
+            return False
+        if chunk.get("error") is not None or chunk.get("usage") is not None:
             return False
         part = choices[0]
         if type(part) is not dict or type(index := part.get("index")) is not int or index != choice.index:
@@ -91,13 +92,18 @@ class Assembly:
             return False
         if part.get("finish_reason") is not None or "prompt_token_ids" in part:
             return False
+        self.chunks += 1
         choice.text.append(text)
         token_ids = part.pop("token_ids", None)
         if token_ids:
             choice.token_ids += token_ids if type(token_ids) is list else [None]
         logprobs = part.get("logprobs")
         if logprobs is not None:
-            choice.logprob_rows.append(logprobs)
+            try:
+                (row,) = logprobs["content"]
+                choice.logprobs.append(row["logprob"])
+            except (KeyError, TypeError, ValueError):
+                choice.logprobs += raw_logprobs(logprobs)
             part["logprobs"] = None
         chunk.pop("weight_version", None)
         if not self._asked.usage:
@@ -124,8 +130,10 @@ class Assembly:
             choice.token_ids += token_ids if isinstance(token_ids, list) else [None]  # what is no list spoils the whole
         logprobs = part.get("logprobs")
         if logprobs is not None:
-            choice.logprob_rows.append(logprobs)
-            if not asked.logprobs:
+            choice.logprobs += raw_logprobs(logprobs)
+            if asked.logprobs:
+                choice.logprob_rows.append(logprobs)
+            else:
                 part["logprobs"] = None
         reason = part.get("finish_reason")
         if reason is not None:
@@ -177,7 +185,7 @@ class Assembly:
                 "index": c.index,
                 "finish_reason": c.finish_reason,
                 "token_ids": integers(c.token_ids),
-                "logprobs": numbers(all_logprobs(c.logprob_rows)),
+                "logprobs": numbers(c.logprobs),
                 "weight_versions": c.spans,
             }
             for _, c in sorted(self._choices.items())
@@ -204,7 +212,7 @@ class Assembly:
         return whole
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
-        logprobs = joined(choice.logprob_rows) if self._asked.logprobs and choice.logprob_rows else None
+        logprobs = joined(choice.logprob_rows) if choice.logprob_rows else None
         whole: dict[str, Any] = {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish_reason, **choice.extra}
         if self._asked.token_ids:
             whole["token_ids"] = choice.token_ids

@@ -6,6 +6,7 @@ A frame ends at an empty line (WHATWG HTML, section 9.2.6); CR LF, LF and CR all
 import orjson
 
 DONE = b"data: [DONE]\n\n"
+LF = 10  # a number: looking for bytes in bytes tries to make a number of them first, and gets over an exception every time
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 
@@ -42,7 +43,14 @@ class Frames:
             buffer = buffer[:cut]
         else:
             self._buffer = b""
-        return [frame.strip(b"\n") for frame in buffer.split(b"\n\n") if frame.strip(b"\n")]
+        return [frame for piece in buffer.split(b"\n\n") if (frame := piece.strip(b"\n"))]
+
+    def lines(self, chunk: bytes) -> list[bytes] | None:
+        """The data of the frames of a chunk as nearly all are: whole frames, each one line of data. None: `feed` has to read it."""
+        if self._buffer or self._carry or not chunk.startswith(b"data: ") or not chunk.endswith(b"\n\n") or b"\r" in chunk:
+            return None
+        found = chunk[6:-2].split(b"\n\ndata: ")
+        return None if LF in b"".join(found) else found
 
     def rest(self) -> bytes:
         """What is left without an end."""
@@ -59,7 +67,7 @@ class Frames:
 
 def data_of(frame: bytes) -> bytes:
     """The data of a frame; empty for comments and for frames without data."""
-    if frame.startswith(b"data: ") and b"\n" not in frame:
+    if frame.startswith(b"data: ") and LF not in frame:
         return frame[6:]
     return b"\n".join(line[5:].removeprefix(b" ") for line in frame.split(b"\n") if line.startswith(b"data:")).strip()
 
