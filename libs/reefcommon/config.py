@@ -65,13 +65,20 @@ class EvaluationSection(Section):
 
 
 class GatewaySection(Section):
-    """The HTTP edge."""
+    """The HTTP edge. Every key is a setting of the gateway too, under its own name in the environment, which wins."""
 
     host: str = "127.0.0.1"
     port: int = Field(8900, ge=1, le=65535)
     tokens_file: Path | None = Field(None, description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback")
     implicit_scenarios: bool = Field(False, description="create a scenario when a request first names it")
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    max_header_bytes: int = Field(32 * 1024, ge=4096, description="names and values of a request's headers; its target alike")
+    max_headers: int = Field(100, ge=16)
+    head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
+    body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body")
+    requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a token that states no limit of its own; 0: no limit")
+    burst_requests: int = Field(0, ge=0, description="how many of them at once; 0: two seconds' worth")
+    concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on one gateway; 0: no limit")
 
 
 class ServingSection(Section):

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from reefcli.effective import to_yaml
 from reefcommon import config
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe
+from reefcommon.settings import SystemSettings
+from services.gateway import settings as gateway
 
 MISSION = """
 reef:
@@ -43,6 +46,10 @@ def test_several_recipes_each_on_its_scenario():
         ("reef: {recipe: 'a.b:C'}\ngatway: {port: 1}", ["gatway", "gateway"]),
         ("reef: {recipe: 'a.b:C'}\ngateway: {port: 70000}", ["gateway.port", "65535", "70000"]),
         ("reef: {recipe: 'a.b:C'}\ngateway: {prot: 1}", ["gateway.prot"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: -1}", ["gateway.requests_per_s", "greater than or equal to 0", "-1"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: .inf}", ["gateway.requests_per_s", "finite", "inf"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {max_header_bytes: 100}", ["gateway.max_header_bytes", "4096", "100"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {request_per_s: 1}", ["gateway.request_per_s", "did you mean 'requests_per_s'"]),
         ("reef: {recipe: 'a.b:C'}\nevaluation: {policy: coin}", ["evaluation.policy", "coin", "paired_confidence"]),
         ("reef: [{recipe: 'a.b:C'}, {recipe: 'a.b:C'}]", ["bound twice", "default"]),
     ],
@@ -52,6 +59,31 @@ def test_a_mistake_is_named(text, must_say):
         config.parse(text)
     for words in must_say:
         assert words in str(refused.value)
+
+
+LIMITS = {
+    "max_body_bytes": 2048, "max_header_bytes": 8192, "max_headers": 20, "head_timeout_s": 3.5, "body_timeout_s": 4.5,
+    "requests_per_s": 2.5, "burst_requests": 7, "concurrent_requests": 3,
+}  # fmt: skip
+
+
+def test_the_limits_of_the_edge_reach_the_gateway(tmp_path, monkeypatch):
+    path = tmp_path / "serve.yaml"
+    path.write_text(to_yaml(config.parse(MISSION + f"gateway: {LIMITS}\n")))  # as the embedded stack hands it on
+    read = gateway.Settings.read(SystemSettings(config=path))
+    assert {name: value for name, value in read.model_dump().items() if name in LIMITS} == LIMITS
+    assert (read.limit.per_s, read.limit.burst, read.limit.concurrent) == (2.5, 7, 3)
+    monkeypatch.setenv("REEF_GATEWAY_REQUESTS_PER_S", "9")
+    assert gateway.Settings.read(SystemSettings(config=path)).limit.per_s == 9, "the environment wins"
+
+
+@pytest.mark.parametrize("name", sorted(config.GatewaySection.model_fields))
+def test_the_gateway_section_says_what_the_gateways_settings_say(name):
+    """The same default and the same bounds, whichever way a value comes."""
+    ours, theirs = config.GatewaySection.model_fields[name], gateway.Settings.model_fields[name]
+    assert ours.default == theirs.default
+    if name != "port":  # a gateway that tests start takes port 0, a free one
+        assert ours.metadata == theirs.metadata
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path):
