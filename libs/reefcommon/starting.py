@@ -5,7 +5,6 @@ A service that is started while the broker or a store is away is alive and not r
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -14,6 +13,7 @@ from faststream.kafka import KafkaBroker
 
 from reefcommon.bus import FIRST_DELAY_S, MAX_DELAY_S
 from reefcommon.errors import Unavailable
+from reefcommon.lasting import end, end_process_where_failed
 
 log = structlog.get_logger()
 
@@ -31,6 +31,7 @@ class Start:
     def begin(self) -> None:
         """Start beside what the caller does next."""
         self._task = asyncio.create_task(self._run(), name="start")
+        self._task.add_done_callback(end_process_where_failed)
 
     async def after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """`work`, once the start is over."""
@@ -39,16 +40,12 @@ class Start:
 
     async def check(self) -> str | None:
         """For `/readyz`: what is waited for, else None."""
-        if self._task is not None and self._task.done() and not self._task.cancelled() and (error := self._task.exception()):
-            return f"the start has failed, restart the service: {error!r}"
         return None if self._done.is_set() else self._waits_for
 
     async def end(self) -> None:
         """Give up a start that is still under way."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end((self._task,))
 
     async def _run(self) -> None:
         delay_s = FIRST_DELAY_S

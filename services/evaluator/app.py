@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefcommon.errors import ReefError
 from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads
+from reefcommon.lasting import end, lasting
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
 from reefcommon.serving import HttpServingNode, ServingNode
@@ -76,16 +77,14 @@ def application(plans: Plans, system: SystemSettings, settings: Settings, redis:
             looks = Looks(handlers, settings.look_again_every_s)
             start = Start(broker)
             start.begin()
-            task = asyncio.create_task(start.after(looks.run))
+            task = lasting(start.after(looks.run), "second looks")
             health.checks["started"] = start.check
-            health.checks["waiting"] = lambda: looks.check(task)
+            health.checks["waiting"] = looks.check
             health.facts.update(waiting_candidates=lambda: looks.waiting, tasks=lambda: [item.name for item in plans.tasks])
             log.info("evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes])
             yield
             await start.end()
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await end((task,))
             await broker.stop()
         await redis.aclose()
 
@@ -113,8 +112,6 @@ class Looks:
                 self.failing = str(error)
             await asyncio.sleep(self.every_s)
 
-    async def check(self, task: "asyncio.Task[None]") -> str | None:
+    async def check(self) -> str | None:
         """What `/readyz` says."""
-        if task.done():
-            return "nobody looks at waiting candidates any more: restart the service; its log says why"
         return self.failing or None

@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 from reefcommon import topics
 from reefcommon.bus import FIRST_DELAY_S, MAX_DELAY_S, Guard, lags
 from reefcommon.errors import Unavailable
+from reefcommon.lasting import end, lasting
 from services.experience.clickhouse import Database, keep
 from services.experience.handlers import Handlers
 from services.experience.kafka import backlog
@@ -60,21 +61,17 @@ class Lifecycle:
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
         """ASGI lifespan. Raises BadConfig where the store was written by another version."""
         assert self.guard.broker is not None
-        self._task = asyncio.create_task(self._live())
+        self._task = lasting(self._live(), "experience")
         try:
             yield
         finally:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end((self._task,))
             await self.guard.broker.stop()
             await self.database.close()
             log.info("experience_stopped")
 
     async def check_started(self) -> str | None:
         """None once everything runs, and while it does."""
-        if self._task is not None and self._task.done() and not self._task.cancelled() and (error := self._task.exception()):
-            return f"stopped working, restart it: {error!r}"
         return self.starting
 
     async def check_store(self) -> str | None:

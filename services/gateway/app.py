@@ -32,12 +32,13 @@ from services.gateway.inference import Inference
 from services.gateway.intake import Intake
 from services.gateway.kafka import KafkaRecordLog
 from services.gateway.keys import Keys
+from services.gateway.lease import RENEWALS_A_LEASE
 from services.gateway.lifecycle import Adapters, Lifecycle
 from services.gateway.limits import Buckets, Limits
 from services.gateway.redis import RedisLedger
 from services.gateway.redis_buckets import RedisBuckets
 from services.gateway.rejections import Rejections
-from services.gateway.repeats import RENEWALS_A_LEASE, Repeats
+from services.gateway.repeats import Repeats
 from services.gateway.rotation import RotationFollower
 from services.gateway.routes import Desk
 from services.gateway.scenarios import Scenarios

@@ -223,6 +223,8 @@ class Inference:
         p.kept = True
         started = time.perf_counter()
         try:
+            if x.still_mine is not None and not await x.still_mine():
+                raise NotDurable("its key was taken over while this gateway stood still")
             await self._append(x, ending)
         except (NotDurable, OSError) as error:
             metrics.UNRECORDED.inc()

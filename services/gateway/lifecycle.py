@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
+from reefcommon.lasting import end, lasting
 from reefcommon.ops import Health
 from services.gateway import metrics
 from services.gateway.durable import DurableLog
@@ -63,7 +64,7 @@ class Lifecycle:
         self._describe()
         outside = self.outside
         await outside.log.spool.open()
-        tasks = [asyncio.create_task(outside.log.run()), asyncio.create_task(outside.log.watch())]
+        tasks = [lasting(outside.log.run(), "log"), lasting(outside.log.watch(), "log watch")]
         await outside.engines.start()
         await outside.reads.start()
         await self.scenarios.snapshot()
@@ -72,20 +73,19 @@ class Lifecycle:
         await asyncio.gather(outside.engines.look(), outside.rotation.look())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
-            asyncio.create_task(
-                outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s, on_past=self.rejections.hear)
+            lasting(
+                outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s, on_past=self.rejections.hear),
+                "releases",
             ),
-            asyncio.create_task(outside.engines.watch()),
-            asyncio.create_task(outside.rotation.follow()),
+            lasting(outside.engines.watch(), "engines"),
+            lasting(outside.rotation.follow(), "rotation"),
         ]
         log.info("gateway_started", engines=len(outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
         try:
             yield
         finally:
             await self._drain()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(tasks)
             await self._close()
             log.info("gateway_stopped", unacknowledged=outside.log.broker.waiting, spooled=outside.log.spool.records)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from reefcommon.errors import Unavailable
+from reefcommon.ids import time_ordered_hex
 from services.gateway import metrics
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Exchange
@@ -17,12 +18,12 @@ from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
 from services.gateway.domain.remembered import entry_of
 from services.gateway.handlers import KnownKeys, Ledger
 from services.gateway.inference import Inference
+from services.gateway.lease import Lease
 from services.gateway.watch import ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
 
 POLL_S = 0.1
-RENEWALS_A_LEASE = 3
 
 
 class SharedAnswer:
@@ -104,7 +105,7 @@ class Repeats:
     async def _shared(self, x: Exchange) -> SharedAnswer | Entry:
         assert x.digest is not None
         key = x.record_id
-        entry = Entry(digest=x.digest, kind="inference", scenario=x.scenario, shard=x.shard)
+        entry = Entry(digest=x.digest, kind="inference", scenario=x.scenario, shard=x.shard, owner=time_ordered_hex())
         deadline = asyncio.get_running_loop().time() + self.wait_s
         while True:
             running = self._running.get(key)
@@ -131,6 +132,7 @@ class Repeats:
         """Begin the work, or say what is known of it already."""
         assert x.digest is not None
         shared = SharedAnswer()
+        until = asyncio.get_running_loop().time() + self.lease_s
         self._running[key] = (x.digest, shared)  # before the first await: the next request in this process joins
         existing = None
         mine = False
@@ -143,7 +145,7 @@ class Repeats:
                 del self._running[key]
         if existing is not None:
             return existing
-        self._begin(x, shared, entry)
+        self._begin(x, shared, Lease(self.ledger, key, entry, self.lease_s, until))
         return shared
 
     async def _claim(self, key: str, entry: Entry, x: Exchange) -> Entry | None:
@@ -184,39 +186,39 @@ class Repeats:
             await self._remember(key, entry)
         return entry
 
-    def _begin(self, x: Exchange, shared: SharedAnswer, entry: Entry) -> None:
-        task = asyncio.get_running_loop().create_task(self._work(x, shared, entry))
+    def _begin(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
+        x.still_mine = lease.held
+        task = asyncio.get_running_loop().create_task(self._work(x, shared, lease))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, x: Exchange, shared: SharedAnswer, entry: Entry) -> None:
-        key = x.record_id
-        renewal = asyncio.get_running_loop().create_task(self._renew(key, entry))
+    async def _work(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
+        renewal = asyncio.get_running_loop().create_task(lease.keep())
         try:
             outcome = await self.inference.answer(x, shared, NoWatch())
-            await self._settle(key, outcome, shared, entry)
+            await self._settle(outcome, shared, lease)
         except ApiError as error:
             shared.fail(error)
-            await self._give_up(key)
+            await lease.give_up()
         finally:
             renewal.cancel()
             if not shared.ended:
                 shared.fail(ApiError(503, "The exchange was interrupted; try again.", code="no_answer", retry_after_s=1))
-            self._running.pop(key, None)
+            self._running.pop(lease.key, None)
 
-    async def _settle(self, key: str, outcome: str, shared: SharedAnswer, entry: Entry) -> None:
+    async def _settle(self, outcome: str, shared: SharedAnswer, lease: Lease) -> None:
         if outcome == "unrecorded" or (outcome == "failed" and (shared.status == 429 or shared.status >= 500)):
-            await self._give_up(key)
+            await lease.give_up()
             return
         answer = b"".join(shared.parts)
         done = replace(
-            entry,
+            lease.entry,
             state="done",
             status=shared.status,
             headers=tuple(shared.headers),
             answer=answer if len(answer) <= MAX_KEPT_ANSWER_BYTES else None,
         )
-        await self._remember(key, done)
+        await self._remember(lease.key, done)
 
     async def _remember(self, key: str, entry: Entry) -> None:
         try:
@@ -229,14 +231,6 @@ class Repeats:
             await self.ledger.release(key)
         except Unavailable as error:
             log.warning("ledger_unavailable", key=key, reason=str(error))
-
-    async def _renew(self, key: str, entry: Entry) -> None:
-        while True:
-            await asyncio.sleep(self.lease_s / RENEWALS_A_LEASE)
-            try:
-                await self.ledger.renew(key, entry, lease_s=self.lease_s)
-            except Unavailable as error:
-                log.warning("ledger_unavailable", key=key, reason=str(error))
 
     @property
     def running(self) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
@@ -21,6 +21,7 @@ from reefcommon.fetched import FetchedTrees
 from reefcommon.harness import HarnessRecipe
 from reefcommon.harness_admission import CHAT
 from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.lasting import end, lasting
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import load_recipe
 from reefcommon.rejected import Rejected
@@ -104,11 +105,11 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
         start = Start(broker)
         start.begin()
         tasks = (
-            asyncio.create_task(start.after(worker.run), name="worker"),
-            asyncio.create_task(start.after(retention.run), name="retention"),
+            lasting(start.after(worker.run), "worker"),
+            lasting(start.after(retention.run), "retention"),
         )
         health.checks["started"] = start.check
-        health.checks["worker"] = lambda: _worker_check(worker, tasks)
+        health.checks["worker"] = lambda: _worker_check(worker)
         health.facts["bindings"] = ledger.summary
         health.facts["recipes"] = lambda: [binding.key for binding in bindings]
         log.info("harness_started", bindings=[binding.key for binding in bindings])
@@ -116,10 +117,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
             yield
         finally:
             await start.end()
-            for task in tasks:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            await end(tasks)
             await broker.stop()
             await redis.aclose()
             ledger.close()
@@ -128,9 +126,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     return ops_app(health, lifespan)
 
 
-async def _worker_check(worker: Worker, tasks: "tuple[asyncio.Task[None], ...]") -> str | None:
-    if ended := [task.get_name() for task in tasks if task.done()]:
-        return f"{' and '.join(ended)} ended: restart the service; its log says why"
+async def _worker_check(worker: Worker) -> str | None:
     return "; ".join(f"{key}: {reason}" for key, reason in worker.failing.items()) or None
 
 

@@ -1,9 +1,8 @@
 """Composition root of the publisher: settings -> adapters -> handlers -> routes -> application."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from reefcommon.config import ServeConfig
 from reefcommon.errors import Unavailable
 from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads
+from reefcommon.lasting import end, lasting
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
 from reefcommon.serving import HttpServingNode, WeightNode
@@ -94,13 +94,9 @@ def application(config: ServeConfig, system: SystemSettings, settings: Settings,
             upkeep = build(config, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(upkeep.handlers))
             show(health, upkeep, broker)
-            running = asyncio.create_task(work(broker, upkeep, settings.reconcile_every_s))
-            running.add_done_callback(end_process)
+            running = lasting(work(broker, upkeep, settings.reconcile_every_s), "upkeep")
             yield
-            running.remove_done_callback(end_process)
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+            await end((running,))
             await broker.stop()
         await redis.aclose()
 
@@ -124,12 +120,6 @@ async def answered(call: Callable[[], Awaitable[Any]]) -> None:
         await call()
     except (KafkaError, OSError) as error:
         raise Unavailable(f"the broker does not answer: {error!r}") from error
-
-
-def end_process(task: asyncio.Task[None]) -> None:
-    """Upkeep never ends by itself: where it does, a fresh process is better than one that looks alive."""
-    log.error("upkeep_died", reason=repr(None if task.cancelled() else task.exception()))
-    signal.raise_signal(signal.SIGTERM)
 
 
 def show(health: Health, upkeep: Upkeep, broker: KafkaBroker) -> None:

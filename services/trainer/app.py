@@ -1,9 +1,8 @@
 """Composition root of the trainer: settings -> adapters -> handlers and loops -> routing table -> operations endpoint."""
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from reefcommon.evaluation import choose
 from reefcommon.events import utc_now
 from reefcommon.fetched import FetchedTrees
 from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefcommon.lasting import end, lasting
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import WeightRecipe, load_recipe
 from reefcommon.rejected import Rejected
@@ -149,20 +149,16 @@ async def _living(parts: Parts, _app: Any) -> AsyncIterator[None]:
     heads = RedisReleaseHeads(redis)
     start = Start(parts.broker, first=lambda: seed(heads, parts.bindings, parts.ledger))
     start.begin()
-    tasks = [asyncio.create_task(start.after(loop.run), name=loop.binding.key) for loop in parts.loops]
+    tasks = [lasting(start.after(loop.run), loop.binding.key) for loop in parts.loops]
     parts.health.checks["started"] = start.check
-    parts.health.checks["learning"] = lambda: _check(parts.loops, tasks)
-    tasks.append(asyncio.create_task(start.after(parts.retention(heads).run), name="retention"))
+    parts.health.checks["learning"] = lambda: _check(parts.loops)
+    tasks.append(lasting(start.after(parts.retention(heads).run), "retention"))
     log.info("trainer_started", bindings=[binding.key for binding in parts.bindings])
     try:
         yield
     finally:
         await start.end()
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await end(tasks)
         await parts.broker.stop()
         await redis.aclose()
         parts.ledger.close()
@@ -181,10 +177,7 @@ def _facts(loop: Learning, ledger: SqliteLedger) -> dict[str, Any]:
     }
 
 
-async def _check(loops: tuple[Learning, ...], tasks: "list[asyncio.Task[None]]") -> str | None:
-    ended = [task.get_name() for task in tasks if task.done()]
-    if ended:
-        return f"learning has ended for {', '.join(ended)}: restart the service; its log says why"
+async def _check(loops: tuple[Learning, ...]) -> str | None:
     return "; ".join(f"{loop.binding.key}: {loop.failing}" for loop in loops if loop.failing) or None
 
 

@@ -103,8 +103,9 @@ class ChildProcess:
 
     async def _write(self, child: asyncio.subprocess.Process, line: dict[str, Any]) -> None:
         assert child.stdin is not None
-        # A child that has died is found by the read that follows: it alone knows the exit code.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        # A child that has died is found by the read that follows: it alone knows the exit code. RuntimeError: uvloop, of a pipe that it
+        # has closed already because its other end is gone.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
             child.stdin.write(orjson.dumps(line) + b"\n")
             await child.stdin.drain()
 

@@ -5,6 +5,9 @@ import asyncio
 import httpx
 import pytest
 
+from reefcommon.errors import Unavailable
+from services.gateway.domain.ledger import Entry
+
 from .conftest import CHAT, bench_of
 from .fakes import MemoryLedger
 from .stub_engine import StubEngine
@@ -43,6 +46,44 @@ async def test_many_at_once_on_two_gateways(stream: bool) -> None:
         assert len(stub.requests) == 1
         assert len(one.log.records + two.log.records) == 1
         assert ("[DONE]" in answers[0].text) is stream
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_gateway_that_stood_still_past_its_lease_writes_nothing(stream: bool) -> None:
+    """Another one has done the work meanwhile: what this one has is thrown away, and the other's answer is what the key gets."""
+    ledger, key = MemoryLedger(), {"x-reef-agent-record-id": "k-9"}
+    async with (
+        bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as slow,
+        bench_of(ledger=ledger) as other,
+    ):
+        ledger.renew = _never  # type: ignore[method-assign]
+        late = asyncio.create_task(slow.chat(headers=key, stream=stream))
+        while not slow.engine.requests:
+            await asyncio.sleep(0.01)
+        ledger.entries.clear()  # the lease has run out
+        done = await other.chat(headers=key, stream=stream)
+        told = await late
+        assert done.status_code == 200
+        assert '"not_durable"' in told.text
+        assert (len(slow.log.records), len(other.log.records)) == (0, 1)
+        assert (await slow.chat(headers=key, stream=stream)).content == done.content
+
+
+async def test_a_halt_that_nobody_used_changes_nothing() -> None:
+    ledger, key = MemoryLedger(), {"x-reef-agent-record-id": "k-9"}
+    async with bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as bench:
+        ledger.renew = _never  # type: ignore[method-assign]
+        waiting = asyncio.create_task(bench.chat(headers=key))
+        while not bench.engine.requests:
+            await asyncio.sleep(0.01)
+        ledger.entries.clear()
+        assert (await waiting).status_code == 200
+        assert len(bench.log.records) == 1
+
+
+async def _never(key: str, entry: Entry, *, lease_s: float) -> None:
+    """A halt, as the ledger sees it: no renewal comes."""
+    raise Unavailable("stands still, as asked")
 
 
 async def test_a_failure_leaves_the_key_free() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+import uvloop
 
 from reefcommon.errors import Transient
 from tests.recipes.samples import sample
@@ -43,6 +44,29 @@ async def test_a_process_that_is_killed_between_steps(tmp_path):
     await rig.settle()
     assert [step.step for step in rig.bus.steps] == [1, 2]
     await rig.stop()
+
+
+def test_a_process_that_was_killed_long_ago_under_the_loop_of_the_service(tmp_path):
+    """uvloop, which the service runs on, answers a write to a pipe that it has closed with an error of its own kind."""
+
+    async def killed() -> None:
+        rig = await ready(tmp_path, warmup=99)
+        await arrive(rig, (1, 1))
+        await rig.settle()
+        child = rig.loop.process._child
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        while not child.stdin.is_closing():
+            await asyncio.sleep(0.01)
+        await arrive(rig, (1, 1), first=2)
+        with pytest.raises(Transient, match="ended with code -9"):
+            await rig.settle()
+        await rig.settle()
+        assert [step.step for step in rig.bus.steps] == [1, 2]
+        await rig.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(killed())
 
 
 async def test_a_process_that_hangs_is_killed(tmp_path):

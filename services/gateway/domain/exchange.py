@@ -1,7 +1,7 @@
 """One exchange with the model, from the client's request to what the engine is asked."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -56,6 +56,7 @@ class Exchange:
     engine: str = ""
     digest: str | None = None
     keyed: bool = False
+    still_mine: Callable[[], Awaitable[bool]] | None = None
     upstream: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 

@@ -11,7 +11,8 @@ MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`open`: its exchange is under way. `done`: `answer` is what was sent; None where it was too large to be kept."""
+    """`open`: its exchange is under way, and `owner` does the work. `done`: `answer` is what was sent; None where it was too large to be
+    kept."""
 
     digest: str
     kind: Literal["inference", "report"]
@@ -21,6 +22,7 @@ class Entry:
     status: int = 0
     headers: tuple[tuple[bytes, bytes], ...] = field(default=())
     answer: bytes | None = None
+    owner: str = ""
 
     def encode(self) -> bytes:
         """One line of JSON, then the answer as it was sent."""
@@ -33,6 +35,7 @@ class Entry:
             "status": self.status,
             "headers": [[base64.b64encode(part).decode() for part in pair] for pair in self.headers],
             "kept": self.answer is not None,
+            "owner": self.owner,
         }
         return orjson.dumps(head) + b"\n" + (self.answer or b"")
 

@@ -1,0 +1,38 @@
+"""Work that lasts as long as its process."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+
+
+def lasting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """A task that never ends by itself. Where it does, its log says why and the process ends in order, so that whoever runs it starts a
+    fresh one: that is better than one that looks alive."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_end_process)
+    return task
+
+
+async def end(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """Cancel them and wait. What they failed with was told when they did."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def end_process_where_failed(task: "asyncio.Task[None]") -> None:
+    """The same for a task that may end well."""
+    if not task.cancelled() and task.exception() is not None:
+        _end_process(task)
+
+
+def _end_process(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        log.error("work_ended", work=task.get_name(), exc_info=task.exception())
+        signal.raise_signal(signal.SIGTERM)
