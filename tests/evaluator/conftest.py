@@ -25,6 +25,9 @@ from tests.publisher.fakes import FakeEvents, FakeStore, content
 SAO = "recipes.sao.recipe:SAORecipe"
 TASKS = "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\nevaluation: {tasks: [one, two, three], score: 'tests.evaluator.verifiers:length'"
 
+REPLAY = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
+"""The smallest serve.yaml: no tasks, what users scored decides."""
+
 
 @dataclass
 class EpisodeNode:

@@ -12,8 +12,7 @@ from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.evaluation import is_held_out
 from reefcommon.serving import HttpServingNode
 from tests.engine.conftest import Node, save_adapter, serving
-from tests.evaluator.conftest import World, candidate, scored
-from tests.evaluator.test_evaluation import REPLAY
+from tests.evaluator.conftest import REPLAY, World, candidate, scored
 
 pytestmark = [pytest.mark.engine, pytest.mark.redis]
 

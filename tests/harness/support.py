@@ -101,3 +101,8 @@ def service(home: Path, publisher, *, bindings=(BINDING,), ledger=None, artifact
         trees=FetchedTrees(home / "trees"),
         patience=Patience(first_delay_s=0.01, max_delay_s=0.02, max_attempts=max_attempts),
     )
+
+
+async def fed(worker, *numbers, words=GREET):
+    for number in numbers:
+        await worker.handlers.on_sample(sample(number, words))

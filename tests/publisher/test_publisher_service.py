@@ -5,6 +5,8 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -118,24 +120,24 @@ async def killed(stack: Stack, name: str) -> None:
                 continue
 
 
-@pytest.mark.timeout(400)
-async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_path: Path) -> None:
-    """P4, and the log as the truth: kill the publisher, the engine, and empty Redis."""
-    store = GitArtifactStore(stack.state_dir / "artifacts.git")
-    broker = kafka_broker(SystemSettings(kafka_bootstrap=stack.kafka_bootstrap), "test")
-    await broker.start()
-    watch = Watch(stack.kafka_bootstrap)
-    await watch.consumer.start()
-    redis: Redis = connect(stack.redis_url)
-    heads = RedisReleaseHeads(redis)
-    session = aiohttp.ClientSession()
-    node = HttpServingNode(stack.urls["engine"], session)
-    events = KafkaPublisher(broker)
+@dataclass(frozen=True)
+class Deployment:
+    """The running stack, what others put in, and what they see of it."""
 
-    async def propose(seed: int, base: Release, kind: Kind = "lora") -> Release:
-        tree = await asyncio.to_thread(*((adapter, tmp_path, seed) if kind == "lora" else (checkpoint, tmp_path / "full")))
+    stack: Stack
+    files: Path
+    store: GitArtifactStore
+    events: KafkaPublisher
+    watch: Watch
+    redis: Redis
+    heads: RedisReleaseHeads
+    node: HttpServingNode
+
+    async def propose(self, seed: int, base: Release, kind: Kind = "lora") -> Release:
+        """A candidate of that kind, and the release that it becomes."""
+        tree = await asyncio.to_thread(*((adapter, self.files, seed) if kind == "lora" else (checkpoint, self.files / "full")))
         manifest = describe(tree, kind, base="tiny")
-        store.put(tree, manifest, "default")
+        self.store.put(tree, manifest, "default")
         candidate = CandidateProposed(
             event_id=f"cnd-{seed}",
             at=utc_now(),
@@ -145,71 +147,110 @@ async def test_candidates_become_releases_whatever_is_killed(stack: Stack, tmp_p
             base_release_id=base.release_id,
             lineage=Lineage(recipe="recipes.sao.recipe:SAORecipe"),
         )
-        await events.publish(candidate, topics.CANDIDATES)
-        return await watch.published(lambda e: e.release.candidate_id == candidate.event_id)
+        await self.events.publish(candidate, topics.CANDIDATES)
+        return await self.watch.published(lambda e: e.release.candidate_id == candidate.event_id)
 
-    async def answer(release: Release) -> str:
+    async def roll_back(self, target: Release, command: str, within_s: float = 60.0) -> Release:
+        """The release that serves what `target` served."""
+        asked = RollbackRequested(event_id=command, at=utc_now(), scenario="default", release_id=target.release_id)
+        await self.events.publish(asked, topics.COMMANDS)
+        return await self.watch.published(lambda e: e.command_id == command, within_s)
+
+    async def answer(self, release: Release) -> str:
+        """What the node says under this release; it names the release's own weights."""
         model = release.adapter or "reef"
-        [found] = await node.chat(model, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0)
+        [found] = await self.node.chat(model, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0)
         assert found.model == model
         assert found.weight_version == release.adapter or found.weight_version == base_weights(release)
         return found.text
 
-    async def full_weights(head: Release) -> None:
-        """A checkpoint on top, and back again: the adapter, and the base weights below it."""
-        before = await answer(head)
-        whole = await propose(4, head, "checkpoint")
-        assert (whole.kind, whole.adapter, whole.contents.get("lora")) == ("checkpoint", None, None)
-        assert whole.evaluation is not None
-        assert "nothing was tried" in whole.evaluation.reason
-        assert await answer(whole) != before
-        await events.publish(
-            RollbackRequested(event_id="cmd-2", at=utc_now(), scenario="default", release_id=head.release_id), topics.COMMANDS
+
+@pytest.fixture
+async def deployed(stack: Stack, tmp_path: Path) -> AsyncIterator[Deployment]:
+    broker = kafka_broker(SystemSettings(kafka_bootstrap=stack.kafka_bootstrap), "test")
+    watch, redis = Watch(stack.kafka_bootstrap), connect(stack.redis_url)
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(redis.aclose)
+        await broker.start()
+        opened.push_async_callback(broker.stop)
+        await watch.consumer.start()
+        opened.push_async_callback(watch.consumer.stop)
+        session = await opened.enter_async_context(aiohttp.ClientSession())
+        yield Deployment(
+            stack=stack,
+            files=tmp_path,
+            store=GitArtifactStore(stack.state_dir / "artifacts.git"),
+            events=KafkaPublisher(broker),
+            watch=watch,
+            redis=redis,
+            heads=RedisReleaseHeads(redis),
+            node=HttpServingNode(stack.urls["engine"], session),
         )
-        again = await watch.published(lambda e: e.command_id == "cmd-2")
-        assert await answer(again) == before
-        assert (await node.weights()).version == "base"
 
-    try:
-        root = await watch.published(lambda e: e.release.operation == "creation")
-        first = await propose(1, root)
-        assert first.evaluation is not None
-        assert len(first.evaluation.tasks) == 2
-        assert first.evaluation.failed_episodes == 0
-        said = await answer(first)
-        await killed(stack, "publisher")
-        second = await propose(2, first)
-        assert await answer(second) != said
 
-        await full_weights(second)
+async def full_weights_and_back(deployed: Deployment, head: Release) -> None:
+    """A checkpoint on top, and back again: the adapter, and the base weights below it."""
+    before = await deployed.answer(head)
+    whole = await deployed.propose(4, head, "checkpoint")
+    assert (whole.kind, whole.adapter, whole.contents.get("lora")) == ("checkpoint", None, None)
+    assert whole.evaluation is not None
+    assert "nothing was tried" in whole.evaluation.reason
+    assert await deployed.answer(whole) != before
+    again = await deployed.roll_back(head, "cmd-2")
+    assert await deployed.answer(again) == before
+    assert (await deployed.node.weights()).version == "base"
 
-        # The group forgets a killed member after its session time-out; until then commands wait.
-        await events.publish(ScenarioCreateRequested(event_id="cmd-0", at=utc_now(), scenario="other"), topics.COMMANDS)
-        await watch.published(lambda e: e.command_id == "cmd-0")
-        started = time.perf_counter()
-        await events.publish(
-            RollbackRequested(event_id="cmd-1", at=utc_now(), scenario="default", release_id=first.release_id), topics.COMMANDS
-        )
-        back = await watch.published(lambda e: e.command_id == "cmd-1", within_s=2.0)
-        assert await answer(back) == said
-        assert time.perf_counter() - started < 2.0
 
-        await killed(stack, "engine")
-        async with asyncio.timeout(30):
-            while not {first.adapter, second.adapter} <= set(await node.models()):
-                await asyncio.sleep(0.2)
-        assert await answer(back) == said
+async def roll_back_at_once(deployed: Deployment, target: Release, said: str) -> Release:
+    """Rolled back and answering within two seconds, once the publisher that was started last has its partitions."""
+    # The group forgets a killed member after its session time-out; until then commands wait.
+    await deployed.events.publish(ScenarioCreateRequested(event_id="cmd-0", at=utc_now(), scenario="other"), topics.COMMANDS)
+    await deployed.watch.published(lambda e: e.command_id == "cmd-0")
+    started = time.perf_counter()
+    back = await deployed.roll_back(target, "cmd-1", within_s=2.0)
+    assert await deployed.answer(back) == said
+    assert time.perf_counter() - started < 2.0
+    return back
 
-        before = await heads.chain("default")
-        assert [release.operation for release in before] == ["rollback", "rollback", "training", "training", "training", "creation"]
-        await redis.flushall()
-        async with asyncio.timeout(20):
-            while await heads.chain("default") != before:
-                await asyncio.sleep(0.2)
-        third = await propose(3, back)
-        assert third.parent_id == back.release_id
-    finally:
-        await session.close()
-        await watch.consumer.stop()
-        await broker.stop()
-        await redis.aclose()
+
+async def engine_starts_anew(deployed: Deployment, resident: set[str | None]) -> None:
+    """A killed serving node is given its adapters again."""
+    await killed(deployed.stack, "engine")
+    async with asyncio.timeout(30):
+        while not resident <= set(await deployed.node.models()):
+            await asyncio.sleep(0.2)
+
+
+async def heads_come_back(deployed: Deployment) -> None:
+    """Redis is emptied: the chain is rebuilt from the log."""
+    before = await deployed.heads.chain("default")
+    assert [release.operation for release in before] == ["rollback", "rollback", "training", "training", "training", "creation"]
+    await deployed.redis.flushall()
+    async with asyncio.timeout(20):
+        while await deployed.heads.chain("default") != before:
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.timeout(400)
+async def test_candidates_become_releases_whatever_is_killed(deployed: Deployment) -> None:
+    """P4, and the log as the truth: kill the publisher, the engine, and empty Redis."""
+    root = await deployed.watch.published(lambda e: e.release.operation == "creation")
+    first = await deployed.propose(1, root)
+    assert first.evaluation is not None
+    assert len(first.evaluation.tasks) == 2
+    assert first.evaluation.failed_episodes == 0
+    said = await deployed.answer(first)
+
+    await killed(deployed.stack, "publisher")
+    second = await deployed.propose(2, first)
+    assert await deployed.answer(second) != said
+
+    await full_weights_and_back(deployed, second)
+    back = await roll_back_at_once(deployed, first, said)
+
+    await engine_starts_anew(deployed, {first.adapter, second.adapter})
+    assert await deployed.answer(back) == said
+
+    await heads_come_back(deployed)
+    third = await deployed.propose(3, back)
+    assert third.parent_id == back.release_id

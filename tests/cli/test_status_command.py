@@ -1,0 +1,113 @@
+"""`reef status`, and how commands find the stack that runs, or say that none does."""
+
+import json
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from reefcli.stack.state import ProcessRecord, write_state
+from tests.cli.fake_gateway import FakeGateway, reef, this_process
+
+
+def test_no_gateway_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("REEF_GATEWAY_URL", raising=False)
+    for command in ("status", "releases", "records"):
+        output = reef(command, "--url", "http://127.0.0.1:9", "--state-dir", str(tmp_path), code=1)
+        assert "no gateway answers at http://127.0.0.1:9" in output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("status",), ("releases",), ("records",), ("records", "show", "rec-1"), ("rollback", "default", "r1"), ("promote", "default", "r1")],
+)
+def test_without_a_stack_nobody_else_is_asked(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def never(*_args: object, **_options: object) -> None:
+        pytest.fail("somebody was asked")
+
+    monkeypatch.delenv("REEF_GATEWAY_URL", raising=False)
+    monkeypatch.setattr(httpx.Client, "request", never)
+    output = reef(*words, "--state-dir", str(tmp_path), code=1)
+    assert output.strip() == (
+        f"reef: no Reef runs on {tmp_path}; start one (reef serve -c serve.yaml --state-dir {tmp_path}), or name one with --url"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert "no Reef runs on .reef; start one (reef serve -c serve.yaml), or" in reef(*words, code=1)
+    ended = this_process(phase="ended", urls={"gateway": "http://127.0.0.1:8900"})
+    write_state(tmp_path / ".reef", ended)
+    assert "no Reef runs on .reef" in reef(*words, code=1), "what an earlier run wrote is not believed"
+
+
+def test_a_stack_that_is_starting_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("REEF_GATEWAY_URL", raising=False)
+    me = psutil.Process()
+    record = ProcessRecord(pid=me.pid, created=me.create_time())
+    planned = ("tansu", "valkey", "gateway")
+    state = this_process(
+        phase="starting",
+        urls={"gateway": "http://127.0.0.1:9"},
+        planned=planned,
+        ready=("tansu",),
+        processes={"tansu": record, "valkey": record},
+    )
+    write_state(tmp_path, state)
+    output = reef("status", "--state-dir", str(tmp_path), code=1)
+    assert "starting, 1 of 3 up" in output
+    assert f"tansu\tup\t{me.pid}" in output
+    assert f"valkey\tstarting\t{me.pid}" in output
+    assert "gateway\tstarting" in output
+    assert "start one" not in output
+    assert "is starting, 1 of 3 up; ask again in a moment" in reef("releases", "--state-dir", str(tmp_path), code=1)
+
+
+def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(gateway: FakeGateway) -> None:
+    answer = gateway.answers["/reef/status"][1]
+    answer["services"]["gateway"]["last_error"] = "kafka: away"
+    answer["services"]["trainer"] = {
+        "failures": {},
+        "bindings": {
+            "default/recipes.sao.recipe:SAORecipe": {
+                "state": "waiting for samples",
+                "step": 3,
+                "samples": {"waiting": 2, "trained": 3},
+                "last_metrics": {"reward_mean": 0.25, "critic/loss": 0.1},
+                "last_error": "the step process ended",
+            }
+        },
+    }
+    answer["services"]["harness"] = {
+        "failures": {},
+        "recipes": ["support/mine.h:H"],
+        "bindings": {"support/mine.h:H": {"samples_waiting": 4, "jobs_awaiting": 1}},
+    }
+    output = reef("status")
+    assert "kafka: away" not in output
+    row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended"
+    assert row in output
+    assert "mine.h:H\tsupport\t1 awaiting\t1\t4" in output
+    answer["services"]["trainer"]["bindings"]["default/recipes.sao.recipe:SAORecipe"]["last_metrics"]["policy_grad_norm"] = 1.0
+    assert "\twaiting for samples\t3" in reef("status")
+
+
+def test_status_shows_the_running_stack_and_what_is_not_ready(gateway: FakeGateway, tmp_path: Path) -> None:
+    me = psutil.Process()
+    record = ProcessRecord(pid=me.pid, created=me.create_time())
+    dead = ProcessRecord(pid=me.pid, created=1.0)
+    state = this_process(phase="ready", processes={"tansu": record, "engine": dead}, urls={"gateway": gateway.url})
+    write_state(tmp_path, state)
+    output = reef("status", "--state-dir", str(tmp_path))
+    assert f"tansu\tup\t{me.pid}" in output
+    assert "engine\trestarting" in output
+    assert "trainer\tnot ready\t0\thttp: does not answer" in output
+    found = json.loads(reef("status", "--state-dir", str(tmp_path), "--json"))
+    assert found["alive"] == {"tansu": True, "engine": False}
+    assert found["gateway"]["heads"]["default"]["release_id"] == "rel-2"
+
+
+def test_the_gateway_of_the_running_stack_is_found_without_being_told(
+    gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REEF_GATEWAY_URL")
+    write_state(tmp_path, this_process(phase="ready", urls={"gateway": gateway.url}))
+    assert "rel-2" in reef("releases", "default", "--state-dir", str(tmp_path))

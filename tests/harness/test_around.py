@@ -1,0 +1,106 @@
+"""What goes wrong around the harness service, and several recipes in it."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from reefcommon.artifacts_git import GitArtifactStore
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.events import CandidateProposed, StepCompleted
+from reefcommon.harness import HarnessRecipe, Mutation
+from reefcommon.recipe import Decision, Dimensions, Knobs
+from services.harness import app
+from services.harness.domain import Binding
+from services.harness.sqlite import SqliteLedger
+from tests.harness.support import (
+    BINDING,
+    Published,
+    base_release,
+    fed,
+    first,
+    sample,
+    service,
+)
+
+
+@dataclass
+class AwayStore:
+    real: GitArtifactStore
+    away: bool = True
+
+    def put(self, tree, manifest, scenario):
+        if self.away:
+            raise Unavailable("the artifact store does not answer")
+        return self.real.put(tree, manifest, scenario)
+
+    def get(self, content_id, scenario, destination):
+        return self.real.get(content_id, scenario, destination)
+
+
+async def test_t2_the_artifact_store_is_away_and_the_window_waits_for_it(tmp_path):
+    """T2. Nothing is proposed, nothing is given up, readiness says why; then one candidate."""
+    out, store = Published(), AwayStore(GitArtifactStore(tmp_path / "artifacts.git"))
+    worker = service(tmp_path, out, artifacts=store)
+    await worker.handlers.on_publication(first(base_release()))
+    await fed(worker, 1, 2, 3)
+    for _ in range(8):  # more than a failing recipe is allowed
+        assert await worker.turn(BINDING) == pytest.approx(0.02, abs=0.011)
+    assert worker.failing == {BINDING.key: "the artifact store does not answer"}
+    assert out.events == []
+    store.away = False
+    assert await worker.turn(BINDING) is None
+    assert worker.failing == {}
+    assert len(out.of(CandidateProposed)) == 1
+
+
+class Moody(HarnessRecipe):
+    """Fails on its first window, proposes nonsense on the second, and works on the third."""
+
+    name = "moody"
+    summary = "for tests"
+    dimensions = Dimensions(signal="none", acquisition="reactive", evolves=("harness",))
+
+    def decide(self, waiting):
+        return Decision(batch=tuple(waiting[:1]))
+
+    def propose(self, tree, samples, rejected):
+        number = samples[0].event_id
+        if number == "smp-1":
+            raise ZeroDivisionError("secret words of a user")
+        return ["nonsense"] if number == "smp-2" else (Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}}),)
+
+
+async def test_a_recipe_that_fails_loses_its_window_and_not_the_service(tmp_path):
+    out = Published()
+    binding = Binding("default", "tests:Moody", Moody(Knobs()))
+    worker = service(tmp_path, out, bindings=(binding, BINDING))
+    await worker.handlers.on_publication(first(base_release()))
+    await fed(worker, 1, 2, 3)
+    for _ in range(7):
+        await worker.turn(binding)
+    await worker.turn(BINDING)
+    assert [(step.recipe, step.reason and step.reason.split(" in ")[0]) for step in out.of(StepCompleted)] == [
+        ("moody", "failed: ZeroDivisionError"), ("moody", "failed: Poison"), ("moody", None), ("feedback_rules", None),
+    ]  # fmt: skip
+    assert not any("secret words" in event.model_dump_json() for event in out.events)
+
+
+def test_only_harness_recipes_are_hosted(monkeypatch):
+    from reefcommon.config import RecipeBinding
+
+    bound = RecipeBinding(recipe=BINDING.dotted, scenario="s", batch_size=2, min_agreement=2)
+    weights = RecipeBinding(recipe="recipes.sao.recipe:SAORecipe")
+    hosted = app.harness_bindings((bound, weights))
+    assert [(item.scenario, item.dotted, item.recipe.knobs.batch_size) for item in hosted] == [("s", BINDING.dotted, 2)]
+    with pytest.raises(BadConfig, match="batch_size"):
+        app.harness_bindings((bound.model_copy(update={"recipe": BINDING.dotted}), RecipeBinding(recipe=BINDING.dotted, batch_size=0)))
+
+
+def test_two_bindings_of_one_recipe_have_separate_inboxes(tmp_path):
+    other = replace(BINDING, dotted="another:Recipe")
+    ledger = SqliteLedger(tmp_path / "l.sqlite")
+    assert ledger.add_sample([BINDING.key, other.key], sample(1)) == 2
+    assert ledger.add_sample([BINDING.key, other.key], sample(1)) == 0
+    ledger.refuse(BINDING.key, [("smp-1", "no")], ())
+    assert [len(ledger.waiting(item.key, 5)) for item in (BINDING, other)] == [0, 1]
+    ledger.close()

@@ -1,0 +1,133 @@
+"""The harness service killed at every line: the restart finishes the same job once."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from reefcommon.artifacts_git import GitArtifactStore
+from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
+from services.harness.sqlite import SqliteLedger
+from tests.harness.support import (
+    AT,
+    BINDING,
+    Published,
+    base_release,
+    fed,
+    first,
+    published,
+    sample,
+    service,
+)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Lives:
+    """Counts the calls that leave the process, and ends it before or after the chosen one."""
+
+    at: int
+    before: bool
+    calls: int = 0
+
+    def wrap(self, port, methods):
+        lives = self
+
+        class Mortal:
+            def __getattr__(self, name):
+                real = getattr(port, name)
+                if name not in methods:
+                    return real
+
+                def call(*args, **kwargs):
+                    lives.calls += 1
+                    if lives.calls == lives.at and lives.before:
+                        raise Killed
+                    result = real(*args, **kwargs)
+                    if lives.calls == lives.at:
+                        raise Killed
+                    return result
+
+                return call
+
+        return Mortal()
+
+
+@dataclass
+class MortalPublisher:
+    lives: Lives
+    out: Published
+
+    async def publish(self, event, topic, *, shard=None):
+        self.lives.calls += 1
+        if self.lives.calls == self.lives.at and self.lives.before:
+            raise Killed
+        await self.out.publish(event, topic)
+        if self.lives.calls == self.lives.at:
+            raise Killed
+
+
+WRITES = ("add_sample", "refuse", "start", "save", "put_head", "sent")
+
+
+async def whole_story(worker, out):
+    """Everything that the log holds is delivered, in order; what was delivered before comes again."""
+    await worker.handlers.on_publication(first(base_release()))
+    await worker.handlers.on_sample(sample(0, None))
+    await fed(worker, 1, 2, 3)
+    for _ in range(3):
+        await advance(worker)
+        candidates = out.of(CandidateProposed)
+        if candidates:
+            await worker.handlers.on_publication(published(candidates[0], base_release()))
+        await fed(worker, 4, 5, 6, words="Be brief.")
+    await advance(worker)
+
+
+async def advance(worker):
+    while await worker.handlers.advance(BINDING):
+        pass
+
+
+async def run_with_a_crash(home, at, before):
+    out, lives = Published(), Lives(at, before)
+    ledger = SqliteLedger(home / "ledger.sqlite")
+    worker = service(
+        home, MortalPublisher(lives, out), ledger=lives.wrap(ledger, WRITES),
+        artifacts=lives.wrap(GitArtifactStore(home / "artifacts.git"), ("put",)),
+    )  # fmt: skip
+    died = False
+    try:
+        await whole_story(worker, out)
+    except Killed:
+        died = True
+    ledger.close()
+    restarted = service(home, out)
+    await whole_story(restarted, out)
+    restarted.handlers.inbox.close()
+    return out, died
+
+
+def outcome(out):
+    """What others see, less the times."""
+    candidates = [event.model_copy(update={"at": AT}) for event in out.of(CandidateProposed)]
+    steps = [event.model_copy(update={"at": AT, "duration_s": 0.0}) for event in out.of(StepCompleted)]
+    return candidates, steps, [(event.event_id, event.reason) for event in out.of(SampleRefused)]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+async def test_killed_at_any_line_each_window_makes_one_candidate_from_samples_used_once(tmp_path, before):
+    """T1, T2 for the harness: the restart finishes the same job once."""
+    expected, _ = await run_with_a_crash(tmp_path / "whole", 0, before)
+    assert [len(part) for part in outcome(expected)] == [2, 2, 1]
+    used = [name for candidate in expected.of(CandidateProposed) for name in candidate.lineage.sample_ids]
+    assert sorted(used) == [f"smp-{number}" for number in range(1, 7)]
+    at = 0
+    died = True
+    while died:
+        at += 1
+        out, died = await run_with_a_crash(tmp_path / f"{before}-{at}", at, before)
+        assert outcome(out) == outcome(expected), f"crash {at}"
+    assert at > 20

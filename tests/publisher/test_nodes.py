@@ -1,0 +1,118 @@
+"""Serving nodes that lie, refuse, fall silent or come back while releases go on."""
+
+import pytest
+
+from reefcommon.errors import Unavailable
+from reefcommon.events import (
+    ServingSynced,
+)
+from tests.publisher.conftest import World
+from tests.publisher.fakes import evaluated
+
+pytestmark = pytest.mark.redis
+
+
+async def test_a_probe_that_reports_another_model(world: World) -> None:
+    """P4: the publish fails loudly, the head does not move, nothing stays loaded."""
+    upkeep = await world.started()
+    root = await world.head()
+    world.nodes[1].lies = True
+    await upkeep.handlers.on_evaluated(evaluated("default", root.release_id))
+    assert await world.head() == root
+    [(outcome, reason)] = world.rejections()
+    assert outcome == "aborted"
+    assert "http://node-2 was asked for default@r1-" in reason
+    assert reason.endswith("and answered with reef")
+    assert all(not node.adapters for node in world.nodes)
+
+
+async def test_a_node_that_does_not_answer_is_set_apart_and_comes_back(world: World) -> None:
+    upkeep = await world.started()
+    world.nodes[0].down = True
+    head = await world.publish(upkeep, "a")
+    assert head.sequence == 1
+    assert "does not answer" in (await upkeep.fleet.rotation.apart())["http://node-1"]
+    assert {event.node for event in world.events.of(ServingSynced)} == {"http://node-2"}
+    await upkeep.round()
+    world.nodes[0].down = False
+    await upkeep.round()
+    assert await upkeep.fleet.rotation.apart() == {}
+    assert list(world.nodes[0].adapters) == [head.adapter]
+    assert {event.node for event in world.events.of(ServingSynced)} == {"http://node-1", "http://node-2"}
+
+
+async def test_no_node_left_is_tried_again(world: World) -> None:
+    upkeep = await world.started()
+    root = await world.head()
+    event = evaluated("default", root.release_id)
+    for node in world.nodes:
+        node.down = True
+    with pytest.raises(Unavailable, match="no serving node took"):
+        await upkeep.handlers.on_evaluated(event)
+    assert world.rejections() == []
+    for node in world.nodes:
+        node.down = False
+    await upkeep.handlers.on_evaluated(event)
+    assert (await world.head()).candidate_id == event.candidate.event_id
+
+
+async def test_every_node_refuses(world: World) -> None:
+    upkeep = await world.started()
+    root = await world.head()
+    for node in world.nodes:
+        node.full = True
+    await upkeep.handlers.on_evaluated(evaluated("default", root.release_id))
+    assert await world.head() == root
+    assert "every serving node refused" in world.rejections()[0][1]
+
+
+async def test_a_node_that_refuses_to_unload(world: World) -> None:
+    """P6: named as such, only that node is set apart, the releases go on."""
+    upkeep = await world.started()
+    world.nodes[0].clings = True
+    releases = [await world.publish(upkeep, seed) for seed in "abcd"]
+    apart = await upkeep.fleet.rotation.apart()
+    assert list(apart) == ["http://node-1"]
+    assert apart["http://node-1"] == f"http://node-1 refuses to unload {releases[0].adapter}: requests are running"
+    assert (await world.head()).adapter in world.nodes[1].adapters
+    assert releases[0].adapter in world.nodes[0].adapters
+    await upkeep.round()
+    assert list(await upkeep.fleet.rotation.apart()) == ["http://node-1"]
+    world.nodes[0].clings = False
+    await upkeep.round()
+    assert await upkeep.fleet.rotation.apart() == {}
+    assert set(world.nodes[0].adapters) == {release.adapter for release in releases[1:]}
+
+
+async def test_residency_is_bounded(world: World) -> None:
+    upkeep = await world.started()
+    releases = [await world.publish(upkeep, f"seed-{i}") for i in range(6)]
+    for node in world.nodes:
+        node.adapters["default@cand-1"] = "/candidate"
+        assert set(node.adapters) == {"default@cand-1", *(release.adapter for release in releases[-3:])}
+    await upkeep.round()
+    assert all("default@cand-1" in node.adapters for node in world.nodes), "the evaluator's names are not the publisher's"
+
+
+async def test_an_engine_that_was_restarted_gets_everything_back(world: World) -> None:
+    upkeep = await world.started()
+    releases = [await world.publish(upkeep, f"seed-{i}") for i in range(4)]
+    world.nodes[0].adapters.clear()
+    await upkeep.round()
+    assert set(world.nodes[0].adapters) == {release.adapter for release in releases[-3:]}
+    assert await upkeep.fleet.rotation.apart() == {}
+
+
+@pytest.mark.parametrize("kind", ["harness", "routing"])
+async def test_what_needs_no_node_moves_the_head_alone(world: World, kind: str) -> None:
+    upkeep = await world.started()
+    weights = await world.publish(upkeep, "a")
+    for node in world.nodes:
+        node.down = True
+    head = await world.publish(upkeep, "tree", kind=kind)
+    assert (head.kind, head.operation, head.adapter) == (kind, "harness", weights.adapter)
+    assert head.contents == {**weights.contents, kind: head.content_id}
+    for node in world.nodes:
+        node.down = False
+    later = await world.publish(upkeep, "b")
+    assert later.contents[kind] == head.content_id
