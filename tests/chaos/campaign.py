@@ -121,7 +121,7 @@ class Campaign:
             await settling.learns_on(max((fault.over_at for fault in self.happened), default=0.0))
             load.end()
             await asyncio.wait_for(running, 90)
-            await settling.quiet()
+            await settling.quiet(max((fault.seconds for fault in faults), default=0.0))
             log = await collect.read_log(stack.state.urls["kafka"])
             heads = await collect.read_heads(stack.state.urls["redis"])
         finally:
@@ -142,7 +142,7 @@ class Campaign:
         killed = await breaking.do(fault)
         over = time.time()
         ready: dict[str, float] = {}
-        why = await recovery.recovered(tuple(part for part in fault.parts if part != "upstream"), over, ready, killed)
+        why = await recovery.recovered(tuple(part for part in fault.parts if part != "upstream"), over, ready, killed, fault.seconds)
         done = Happened(
             fault.number, fault.kind, fault.parts, began, over, None if why else time.time(), mode=fault.mode, ready_s=ready, why_not=why
         )

@@ -24,9 +24,12 @@ class Recovery:
     probe: Load
     book: Book
 
-    async def recovered(self, parts: tuple[str, ...], since: float, ready: dict[str, float], killed: dict[str, float] | None = None) -> str:
-        """Empty once every service is ready and a fresh exchange with a fresh report has become a sample; else what is missing."""
-        deadline = time.monotonic() + RECOVER_WITHIN_S
+    async def recovered(
+        self, parts: tuple[str, ...], since: float, ready: dict[str, float], killed: dict[str, float] | None = None, away_s: float = 0.0
+    ) -> str:
+        """Empty once every service is ready and a fresh exchange with a fresh report has become a sample; else what is missing. What came
+        while a part was away, `away_s` seconds, is handled before what is fresh."""
+        deadline = time.monotonic() + RECOVER_WITHIN_S + away_s
         killed = killed or {}
         why = "nothing was looked at"
         while time.monotonic() < deadline:

@@ -47,9 +47,9 @@ class Settling:
                     return datetime.fromisoformat(rows[0][field_]).timestamp()
         return 0.0
 
-    async def quiet(self) -> None:
-        """Nothing under way any more: no lag, no live work, and no event on any topic for a while."""
-        deadline, still = time.monotonic() + QUIET_WITHIN_S, 0
+    async def quiet(self, away_s: float) -> None:
+        """Nothing under way any more: no lag, no live work, and no event on any topic for a while. `away_s`: the longest outage, seconds."""
+        deadline, still = time.monotonic() + QUIET_WITHIN_S + away_s, 0
         before: object = None
         while still < 4 and time.monotonic() < deadline:
             now = await self._under_way()
