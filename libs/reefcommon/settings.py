@@ -4,7 +4,8 @@ import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -69,6 +70,54 @@ class SystemSettings(BaseSettings):
         except ValidationError as error:
             raise BadConfig(explain(error, prefix=own_prefix)) from None
         return settings
+
+
+class OwnSettings(BaseSettings):
+    """Settings under a prefix of their own, which a subclass names in its `model_config`."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    others: ClassVar[tuple[str, ...]] = ()
+    """Names under this prefix that somebody else reads."""
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Read the settings from the environment.
+
+        Raises:
+            BadConfig: a value is not allowed, or a variable with this prefix is unknown.
+        """
+        prefix = str(cls.model_config.get("env_prefix", ""))
+        known = {prefix + name.upper() for name in cls.model_fields} | {prefix + name for name in cls.others}
+        if unknown := unknown_variables(known, prefix):
+            raise BadConfig(f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
+        try:
+            return cls(**overrides)  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise BadConfig(explain(error, prefix=prefix)) from None
+
+
+class ServiceSettings(OwnSettings):
+    """What every service with an operations endpoint can be told. Where the outside systems are: `SystemSettings`."""
+
+    others = ("URL",)  # `SystemSettings` says how others reach a service
+
+    port: int | None = Field(
+        None, ge=1, le=65535, description="own HTTP port; absent: that of the URL under which others reach the service"
+    )
+    drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
+
+    def own_port(self, url: str, otherwise: int) -> int:
+        """The port that this service listens on: its own, else that of `url`, under which others reach it."""
+        return self.port or urlsplit(url).port or otherwise
+
+
+class HostSettings(ServiceSettings):
+    """What a service that hosts recipes can be told."""
+
+    retention_every_s: float = Field(600.0, gt=0, description="pace at which what was kept long enough is removed")
+    first_delay_s: float = Field(0.25, gt=0, description="wait before a step that failed is tried again; doubled each time")
+    max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
 
 
 def explain(error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None, also: Sequence[str] = ()) -> str:

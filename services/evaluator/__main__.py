@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.config import load
@@ -27,7 +26,7 @@ def main() -> int:
         return 2
     set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
     app = application(plans, system, settings, connect(system.redis_url), store)
-    port = settings.port or urlsplit(system.evaluator_url).port or 8914
+    port = settings.own_port(system.evaluator_url, 8914)
     run(app, host=system.bind_host, port=port, drain_s=settings.drain_s)
     return 0
 

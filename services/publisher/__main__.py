@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.config import load
@@ -26,7 +25,7 @@ def main() -> int:
         return 2
     set_up("publisher", otlp_endpoint=system.otlp_endpoint)
     app = application(config, system, settings, connect(system.redis_url), store)
-    port = settings.port or urlsplit(system.publisher_url).port or 8915
+    port = settings.own_port(system.publisher_url, 8915)
     run(app, host=system.bind_host, port=port, drain_s=settings.drain_s)
     return 0
 

@@ -190,4 +190,4 @@ def main() -> None:
     except BadConfig as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
-    run(app, host=system.bind_host, port=settings.own_port(system), drain_s=settings.drain_s)
+    run(app, host=system.bind_host, port=settings.own_port(system.trainer_url, 8912), drain_s=settings.drain_s)

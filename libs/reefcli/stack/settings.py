@@ -1,21 +1,16 @@
 """What the supervisor of the embedded stack can be told: `REEF_STACK_*`."""
 
-from typing import Self
-
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from reefcli.stack.supervisor import RestartPolicy
-from reefcommon.errors import BadConfig
-from reefcommon.settings import explain, unknown_variables
-
-PREFIX = "REEF_STACK_"
+from reefcommon.settings import OwnSettings
 
 
-class Settings(BaseSettings):
+class Settings(OwnSettings):
     """When a program of `reef serve` is given up, and how fast it is started again."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="REEF_STACK_")
 
     hung_after_s: float = Field(60.0, gt=0, description="a program without any sign of life for this long is killed and started again")
     settled_s: float = Field(10.0, ge=0, description="a death after having been ready for this long does not count as a quick one")
@@ -32,18 +27,3 @@ class Settings(BaseSettings):
             hung_after_s=self.hung_after_s,
             alive_every_s=min(2.0, self.hung_after_s / 5),
         )
-
-    @classmethod
-    def load(cls, **overrides: object) -> Self:
-        """Read the settings from the environment.
-
-        Raises:
-            BadConfig: a value is not allowed, or a variable with this prefix is unknown.
-        """
-        known = {PREFIX + name.upper() for name in cls.model_fields}
-        if unknown := unknown_variables(known, PREFIX):
-            raise BadConfig(f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
-        try:
-            return cls(**overrides)  # type: ignore[arg-type]
-        except ValidationError as error:
-            raise BadConfig(explain(error, prefix=PREFIX)) from None

@@ -1,0 +1,42 @@
+"""Settings of single services: one prefix each, typing mistakes refused, what others read let be."""
+
+import pytest
+
+from reefcli.stack.settings import Settings as Stack
+from reefcommon.errors import BadConfig
+from services.evaluator.settings import Settings as Evaluator
+from services.harness.settings import Settings as Harness
+from services.publisher.settings import Settings as Publisher
+from services.trainer.settings import Settings as Trainer
+
+SERVICES = [Trainer, Harness, Evaluator, Publisher]
+
+
+@pytest.mark.parametrize("settings", SERVICES)
+def test_a_service_reads_its_own_prefix_and_leaves_its_url_to_others(settings: type[Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = str(settings.model_config.get("env_prefix"))
+    assert prefix == f"REEF_{settings.__module__.split('.')[1].upper()}_"
+    monkeypatch.setenv(prefix + "URL", "http://elsewhere:7000")
+    assert settings.load().own_port("http://elsewhere:7000", 8900) == 7000
+    assert settings.load().own_port("http://elsewhere", 8900) == 8900
+    monkeypatch.setenv(prefix + "PORT", "7001")
+    monkeypatch.setenv(prefix + "DRAIN_S", "3")
+    assert (settings.load().own_port("http://elsewhere:7000", 8900), settings.load().drain_s) == (7001, 3)
+
+
+@pytest.mark.parametrize("settings", [*SERVICES, Stack])
+def test_a_mistake_is_named(settings: type[Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = str(settings.model_config.get("env_prefix"))
+    first = next(name for name, field in settings.model_fields.items() if field.annotation in (int, float))
+    monkeypatch.setenv(prefix + first.upper(), "-1")
+    with pytest.raises(BadConfig, match=rf"(?i){prefix}{first}: .*-1"):
+        settings.load()
+    monkeypatch.setenv(prefix + "DRIAN_S", "3")
+    with pytest.raises(BadConfig, match=f"unknown settings: {prefix}DRIAN_S; allowed: "):
+        settings.load()
+
+
+def test_a_supervisor_has_no_url_that_others_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REEF_STACK_URL", "x")
+    with pytest.raises(BadConfig, match="REEF_STACK_URL"):
+        Stack.load()
