@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,7 +42,6 @@ Taken = (
 log = structlog.get_logger()
 
 TAKEN: TypeAdapter[Any] = TypeAdapter(Annotated[Taken, Field(discriminator="type")])
-MAX_TOKEN_ID = 2**32 - 1
 KEYED = (topics.INFERENCES, topics.FEEDBACK)
 """What a client's own receipt can lie in."""
 ASK_S = 2.0
@@ -70,7 +70,9 @@ def arrival(record: ConsumerRecord) -> Arrival:
 
 def _impossible_token(event: InferenceRecorded) -> int | None:
     for tokens in (event.prompt_token_ids, *(completion.token_ids for completion in event.completions)):
-        if tokens and not (min(tokens) >= 0 and max(tokens) <= MAX_TOKEN_ID):
+        try:
+            array("I", tokens)  # looks at each one in C, in a third of the time of `min` and `max`
+        except OverflowError:
             return min(tokens) if min(tokens) < 0 else max(tokens)
     return None
 

@@ -6,15 +6,18 @@ from typing import Any
 
 from reefcommon.events import Event, SampleReady
 from services.experience.clickhouse import rows
-from services.experience.clickhouse.client import Database
+from services.experience.clickhouse.client import Database, as_list
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
 from services.experience.ports import Known, ReportRow
 
-_BY_KEY = "SELECT * FROM sessions FINAL WHERE session_id IN {ids:Array(String)} AND scenario IN {scenarios:Array(String)}"
-_BY_TAIL = "SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, {tails:Array(String)})"
-_BY_REQUEST = "SELECT * FROM sessions FINAL WHERE NOT tagged AND request_hash IN {requests:Array(String)}"
+_BY_KEY = (
+    "SELECT * FROM sessions FINAL WHERE session_id IN JSONExtract({ids:String}, 'Array(String)') "
+    "AND scenario IN JSONExtract({scenarios:String}, 'Array(String)')"
+)
+_BY_TAIL = "SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, JSONExtract({tails:String}, 'Array(String)'))"
+_BY_REQUEST = "SELECT * FROM sessions FINAL WHERE NOT tagged AND request_hash IN JSONExtract({requests:String}, 'Array(String)')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +30,16 @@ class ClickHouseStore:
         """(digest, place) of each of these records that is known."""
         found = await self.database.query(
             "SELECT record_id, digest, session_id, session_turn, session_sequence, retry_of "
-            "FROM records FINAL WHERE record_id IN {ids:Array(String)}",
-            ids=list(record_ids),
+            "FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
+            ids=as_list(record_ids),
         )
         return {row["record_id"]: (row["digest"], rows.assignment(row)) for row in found}
 
     async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
         """Each of these records that is known."""
-        found = await self.database.query("SELECT * FROM records FINAL WHERE record_id IN {ids:Array(String)}", ids=list(record_ids))
+        found = await self.database.query(
+            "SELECT * FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')", ids=as_list(record_ids)
+        )
         return {row["record_id"]: rows.record(row) for row in found}
 
     async def insert_records(self, records: Sequence[Record]) -> None:
@@ -51,10 +56,10 @@ class ClickHouseStore:
         }
         found = await self.database.query(
             " UNION ALL ".join(part for part, wanted in parts.items() if wanted) or _BY_KEY,
-            ids=[session_id for _, session_id in wanted_keys],
-            scenarios=list({scenario for scenario, _ in wanted_keys}),
-            tails=[tail for _, tail in wanted_tails],
-            requests=[request for _, request in wanted_requests],
+            ids=as_list(session_id for _, session_id in wanted_keys),
+            scenarios=as_list({scenario for scenario, _ in wanted_keys}),
+            tails=as_list(tail for _, tail in wanted_tails),
+            requests=as_list(request for _, request in wanted_requests),
         )
         sessions = {session.key: session for session in map(rows.session, found)}
         return [
@@ -83,8 +88,8 @@ class ClickHouseStore:
         """Each of these reports that is known."""
         found = await self.database.query(
             "SELECT report_id, digest, state, parked_at, log_partition, log_offset FROM reports FINAL "
-            "WHERE report_id IN {ids:Array(String)}",
-            ids=list(report_ids),
+            "WHERE report_id IN JSONExtract({ids:String}, 'Array(String)')",
+            ids=as_list(report_ids),
         )
         names = ("digest", "state", "parked_at", "log_partition", "log_offset")
         return {row["report_id"]: Known(*(row[name] for name in names)) for row in found}
@@ -110,8 +115,8 @@ class ClickHouseStore:
         """Reports that waited in vain for one of these records, among others, in order of their ids."""
         found = await self.database.query(
             "SELECT * FROM reports FINAL WHERE state = 'expired' AND report_id IN (SELECT report_id FROM reports "
-            "WHERE state = 'expired' AND hasAny(references, {ids:Array(String)})) ORDER BY report_id",
-            ids=list(record_ids),
+            "WHERE state = 'expired' AND hasAny(references, JSONExtract({ids:String}, 'Array(String)'))) ORDER BY report_id",
+            ids=as_list(record_ids),
         )
         return [rows.parked(row) for row in found]
 
