@@ -2,9 +2,11 @@
 
   gateway  unary exchanges of 8 clients, over 100 sessions in 1 scenario; then ten and a hundred times as many of each. All gateways that are
            compared run before the same broker and know all scenarios; rounds of the three take turns
-  ingest   a backlog of exchanges in 50 tagged sessions of 1 scenario; then ten and a hundred times as many of each
+  ingest   a backlog of exchanges in 50 tagged sessions of 1 scenario; then ten and a hundred times as many of each. Each backlog has a
+           broker and a store of its own; rounds of the three take turns
 
-`ratio` is to 1x of the same part.
+`ratio` is to 1x of the same part: the median of the rounds' ratios, so that a machine that is slow for a while is slow for all of a
+round. `lowest` and `highest` are those of a single round.
 """
 
 import argparse
@@ -36,26 +38,31 @@ async def of_gateway(factors: list[int], requests: int, rounds: int) -> list[Row
                 traffic = gateway.Traffic("unary", sessions=100 * factor, scenarios=factor)
                 row = await gateway.measure(*servers.gateway, traffic, 8, requests, skip=len(found[factor]) * requests)
                 found[factor].append(row["cpu_ms"] * 1000)
-    return rows_of("gateway", {factor: statistics.median(taken[1:] or taken) for factor, taken in found.items()}, 100)
+    return rows_of("gateway", {factor: taken[1:] or taken for factor, taken in found.items()}, 100)
 
 
-async def of_ingest(factors: list[int], events: int) -> list[Row]:
+async def of_ingest(factors: list[int], events: int, rounds: int) -> list[Row]:
     """CPU us an event."""
-    taken = {}
-    for factor in factors:
-        row = await ingest.backlog(ingest.tagged(events, 50 * factor, factor), [f"bench-{n}" for n in range(factor)])
-        taken[factor] = row["cpu_us"]
-        tell(f"ingest {factor}x: {row['cpu_us']:.0f} us an event")
-    return rows_of("ingest", taken, 50)
+    found: dict[int, list[float]] = {factor: [] for factor in factors}
+    for number in range(rounds):
+        for factor in factors if number % 2 == 0 else reversed(factors):  # none is always the first
+            row = await ingest.backlog(ingest.tagged(events, 50 * factor, factor), [f"bench-{n}" for n in range(factor)])
+            found[factor].append(row["cpu_us"])
+            tell(f"ingest {factor}x, round {number + 1}: {row['cpu_us']:.0f} us an event")
+    return rows_of("ingest", found, 50)
 
 
-def rows_of(part: str, taken: dict[int, float], sessions: int) -> list[Row]:
-    """One row a factor."""
-    first = taken[min(taken)]
-    return [
-        {"part": part, "sessions": sessions * factor, "scenarios": factor, "cpu_us": cpu_us, "ratio": cpu_us / first}
-        for factor, cpu_us in taken.items()
-    ]
+def rows_of(part: str, found: dict[int, list[float]], sessions: int) -> list[Row]:
+    """One row a factor. `found`: us of each round."""
+    first = found[min(found)]
+    rows = []
+    for factor, taken in found.items():
+        ratios = [cpu_us / base for cpu_us, base in zip(taken, first, strict=True)]
+        rows.append({
+            "part": part, "sessions": sessions * factor, "scenarios": factor, "cpu_us": statistics.median(taken),
+            "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios),
+        })  # fmt: skip
+    return rows
 
 
 async def run(options: argparse.Namespace) -> Table:
@@ -67,7 +74,7 @@ async def run(options: argparse.Namespace) -> Table:
         rows += await of_gateway(options.factors, options.requests, options.rounds)
         tell(", ".join(f"gateway {row['scenarios']}x: {row['cpu_us']:.0f} us" for row in rows))
     if "ingest" in options.parts:
-        rows += await of_ingest(options.factors[:1] if options.quick else options.factors, options.events)
+        rows += await of_ingest(options.factors[:1] if options.quick else options.factors, options.events, options.rounds)
     return Table(NAME, "CPU an event as sessions and scenarios grow", rows)
 
 
