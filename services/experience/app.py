@@ -108,7 +108,7 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     app = FastAPI(title="Reef experience", lifespan=life.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(ClickHouseReads(database), bodies))
-    app.include_router(key_routes(ClickHouseReads(database), KafkaHandled(guard, handlers.handled_at), bodies))
+    app.include_router(key_routes(ClickHouseReads(database), KafkaHandled(guard, handlers.handled_at, system.kafka_bootstrap), bodies))
     app.include_router(audit_routes(ClickHouseAudit(database)))
     app.router.routes.extend(ops_routes(health))
     return app

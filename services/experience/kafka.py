@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.bus import Guard, lags
+from reefcommon.ends import real_ends
 from reefcommon.errors import Unavailable
 from reefcommon.events import (
     FeedbackReported,
@@ -111,6 +112,7 @@ class KafkaHandled:
 
     guard: Guard
     handled_at: Mapping[tuple[str, int], datetime]
+    bootstrap: str
     _reached: float = 0.0
 
     async def reaches(self, until: float, *, within_s: float) -> bool:
@@ -120,7 +122,7 @@ class KafkaHandled:
             try:
                 async with asyncio.timeout(ASK_S):
                     self._reached = max(self._reached, await self._look())
-            except (KafkaError, TimeoutError) as error:
+            except (KafkaError, TimeoutError, Unavailable) as error:
                 log.warning("progress_unknown", reason=repr(error))
             if self._reached < until and time.monotonic() > deadline:
                 return False
@@ -136,9 +138,11 @@ class KafkaHandled:
             return 0.0
         places = [TopicPartition(topic.name, n) for topic in KEYED for n in range(topic.partitions)]
         mine = consumer.assignment()
-        others = [tp for tp in places if tp not in mine]
         asked_at = time.time()
-        ends = await consumer.end_offsets(others) if others else {}
+        ends: dict[TopicPartition, int] = {}
+        if any(tp not in mine for tp in places):
+            for found in (await real_ends(self.bootstrap, [topic.name for topic in KEYED])).values():
+                ends |= found
         committed = dict(zip(places, await asyncio.gather(*(consumer.committed(tp) for tp in places)), strict=True))
         return min(
             self._until(consumer, tp, committed[tp] or 0) if tp in mine else asked_at if (committed[tp] or 0) >= ends[tp] else 0.0

@@ -1,8 +1,6 @@
 """`reef topics`: which events lie where; with `--live`, how many, and how far behind their consumers are."""
 
 import asyncio
-import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +12,11 @@ from reefcli.output import print_json, print_table
 from reefcli.stack.spec import KafkaAnswers
 from reefcli.stack.state import running
 from reefcommon import topics as registry
+from reefcommon.errors import Unavailable
 from reefcommon.topics import Topic
 
 if TYPE_CHECKING:
     from aiokafka import TopicPartition
-
-FETCH_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,45 +104,20 @@ async def _ask(bootstrap: str) -> list[Depth]:
     from aiokafka.errors import KafkaError
 
     from reefcli.stack.probes import why_not_ready
+    from reefcommon.ends import real_ends
 
     if reason := await why_not_ready(KafkaAnswers(bootstrap)):
         raise CommandFailed(f"no broker answers at {bootstrap}: {reason}")
     try:
         ends = await real_ends(bootstrap, [name for name, _ in _names()])
         return [await _depth(bootstrap, name, groups, ends[name]) for name, groups in _names()]
-    except KafkaError as error:
-        raise CommandFailed(f"the broker at {bootstrap} does not answer: {error!r}") from None
+    except (KafkaError, Unavailable) as error:
+        raise CommandFailed(f"the broker at {bootstrap} does not answer: {error}") from None
 
 
 def _names() -> list[tuple[str, tuple[str, ...]]]:
     alive = [(topic.name, topic.consumers) for topic in registry.ALL]
     return [*alive, *((topic.dead, ()) for topic in registry.ALL)]
-
-
-async def real_ends(bootstrap: str, names: Sequence[str]) -> "dict[str, dict[TopicPartition, int]]":
-    """Where each partition ends, by topic; empty for a topic that is not there. Joins no group, so that no consumer is disturbed.
-
-    The end that a broker names when it is asked may be too low: the embedded one's lies one after the beginning of the last batch. What
-    comes with a fetch is right.
-    """
-    from aiokafka import AIOKafkaConsumer, TopicPartition
-
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
-        await consumer.topics()
-        places = {name: [TopicPartition(name, n) for n in sorted(consumer.partitions_for_topic(name) or ())] for name in names}
-        every = [place for found in places.values() for place in found]
-        begins, ends = (await consumer.beginning_offsets(every), await consumer.end_offsets(every)) if every else ({}, {})
-        filled = [place for place in every if ends[place] > begins[place]]
-        consumer.assign(filled)
-        for place in filled:
-            consumer.seek(place, ends[place] - 1)
-        deadline = time.monotonic() + FETCH_WITHIN_S
-        while unknown := [place for place in filled if consumer.highwater(place) is None]:
-            if time.monotonic() > deadline:
-                raise CommandFailed(f"the broker at {bootstrap} gives nothing of {unknown[0].topic} for {FETCH_WITHIN_S:.0f} s")
-            await consumer.getmany(*unknown, timeout_ms=200)
-        ends |= {place: max(ends[place], consumer.highwater(place)) for place in filled}
-        return {name: {place: ends[place] for place in found} for name, found in places.items()}
 
 
 async def _depth(bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]") -> Depth:
