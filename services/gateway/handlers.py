@@ -119,7 +119,7 @@ class Ledger(Protocol):
     """Idempotency keys, shared by all gateways. Every call raises Unavailable where the store does not answer."""
 
     async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
-        """Take the key if nobody has it (None), else what is there."""
+        """Take the key if nobody has it (None), or if it is free (what was there), else what is there."""
 
     async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
         """Say that its work goes on; where the store has lost the key, it is taken again."""
@@ -128,10 +128,13 @@ class Ledger(Protocol):
         """Keep the outcome for the time to live."""
 
     async def release(self, key: str) -> None:
-        """Give the key up: nothing came of it."""
+        """Give the key up: whether anything came of it is not known."""
+
+    async def free(self, key: str, entry: Entry) -> None:
+        """Give the key up: nothing was recorded under it, for certain."""
 
     async def find(self, key: str) -> Entry | None:
-        """What is there."""
+        """What is there, unless it is free."""
 
     async def since(self) -> tuple[float, float]:
         """Unix time since which every key is there (the time to live ago at most), and since when the store remembers anything."""
@@ -201,7 +204,7 @@ class Handlers:
         if report.key is not None:
             entry = Entry(digest=digest, kind="report", scenario=scenario, shard=shard, state="done")
             existing = await self._before(report.key) or await self.ledger.claim(report.key, entry, lease_s=0)
-            if existing is not None and (existing.kind != "report" or existing.digest != digest):
+            if existing is not None and existing.state != "free" and (existing.kind != "report" or existing.digest != digest):
                 raise ApiError(
                     409, f"The id {report.key!r} was used before with other content.", code="id_conflict", param="agent_record_id"
                 )

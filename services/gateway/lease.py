@@ -48,13 +48,18 @@ class Lease:
                 found = await self.ledger.claim(self.key, self.entry, lease_s=self.seconds)
         except Unavailable:
             return True
-        return found is None or found.owner == self.entry.owner
+        return found is None or found.state == "free" or found.owner == self.entry.owner
 
-    async def give_up(self) -> None:
-        """Nothing came of it: the key is free again, unless it is another's by now."""
+    async def give_up(self, *, unrecorded: bool) -> None:
+        """Let others take the key, unless it is another's by now. `unrecorded`: nothing was written under it, for certain; else only the
+        store can say so."""
         try:
             found = await self.ledger.find(self.key)
-            if found is not None and found.owner == self.entry.owner:
+            if found is None or found.owner != self.entry.owner:
+                return
+            if unrecorded:
+                await self.ledger.free(self.key, self.entry)
+            else:
                 await self.ledger.release(self.key)
         except Unavailable as error:
             log.warning("ledger_unavailable", key=self.key, reason=str(error))

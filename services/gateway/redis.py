@@ -5,6 +5,7 @@ new key in a hundred looks used after seven million). What it has not seen was n
 """
 
 import time
+from dataclasses import replace
 from hashlib import blake2b
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -26,6 +27,13 @@ for i = 1, #ARGV do
 end
 return new * (1 + redis.call('EXISTS', KEYS[2]))
 """
+_TAKE = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
 _KNOWN: tuple[Known, ...] = ("used", "unseen", "new")
 
 
@@ -40,17 +48,21 @@ class RedisLedger:
         self._redis = Redis.from_pool(pool)
         self._ttl_s = ttl_s
         self._mark = self._redis.register_script(_MARK)
+        self._take = self._redis.register_script(_TAKE)
 
     async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
-        """Take the key, for `lease_s` seconds while open, for the time to live where the entry is done."""
+        """Take the key where nobody has it, or it is free: for `lease_s` seconds while open, for the time to live where it is done."""
         ttl_ms = int(lease_s * 1000) if entry.state == "open" else self._ttl_s * 1000
         try:
             while True:
                 if await self._redis.set(_name(key), entry.encode(), nx=True, px=ttl_ms):
                     return None
                 data = await self._redis.get(_name(key))
-                if isinstance(data, bytes):  # else its lease ran out in between
-                    return Entry.decode(data)
+                if not isinstance(data, bytes):
+                    continue  # its lease ran out in between
+                existing = Entry.decode(data)
+                if existing.state != "free" or await self._take(keys=[_name(key)], args=[data, entry.encode(), ttl_ms]):
+                    return existing
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
@@ -99,6 +111,10 @@ class RedisLedger:
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
+    async def free(self, key: str, entry: Entry) -> None:
+        """Keep that nothing was recorded."""
+        await self.complete(key, replace(entry, state="free"))
+
     async def release(self, key: str) -> None:
         """Forget the key."""
         try:
@@ -107,12 +123,13 @@ class RedisLedger:
             raise _away(error) from error
 
     async def find(self, key: str) -> Entry | None:
-        """What is there."""
+        """What is there, unless it is free."""
         try:
             data = await self._redis.get(_name(key))
         except (RedisError, OSError) as error:
             raise _away(error) from error
-        return Entry.decode(data) if isinstance(data, bytes) else None
+        found = Entry.decode(data) if isinstance(data, bytes) else None
+        return None if found is None or found.state == "free" else found
 
     async def stop(self) -> None:
         """Close the connections."""

@@ -12,7 +12,7 @@ import structlog
 from reefcommon.errors import Unavailable
 from reefcommon.ids import time_ordered_hex
 from services.gateway import metrics
-from services.gateway.domain.errors import ApiError
+from services.gateway.domain.errors import NOT_DURABLE, ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
 from services.gateway.domain.remembered import entry_of
@@ -160,6 +160,8 @@ class Repeats:
                 code="keys_unavailable",
                 retry_after_s=2,
             ) from None
+        if existing is not None and existing.state == "free":
+            return None
         return await self._before(key, x) if existing is None else existing
 
     async def _before(self, key: str, x: Exchange) -> Entry | None:
@@ -199,7 +201,7 @@ class Repeats:
             await self._settle(outcome, shared, lease)
         except ApiError as error:
             shared.fail(error)
-            await lease.give_up()
+            await lease.give_up(unrecorded=error.code != NOT_DURABLE)
         finally:
             renewal.cancel()
             if not shared.ended:
@@ -208,7 +210,7 @@ class Repeats:
 
     async def _settle(self, outcome: str, shared: SharedAnswer, lease: Lease) -> None:
         if outcome == "unrecorded" or (outcome == "failed" and (shared.status == 429 or shared.status >= 500)):
-            await lease.give_up()
+            await lease.give_up(unrecorded=outcome == "failed")
             return
         answer = b"".join(shared.parts)
         done = replace(

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -126,10 +126,10 @@ class MemoryLedger:
     async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
         self._here()
         await asyncio.sleep(0)
-        if key in self.entries:
-            return Entry.decode(self.entries[key])
-        self.entries[key] = entry.encode()
-        return None
+        existing = Entry.decode(self.entries[key]) if key in self.entries else None
+        if existing is None or existing.state == "free":
+            self.entries[key] = entry.encode()
+        return existing
 
     async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
         self._here()
@@ -158,9 +158,13 @@ class MemoryLedger:
         self._here()
         self.entries.pop(key, None)
 
+    async def free(self, key: str, entry: Entry) -> None:
+        await self.complete(key, replace(entry, state="free"))
+
     async def find(self, key: str) -> Entry | None:
         self._here()
-        return Entry.decode(self.entries[key]) if key in self.entries else None
+        found = Entry.decode(self.entries[key]) if key in self.entries else None
+        return None if found is None or found.state == "free" else found
 
 
 class MemoryReads:

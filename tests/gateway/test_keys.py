@@ -147,6 +147,23 @@ async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written
     assert len(bench.engine.requests) == 1
 
 
+async def test_what_was_refused_is_tried_again_without_asking_the_store(bench: Bench) -> None:
+    """The engine's failure is recorded under a receipt of Reef's own, so that nothing can lie under the key: no store has to say so."""
+    bench.ledger.whole = True
+    assert (await bench.chat("limited", headers=KEY)).status_code == 429
+    bench.reads.away = True
+    assert (await bench.chat(headers=KEY)).status_code == 200
+    assert bench.reads.asked == []
+    assert (await bench.chat(headers=KEY, temperature=0.3)).status_code == 409, "now it is used"
+
+
+async def test_a_key_that_is_free_is_nobody_elses(bench: Bench) -> None:
+    """A report may take it, and a report that refers to it waits for a record, as for any receipt that nobody knows."""
+    receipt = (await bench.chat()).headers["x-reef-agent-record-id"]
+    assert (await bench.chat("limited", headers=KEY)).status_code == 429
+    assert (await bench.report(score=1.0, references=[receipt], agent_record_id="order-1")).status_code == 202
+
+
 async def test_a_request_without_a_key_asks_nobody(bench: Bench) -> None:
     for _ in range(3):
         await bench.chat()

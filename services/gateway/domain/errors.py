@@ -49,13 +49,16 @@ def invalid(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
+NOT_DURABLE = "not_durable"
+
+
 def not_durable() -> ApiError:
     """503: the exchange could not be recorded, so nothing is pretended."""
     return ApiError(
         503,
         "The exchange could not be recorded durably, so its answer is withheld. Try again in a moment; "
         "the operator finds the reason under /readyz.",
-        code="not_durable",
+        code=NOT_DURABLE,
         retry_after_s=2,
     )
 

@@ -12,13 +12,13 @@ MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Entry:
     """`open`: its exchange is under way, and `owner` does the work. `done`: `answer` is what was sent; None where it was too large to be
-    kept."""
+    kept. `free`: nothing was recorded under it, for certain."""
 
     digest: str
     kind: Literal["inference", "report"]
     scenario: str
     shard: str
-    state: Literal["open", "done"] = "open"
+    state: Literal["open", "done", "free"] = "open"
     status: int = 0
     headers: tuple[tuple[bytes, bytes], ...] = field(default=())
     answer: bytes | None = None
