@@ -1,6 +1,7 @@
 """The verdict finds growth that is there and none that is not. E7: bounded memory and session number over a long run."""
 
 import json
+import math
 import random
 
 import pytest
@@ -38,8 +39,9 @@ def test_a_planted_leak_is_found_through_noise():
         lambda hour: 100 + (hour * 40) % 4,  # a saw-tooth: a log that is emptied, a file that is rewritten
         lambda hour: 100 + 500 * (0.4 < hour < 0.42),  # one spike
         lambda hour: 300 - 100 * hour,
+        lambda hour: 100 + 20 * (1 - math.exp(-8 * hour)),  # it fills up, and then stays
     ],
-    ids=["flat", "warm-up", "saw-tooth", "spike", "shrinks"],
+    ids=["flat", "warm-up", "saw-tooth", "spike", "shrinks", "fills up"],
 )
 def test_what_does_not_grow_is_bounded(value):
     shake = noise(1.0)
@@ -75,6 +77,15 @@ def test_the_most_specific_budget_counts_and_everything_has_one():
     assert budget_of("disk_mb:seaweedfs") is BUDGETS["disk_mb:seaweedfs"]
     assert budget_of("disk_mb:anything") is BUDGETS["disk_mb"]
     assert budget_of("unheard-of:x").per_hour < 1
+
+
+def test_what_releases_leave_may_be_as_many_as_there_were_of_late():
+    """However fast it learns: one for each release of the last ten minutes; what stays longer shows."""
+    faster = series(lambda hour: 600 * hour * hour)
+    left = series(lambda hour: 600 * hour * hour - 600 * max(hour - 1 / 6, 0) ** 2)
+    assert {v.word for v in verdicts({"count:releases": faster, "files:staging": left})} == {"BOUNDED"}
+    stays = series(lambda hour: 600 * hour * hour - 600 * max(hour - 1 / 3, 0) ** 2)
+    assert {v.word for v in verdicts({"count:releases": faster, "files:staging": stays})} == {"GROWING"}
 
 
 def test_growth_loss_and_an_unclean_end_are_problems(tmp_path):

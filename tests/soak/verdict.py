@@ -1,9 +1,10 @@
 """From a series of samples to a verdict. Pure.
 
 The warm-up, the first fifth, is left out: caches fill, pools open, sessions reach the number that their time to live gives. Of the rest
-two estimates of growth are made that fail in different ways: the median slope of all pairs of points (Theil-Sen), which a few spikes do
-not move, and the difference between the medians of the last and the first third, which a saw-tooth (a log that is rotated, a file that is
-rewritten) does not move. Growth is stated only where both exceed what is allowed.
+three estimates of growth are made that fail in different ways: the median slope of all pairs of points (Theil-Sen), which a few spikes do
+not move; the difference between the medians of the last and the first third, which a saw-tooth (a log that is rotated, a file that is
+rewritten) does not move; and that between the last and the middle third, which is small for what fills up and then stays. Growth is stated
+only where all exceed what is allowed: what leaks goes on leaking.
 """
 
 from collections.abc import Sequence
@@ -77,7 +78,8 @@ def judge(name: str, points: Sequence[Point], budget: Budget) -> Verdict:
     span_h = (steady[-1].t_s - steady[0].t_s) / 3600
     slope = _slope(steady) * 3600
     rise = (last - first) / hours
-    growth = min(slope, rise)
+    late_hours = (median(p.t_s for p in parts[2]) - median(p.t_s for p in parts[1])) / 3600
+    growth = min(slope, rise, (last - middle) / late_hours)
     per_hour_requests = requests / span_h
     allowed = budget.per_hour + budget.per_1000 * per_hour_requests / 1000
     word: Word = "GROWING" if growth > allowed else "KEPT" if growth > budget.per_hour else "BOUNDED"
