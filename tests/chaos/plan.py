@@ -54,7 +54,7 @@ def draw(seed: int, faults: int) -> tuple[Fault, ...]:
     events += [Fault(0, "upstream", ("upstream",), seconds=rng.uniform(1.0, 3.0), mode=next(modes)) for _ in range(faults // 10)]
     events += [Fault(0, "hang", (next(paused),)) for _ in range(faults // 25)]
     events += [Fault(0, "disk", ("tansu",), seconds=rng.uniform(3.0, 5.0)) for _ in range(faults // 25)]
-    events += [Fault(0, "kill", ("serve",)) for _ in range(faults // 25)]
+    events += [Fault(0, "kill", ("serve",)) for _ in range(faults // 20)]
     rng.shuffle(events)
     return tuple(numbered(events, rng))
 
