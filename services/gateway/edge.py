@@ -16,7 +16,7 @@ from reefcommon.errors import Unavailable
 from services.gateway import metrics
 from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
-from services.gateway.domain.errors import ApiError
+from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.exchange import Api
 from services.gateway.domain.head import HeadLimits
 from services.gateway.handlers import Handlers
@@ -171,6 +171,11 @@ class Edge:
         scenario = scenario_of(headers)
         grant.check("report", scenario)
         report = reports.parse(raw)
+        if report.scenario is not None and report.scenario != scenario:
+            if b"x-reef-scenario" in headers:
+                raise invalid("scenario", f"The body names scenario {report.scenario!r}, and the header x-reef-scenario {scenario!r}.")
+            scenario = report.scenario
+            grant.check("report", scenario)
         if self.handlers.table.head(scenario) is None and scenario != "default":
             raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
         return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario

@@ -9,7 +9,7 @@ release --on_release--> routing table
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import orjson
 import structlog
@@ -31,7 +31,7 @@ from reefcommon.ids import new_report_id, shard_in, shard_of, time_ordered_hex
 from reefcommon.releases import ReleaseHeads
 from services.gateway.domain.errors import ApiError, command_not_sent, no_room, not_durable
 from services.gateway.domain.exchange import Exchange
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.ledger import Entry, Known
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import Claim
 from services.gateway.domain.remembered import entry_of
@@ -40,8 +40,6 @@ from services.gateway.domain.routing import RoutingTable
 
 log = structlog.get_logger()
 
-Known = Literal["new", "unseen", "used"]
-"""Of a key: never used, for certain; not used since the ledger began to remember; used, as far as it can tell."""
 Clock = Callable[[], float]
 """Unix time, seconds."""
 News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
@@ -205,9 +203,8 @@ class Handlers:
             entry = Entry(digest=digest, kind="report", scenario=scenario, shard=shard, state="done")
             existing = await self._before(report.key) or await self.ledger.claim(report.key, entry, lease_s=0)
             if existing is not None and existing.state != "free" and (existing.kind != "report" or existing.digest != digest):
-                raise ApiError(
-                    409, f"The id {report.key!r} was used before with other content.", code="id_conflict", param="agent_record_id"
-                )
+                words = f"The id {report.key!r} was used before with other content."
+                raise ApiError(409, words, code="id_conflict", param="agent_record_id")
         event = FeedbackReported(
             event_id=report_id,
             at=self.now(),

@@ -43,7 +43,7 @@ class Intake:
         body = parse(api, raw)
         release, pinned = await self._release(scenario, headers.get(b"x-reef-release-id"))
         tags, session_tag = tags_of(raw_headers, headers)
-        capture = api != "embeddings" and headers.get(b"x-reef-capture", b"").lower() not in {b"false", b"0"}
+        capture = api != "embeddings" and _wants_record(headers.get(b"x-reef-capture", b"true"))
         key = client_key(headers) if capture else None
         shard = shard_for(api, scenario, session_tag, body)
         x = Exchange(
@@ -98,6 +98,14 @@ class Intake:
                 param="x-reef-scenario",
             )
         return await self.create(scenario)
+
+
+def _wants_record(value: bytes) -> bool:
+    """`x-reef-capture`. A word that is not understood is refused: somebody may have meant that nothing is kept."""
+    word = value.strip().lower()
+    if word not in {b"true", b"1", b"yes", b"on", b"false", b"0", b"no", b"off"}:
+        raise invalid("x-reef-capture", "'x-reef-capture' is `true` or `false`.")
+    return word in {b"true", b"1", b"yes", b"on"}
 
 
 def scenario_of(headers: dict[bytes, bytes]) -> str:

@@ -8,9 +8,9 @@ from services.gateway.domain.access import Scope
 _HEADERS: tuple[tuple[str, str], ...] = (
     ("x-reef-scenario", "the scenario whose head release answers; absent: `default`"),
     ("x-reef-release-id", "answer with this release; 409 if it is not served"),
-    ("x-reef-agent-record-id", "a receipt of the client's choice: the same body gets the same answer once, another body 409"),
+    ("x-reef-agent-record-id", "a receipt of the client's choice: the same body gets the same answer again, another body 409"),
     ("x-reef-tag-session", "the session that this exchange belongs to; other x-reef-tag-<name> headers are kept as tags"),
-    ("x-reef-capture", "`false`: answered, not recorded"),
+    ("x-reef-capture", "`false` (0, no, off): answered, not recorded; any other word than these and `true` is refused"),
     ("traceparent", "W3C trace context, continued"),
 )
 _ERROR = {
@@ -78,6 +78,7 @@ _BODIES: dict[str, dict[str, Any]] = {
             "score": {"type": ["number", "null"]},
             "feedback": {"type": ["string", "object", "null"]},
             "metadata": {"type": ["object", "null"]},
+            "scenario": {"type": ["string", "null"]},
             "agent_record_id": {"type": ["string", "null"]},
         },
         "required": ["references"],

@@ -14,8 +14,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - the client's own, which is none of the built-in kind
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.ledger import Entry
-from services.gateway.handlers import Known
+from services.gateway.domain.ledger import Entry, Known
 
 _SINCE = "reef:keys:since"
 _SEEN, _WHOLE = "reef:keys:seen", "reef:keys:whole"

@@ -168,7 +168,8 @@ def _records(desk: Desk) -> APIRouter:
             raise invalid("record_id", "This is not a receipt.")
         answer = await desk.relay(f"/records/{record_id}")
         known = known_from(answer.status_code, bytes(answer.body))
-        if grant.scenarios is not None and (known is None or not grant.sees(known[0])):
+        hidden = grant.scenarios is not None and (known is None or not grant.sees(known[0]))
+        if hidden or answer.status_code == 404:  # in the same words: what others have is as if it were not there
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
 

@@ -42,7 +42,7 @@ class Settling:
         }[what]
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
             async with self.http.get(self.stack.url(service) + path, params={"limit": 1}) as response:
-                rows = (await response.json())["data"]
+                rows = (await response.json())["data"] if response.status == 200 else []
                 if rows:
                     return datetime.fromisoformat(rows[0][field_]).timestamp()
         return 0.0

@@ -11,9 +11,9 @@ import orjson
 from reefcommon import topics
 from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import FeedbackReported, InferenceRecorded, Release
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.ledger import Entry, Known
 from services.gateway.domain.record import Claim
-from services.gateway.handlers import Command, Known, News, NotDurable
+from services.gateway.handlers import Command, News, NotDurable
 
 
 @dataclass

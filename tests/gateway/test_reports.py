@@ -1,5 +1,6 @@
 """Reports: what is kept, and what is refused before it is kept."""
 
+import httpx
 import pytest
 
 from .conftest import Bench
@@ -115,3 +116,25 @@ async def test_a_report_too_large_for_its_event(bench: Bench) -> None:
     answer = await bench.report(score=1, feedback="x" * 1_000_000, references=["a"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
     assert bench.log.reports == []
+
+
+async def test_a_report_may_name_its_scenario_in_its_body(bench: Bench) -> None:
+    receipt = (await bench.chat()).headers["x-reef-agent-record-id"]
+    body = {"score": 1.0, "references": [receipt]}
+    assert (await bench.report(**body, scenario_in_body="default")).status_code == 400, "not a field"
+    async with httpx.AsyncClient(base_url=bench.url) as client:
+        told = await client.post("/reef/report", json={**body, "scenario": "nowhere"})
+        assert (told.status_code, told.json()["error"]["code"]) == (404, "scenario_not_found")
+        told = await client.post("/reef/report", json={**body, "scenario": "Not A Name"})
+        assert (told.status_code, told.json()["error"]["code"]) == (400, "invalid_scenario")
+        told = await client.post("/reef/report", json={**body, "scenario": "other"}, headers={"x-reef-scenario": "default"})
+        assert (told.status_code, told.json()["error"]["param"]) == (400, "scenario")
+        assert (await client.post("/reef/report", json={**body, "scenario": "default"})).status_code == 202
+    assert [report.scenario for report in bench.log.reports] == ["default"]
+
+
+@pytest.mark.parametrize(("word", "kept"), [("no", 0), ("OFF", 0), ("yes", 1), ("nope", None)])
+async def test_what_somebody_may_not_want_to_be_kept_is_not_guessed(bench: Bench, word: str, kept: int | None) -> None:
+    told = await bench.chat(headers={"x-reef-capture": word})
+    assert told.status_code == (400 if kept is None else 200)
+    assert len(bench.log.records) == (kept or 0)

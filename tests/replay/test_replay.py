@@ -172,5 +172,12 @@ def test_what_cannot_be_carried_out_says_what_to_do(tmp_path: Path, redis_url: s
     ):
         result = CliRunner().invoke(cli, ["replay", *words])
         assert (result.exit_code, said in result.output) == (1, True), result.output
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "notes.txt").write_text("precious")
+    for more in ((), ("--fresh",)):
+        refused = CliRunner().invoke(cli, ["replay", *here, "--bootstrap", "127.0.0.1:9", "--into", str(foreign), *more])
+        assert (refused.exit_code, "holds other things than a store" in refused.output.replace("\n", " ")) == (1, True), refused.output
+    assert (foreign / "notes.txt").read_text() == "precious"
     shown = CliRunner().invoke(cli, ["replay", "--help"]).output
     assert "reef replay --into" in shown

@@ -123,10 +123,12 @@ def _plan(
     home = state_dir.absolute()
     place = into or str(home / "replay" / "chdb")
     if "://" not in place:
-        place = str(Path(place).absolute())
-        if into and stack is not None and "experience" in stack.processes and place == str(home / "chdb"):
+        place = str(Path(place).resolve())
+        if into and stack is not None and "experience" in stack.processes and place == str((home / "chdb").resolve()):
             raise CommandFailed(f"{place} is the store of the Reef that runs on {state_dir}; stop it first")
+        check_place(Path(place))
     return Plan(
+        log_id=urls["kafka"] if named["kafka"] else f"the log of {home.resolve()}",  # its broker has another port at each start
         bootstrap=urls["kafka"],
         redis_url=urls["redis"],
         experience_url=urls["experience"],
@@ -138,6 +140,14 @@ def _plan(
         restore=into is not None,
         shown=shown,
     )
+
+
+def check_place(place: Path) -> None:
+    """See that nothing but a store is written over, or removed by --fresh. Raises CommandFailed."""
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return
+    if not all((place / part).is_dir() for part in ("metadata", "store")):
+        raise CommandFailed(f"{place} holds other things than a store; name an empty or a new directory")
 
 
 class _Bar:

@@ -79,6 +79,7 @@ def serve(
     wanted = override(load(config), changes)
     check_recipes(wanted)
     check_model(wanted)
+    check_tokens(wanted)
     out = console()
     with view_for(out, as_json=as_json) as view:
         asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
@@ -104,6 +105,16 @@ def check_model(config: ServeConfig) -> None:
         check(config.model.name)
     except UnknownModelError as error:
         raise BadConfig(f"model.name: {error}") from None
+
+
+def check_tokens(config: ServeConfig) -> None:
+    """See that the gateway's tokens can be read, before anything starts. Raises BadConfig."""
+    path = config.gateway.tokens_file
+    if path is not None:
+        try:
+            path.read_bytes()
+        except OSError as error:
+            raise BadConfig(f"gateway.tokens_file: cannot read {path}: {error.strerror or error}") from None
 
 
 async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool) -> None:

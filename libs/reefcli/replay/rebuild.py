@@ -75,7 +75,7 @@ class Checkpoint:
         except ValueError:
             raise CommandFailed(f"{self.path} is damaged; begin anew with --fresh") from None
         if kept["log"] != log_id:
-            raise CommandFailed(f"{self.path} belongs to the log at {kept['log']}, not to {log_id}; begin anew with --fresh")
+            raise CommandFailed(f"{self.path} is of {kept['log']}, not of {log_id}; begin anew with --fresh")
         return {TopicPartition(topic, partition): offset for topic, partition, offset in kept["positions"]}
 
     def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:

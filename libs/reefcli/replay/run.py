@@ -38,6 +38,8 @@ Say = Callable[[str, int, int], None]
 class Plan:
     """Where everything is. `keep`: the new store stays; `into`: a directory (chDB) or a URL (a ClickHouse server)."""
 
+    log_id: str
+    """What the log is called beside the place that was reached in it: going on with another log would mix two."""
     bootstrap: str
     redis_url: str
     experience_url: str
@@ -88,7 +90,7 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     checkpoint = Checkpoint(plan.checkpoint)
     if plan.fresh:
         discard(plan)
-    positions = checkpoint.read(plan.bootstrap)
+    positions = checkpoint.read(plan.log_id)
     async with contextlib.AsyncExitStack() as stack:
         until = SERVICE if plan.restore else None
         sources = [topic.name for topic in SOURCES]
@@ -96,7 +98,7 @@ async def replay(plan: Plan, say: Say) -> Verdict:
         new = await stack.enter_async_context(_store(plan))
         verdict.resumed_at = log.read()
         await new.begin(resumed=positions is not None)
-        checkpoint.write(plan.bootstrap, log.positions)
+        checkpoint.write(plan.log_id, log.positions)
         await _read(plan, log, new, checkpoint, verdict, say)
         if not plan.restore:
             await _compare(plan, log, new, checkpoint, verdict, say)
@@ -125,7 +127,7 @@ async def _read(plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint
     began = time.perf_counter()
     async for batch in log.batches(new.settings.batch_records):
         await new.take(batch)
-        checkpoint.write(plan.bootstrap, log.positions)
+        checkpoint.write(plan.log_id, log.positions)
         say("reading the log", log.read(), log.total())
     await new.settle()
     verdict.seconds += time.perf_counter() - began

@@ -6,6 +6,8 @@ from typing import Literal
 
 import orjson
 
+Known = Literal["new", "unseen", "used"]
+"""Of a key: never used, for certain; not used since the ledger began to remember; used, as far as it can tell."""
 MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ class Report:
     feedback: str | dict[str, Any] | None
     metadata: dict[str, Any]
     key: str | None
+    scenario: str | None = None
 
     def digest(self, scenario: str) -> str:
         """The identity of the content: the same id with another digest is a conflict."""
@@ -55,6 +57,7 @@ def parse(raw: bytes) -> Report:
         feedback=_feedback(body.get("feedback")),
         metadata=metadata or {},
         key=_key(body.get("agent_record_id")),
+        scenario=_scenario(body.get("scenario")),
     )
     if report.score is None and report.feedback is None:
         raise invalid("score", "A report needs a 'score' (a finite number) or 'feedback' (a text or an object), or both.")
@@ -68,6 +71,14 @@ def check_known(position: int, reference: str, known: tuple[str, str], scenario:
         raise invalid(name, f"'{name}' is the id of a report; a report refers to receipts of inferences.")
     if known[0] != scenario:
         raise invalid(name, f"'{name}' ({reference}) is not of scenario {scenario!r}; send the report with its own x-reef-scenario.")
+
+
+def _scenario(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise invalid("scenario", "'scenario' must be the name of a scenario; the header x-reef-scenario says the same.")
+    return check_scenario(value)
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -151,8 +162,6 @@ def check_scenario(name: str) -> str:
     Raises:
         ApiError: 400.
     """
-    import re
-
     if not re.fullmatch(SCENARIO_PATTERN, name):
         raise ApiError(
             400, f"{name[:80]!r} cannot be a scenario's name: it must match {SCENARIO_PATTERN}.", code="invalid_scenario", param="scenario"
