@@ -1,24 +1,16 @@
 """What the experience service can be told: `REEF_EXPERIENCE_*`."""
 
-from typing import Self
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
-
-from reefcommon.errors import BadConfig
-from reefcommon.settings import explain, unknown_variables
-
-PREFIX = "REEF_EXPERIENCE_"
-# Read by `SystemSettings`, where it says how others reach this service.
-SHARED = {"REEF_EXPERIENCE_URL"}
+from reefcommon.settings import ServiceSettings
 
 
-class Settings(BaseSettings):
+class Settings(ServiceSettings):
     """Bounds and pace of this service. Where the outside systems are: `reefcommon.settings.SystemSettings`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="REEF_EXPERIENCE_")
 
-    port: int | None = Field(None, ge=1, le=65535, description="own HTTP port; absent: that of REEF_EXPERIENCE_URL")
     batch_records: int = Field(1000, ge=1, le=10_000, description="most events handled, and rows inserted, at once")
     batch_wait_ms: int = Field(50, ge=1, le=10_000, description="longest wait for the first event of a batch")
     max_open_sessions: int = Field(20_000, ge=1, description="open sessions kept in memory; the least recently used goes first")
@@ -28,19 +20,3 @@ class Settings(BaseSettings):
     sweep_every_s: float = Field(5.0, gt=0, description="pace at which waiting reports are looked at again")
     kept_days: int = Field(0, ge=0, description="rows about traffic are removed so many days after their events; 0: never")
     realign_tokens: int = Field(1024, ge=0, description="longest sampled span that a later prompt may have rendered otherwise")
-    drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
-
-    @classmethod
-    def load(cls, **overrides: object) -> Self:
-        """Read the settings from the environment.
-
-        Raises:
-            BadConfig: a value is not allowed, or a variable with this prefix is unknown.
-        """
-        known = {PREFIX + name.upper() for name in cls.model_fields} | SHARED
-        if unknown := unknown_variables(known, PREFIX):
-            raise BadConfig(f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
-        try:
-            return cls(**overrides)  # type: ignore[arg-type]
-        except ValidationError as error:
-            raise BadConfig(explain(error, prefix=PREFIX)) from None

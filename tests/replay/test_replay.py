@@ -173,7 +173,8 @@ def test_what_cannot_be_carried_out_says_what_to_do(tmp_path: Path, redis_url: s
         result = CliRunner().invoke(cli, ["replay", *words])
         assert (result.exit_code, said in result.output) == (1, True), result.output
     foreign = tmp_path / "foreign"
-    foreign.mkdir()
+    for part in ("metadata", "store"):  # names that others use too
+        (foreign / part).mkdir(parents=True)
     (foreign / "notes.txt").write_text("precious")
     for more in ((), ("--fresh",)):
         refused = CliRunner().invoke(cli, ["replay", *here, "--bootstrap", "127.0.0.1:9", "--into", str(foreign), *more])
@@ -181,3 +182,16 @@ def test_what_cannot_be_carried_out_says_what_to_do(tmp_path: Path, redis_url: s
     assert (foreign / "notes.txt").read_text() == "precious"
     shown = CliRunner().invoke(cli, ["replay", "--help"]).output
     assert "reef replay --into" in shown
+
+
+def test_a_store_in_the_making_is_a_replays_own_and_nothing_else_is(tmp_path: Path) -> None:
+    """Killed while the store was made or removed, the next replay goes on with what is left of it; files of others stay."""
+    place = tmp_path / "new"
+    check_place(place, begun=False)
+    (place / "store").mkdir(parents=True)
+    check_place(place, begun=True)
+    with pytest.raises(CommandFailed, match="other things than a store"):
+        check_place(place, begun=False)
+    (place / "notes.txt").touch()
+    with pytest.raises(CommandFailed, match="other things than a store"):
+        check_place(place, begun=True)

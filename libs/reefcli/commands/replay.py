@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from reefcli.replay.run import Plan, Say, Verdict
 
 DIFFERENT = 3
+# What chDB makes at the top of a store.
+STORE_PARTS = {"data", "flags", "metadata", "metadata_dropped", "preprocessed_configs", "status", "store", "tmp", "user_files", "uuid"}
 _SYSTEMS = "Where the running Reef is (default: the one that runs on --state-dir)"
 
 
@@ -122,19 +124,22 @@ def _plan(
         raise CommandFailed(f"no stack runs on {state_dir}: start one (reef serve -c serve.yaml), or name {', '.join(missing)}")
     home = state_dir.absolute()
     place = into or str(home / "replay" / "chdb")
+    embedded = not named["kafka"] and (stack is None or "tansu" in stack.processes)
     if "://" not in place:
         place = str(Path(place).resolve())
         if into and stack is not None and "experience" in stack.processes and place == str((home / "chdb").resolve()):
             raise CommandFailed(f"{place} is the store of the Reef that runs on {state_dir}; stop it first")
-        check_place(Path(place))
+    checkpoint = home / "replay" / f"{digest(place, length=12)}.json"
+    if into and "://" not in place:
+        check_place(Path(place), begun=checkpoint.exists())
     return Plan(
-        log_id=urls["kafka"] if named["kafka"] else f"the log of {home.resolve()}",  # its broker has another port at each start
+        log_id=f"the log of {home.resolve()}" if embedded else urls["kafka"],  # the embedded broker has another port at each start
         bootstrap=urls["kafka"],
         redis_url=urls["redis"],
         experience_url=urls["experience"],
         bodies=home / "bodies",
         into=place,
-        checkpoint=home / "replay" / f"{digest(place, length=12)}.json",
+        checkpoint=checkpoint,
         keep=keep or into is not None,
         fresh=fresh,
         restore=into is not None,
@@ -142,11 +147,14 @@ def _plan(
     )
 
 
-def check_place(place: Path) -> None:
-    """See that nothing but a store is written over, or removed by --fresh. Raises CommandFailed."""
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
-        return
-    if not all((place / part).is_dir() for part in ("metadata", "store")):
+def check_place(place: Path, *, begun: bool) -> None:
+    """See that nothing but a store is written over, or removed by --fresh. `begun`: by a replay that may have been killed at any moment.
+
+    Raises:
+        CommandFailed: something else lies there.
+    """
+    names = {path.name for path in place.iterdir()} if place.is_dir() else {place.name} if place.exists() else set()
+    if names and not (names <= STORE_PARTS and (begun or {"metadata", "store"} <= names)):
         raise CommandFailed(f"{place} holds other things than a store; name an empty or a new directory")
 
 
