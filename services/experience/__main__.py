@@ -6,7 +6,7 @@ import sys
 from reefcommon import ops, telemetry
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
-from services.experience.app import SERVICE, build, own_port
+from services.experience.app import SERVICE, build
 from services.experience.settings import Settings
 
 
@@ -21,7 +21,7 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     telemetry.set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
-    ops.run(build(system, settings), host=system.bind_host, port=own_port(system, settings), drain_s=settings.drain_s)
+    ops.run(build(system, settings), host=system.bind_host, port=settings.own_port(system.experience_url, 8911), drain_s=settings.drain_s)
     return 0
 
 

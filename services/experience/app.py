@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from urllib.parse import urlsplit
 
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from fastapi import FastAPI
@@ -112,8 +111,3 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     app.include_router(audit_routes(ClickHouseAudit(database)))
     app.router.routes.extend(ops_routes(health))
     return app
-
-
-def own_port(system: SystemSettings, settings: Settings) -> int:
-    """The port that others reach this service on, unless another one is set."""
-    return settings.port or urlsplit(system.experience_url).port or 8911

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.events import BodyRef
 from reefcommon.settings import SystemSettings
-from services.experience.app import own_port
 from services.experience.filesystem import FilesystemBodies
 from services.experience.http import read_routes, unavailable
 from services.experience.settings import Settings
@@ -96,7 +95,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REEF_EXPERIENCE_REPORT_WAIT_S", "5")
     settings = Settings.load()
     assert settings.report_wait_s == 5
-    assert own_port(SystemSettings.load(), settings) == 4321
+    assert settings.own_port(SystemSettings.load().experience_url, 8911) == 4321
     monkeypatch.setenv("REEF_EXPERIENCE_REPORT_WAIT_S", "soon")
     with pytest.raises(BadConfig, match="REEF_EXPERIENCE_report_wait_s"):
         Settings.load()

@@ -13,6 +13,8 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
+from reefcli.commands.replay import check_place
+from reefcli.errors import CommandFailed
 from reefcli.main import cli
 from reefcli.stack.embedded import Options, embedded_stack
 from reefcommon import topics
