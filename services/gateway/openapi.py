@@ -44,13 +44,18 @@ _SCHEMES = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 _MESSAGE = {"type": "object", "properties": {"role": {"type": "string"}, "content": {}}, "required": ["role"], "additionalProperties": True}
+_MESSAGES = {"type": "array", "items": _MESSAGE, "minItems": 1}
 _FLAG = {"type": ["boolean", "integer", "string", "null"], "description": "true or false; engines also take 1, `true` and the like"}
+_NAME = {"type": ["string", "null"]}
+_TEXTS = {"type": ["string", "array"]}
+_TEXTS_OR_NULL = {"type": ["string", "array", "null"]}
+_EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 _BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {
         "type": "object",
         "properties": {
-            "model": {"type": "string"},
-            "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
+            "model": _NAME,
+            "messages": _MESSAGES,
             "stream": _FLAG,
         },
         "required": ["messages"],
@@ -58,17 +63,14 @@ _BODIES: dict[str, dict[str, Any]] = {
     },
     "/v1/completions": {
         "type": "object",
-        "properties": {"model": {"type": "string"}, "prompt": {"type": ["string", "array"]}, "stream": _FLAG},
-        "anyOf": [
-            {"required": ["prompt"]},
-            {"required": ["prompt_embeds"], "properties": {"prompt_embeds": {"type": ["string", "array"]}}},
-        ],
+        "properties": {"model": _NAME, "prompt": _TEXTS_OR_NULL, "prompt_embeds": _TEXTS_OR_NULL, "stream": _FLAG},
+        "anyOf": [{"required": [name], "properties": {name: _TEXTS}} for name in ("prompt", "prompt_embeds")],
         "additionalProperties": True,
     },
     "/v1/embeddings": {
         "type": "object",
-        "properties": {"model": {"type": "string"}, "input": {}},
-        "required": ["input"],
+        "properties": {"model": _NAME, "input": _TEXTS_OR_NULL, "messages": _MESSAGES},
+        "anyOf": [{"required": ["input"], "properties": {"input": _TEXTS}}, {"required": ["messages"]}],
         "additionalProperties": True,
     },
     "/reef/report": {
@@ -139,7 +141,7 @@ def _hot_path(path: str) -> dict[str, Any]:
                 "description": "kept" if report else "the serving node's answer; a stream where `stream` is true",
                 "headers": receipt if path != "/v1/embeddings" else {},
                 "content": {"application/json": {"schema": _KEPT if report else {"type": "object"}}}
-                | ({} if report else {"text/event-stream": {"schema": {"type": "string"}}}),
+                | ({} if report else {"text/event-stream": {"schema": _EVENT}}),
             }
         },
     }

@@ -92,13 +92,29 @@ async def test_odd_flags_of_the_client_stay_its_own(bench: Bench, logprobs: Any)
 
 
 @pytest.mark.parametrize(
-    ("body", "status"), [({}, 400), ({"prompt": None}, 400), ({"prompt": 5}, 400), ({"prompt": None, "prompt_embeds": "AA=="}, 200)]
+    ("api", "body", "wrong"),
+    [
+        ("completions", {}, "prompt"),
+        ("completions", {"prompt": None}, "prompt"),
+        ("completions", {"prompt": 5}, "prompt"),
+        ("completions", {"prompt": None, "prompt_embeds": "AA=="}, None),
+        ("completions", {"prompt": "Hi", "prompt_embeds": {}}, "prompt_embeds"),
+        ("embeddings", {}, "input"),
+        ("embeddings", {"input": {}}, "input"),
+        ("embeddings", {"input": ["a", "b"]}, None),
+        ("embeddings", {"messages": CHAT}, None),
+        ("embeddings", {"messages": []}, "messages"),
+        ("embeddings", {"messages": CHAT, "input": 5}, "input"),
+    ],
 )
-async def test_a_completion_without_a_prompt(bench: Bench, body: dict[str, Any], status: int) -> None:
-    """As vLLM has it: a prompt, or embeddings of one."""
-    answer = await bench.http.post("/v1/completions", json=body)
-    assert answer.status_code == status
-    assert status == 200 or answer.json()["error"]["param"] == "prompt"
+def test_a_request_without_a_text(api: Api, body: dict[str, Any], wrong: str | None) -> None:
+    """As vLLM has it: a prompt, or embeddings of one; an input, or a conversation. Otherwise the field is named."""
+    if wrong is None:
+        assert parse(api, orjson.dumps(body)) == body
+        return
+    with pytest.raises(ApiError) as refused:
+        parse(api, orjson.dumps(body))
+    assert (refused.value.status, refused.value.param) == (400, wrong)
 
 
 async def test_control_routes_say_what_is_wrong_with_a_body(bench: Bench) -> None:

@@ -107,6 +107,8 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
         _check_messages(body.get("messages"))
     elif api == "completions":
         _check_prompt(body)
+    else:
+        _check_input(body)
     check_depth(raw, body)
     return body
 
@@ -133,11 +135,21 @@ def _check_messages(messages: object) -> None:
 
 
 def _check_prompt(body: dict[str, Any]) -> None:
-    prompt = body.get("prompt")
-    if prompt is None:
-        prompt = body.get("prompt_embeds")
-    if not isinstance(prompt, (str, list)):
+    prompt, embeds = body.get("prompt"), body.get("prompt_embeds")
+    if embeds is not None and not isinstance(embeds, (str, list)):
+        raise invalid("prompt_embeds", "'prompt_embeds' must be a string or a list of strings.")
+    if not isinstance(embeds if prompt is None else prompt, (str, list)):
         raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
+
+
+def _check_input(body: dict[str, Any]) -> None:
+    given = body.get("input")
+    if "messages" in body:  # vLLM embeds conversations, too
+        _check_messages(body["messages"])
+        if given is None:
+            return
+    if not isinstance(given, (str, list)):
+        raise invalid("input", "'input' must be a string, a list of strings, or a list of token ids.")
 
 
 def _depth(body: object) -> int:
