@@ -72,10 +72,12 @@ class GatewaySection(Section):
     tokens_file: Path | None = Field(None, description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback")
     implicit_scenarios: bool = Field(False, description="create a scenario when a request first names it")
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
-    max_header_bytes: int = Field(32 * 1024, ge=4096, description="names and values of a request's headers; its target alike")
+    max_header_bytes: int = Field(
+        32 * 1024, ge=4096, le=1024 * 1024, description="names and values of a request's headers; its target alike"
+    )
     max_headers: int = Field(100, ge=16)
     head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
-    body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body")
+    body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body, which may take ten of them")
     requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a token that states no limit of its own; 0: no limit")
     burst_requests: int = Field(0, ge=0, description="how many of them at once; 0: two seconds' worth")
     concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on one gateway; 0: no limit")
@@ -146,7 +148,7 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
         BadConfig: not YAML, or a key or value is not allowed; the message names the key, the value and what is allowed.
     """
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise BadConfig(f"{source} is not valid YAML: {_yaml_mistake(error)}") from None
     if not isinstance(raw, dict):
@@ -154,10 +156,23 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
             f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n    recipe: recipes.sao.recipe:SAORecipe"
         )
     try:
-        return ServeConfig.model_validate(raw)
+        return ServeConfig.model_validate({name: section for name, section in raw.items() if section is not None})
     except ValidationError as error:
         allowed = ", ".join(ServeConfig.model_fields)
         raise BadConfig(f"{source} cannot be used:\n{explain(error, model=ServeConfig)}\nSections: {allowed}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice: YAML would take the last in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for name, _ in node.value:
+            if isinstance(name, yaml.ScalarNode) and name.tag != "tag:yaml.org,2002:merge":
+                if name.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"the key {name.value!r} is there twice", name.start_mark)
+                seen.add(name.value)
+        return super().construct_mapping(node, deep)
 
 
 def _yaml_mistake(error: yaml.YAMLError) -> str:

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
-from services.experience.ports import Audit, BodyStore, Handled, KeyReads
+from services.experience.ports import Audit, BodyStore, Handled, KeyReads, UnknownCursor
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
@@ -137,6 +137,8 @@ async def unavailable(request: Request, call_next: Callable[[Request], Awaitable
         return await call_next(request)
     except Unavailable as error:
         return _error(503, str(error), "store_unavailable", {"retry-after": "1"})
+    except UnknownCursor as error:
+        return _error(400, str(error), "invalid_cursor")
     except Poison as error:
         return _error(404, str(error), "not_found")
 

@@ -5,10 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+from reefcommon.errors import ReefError
 from reefcommon.events import BodyRef, Event, SampleReady
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
+
+
+class UnknownCursor(ReefError):
+    """No page ends with this id: a list is gone on with at the `next_cursor` of one of its pages."""
+
 
 ReportState = Literal["parked", "expired", "refused", "joined"]
 

@@ -36,6 +36,8 @@ INFERENCE: Mapping[str, Api] = {
 }
 REPORT = "/reef/report"
 HOT = frozenset({*INFERENCE, REPORT})
+BODY_SILENCES = 10
+"""How many of the longest silences a whole body may take."""
 _JSON = (b"content-type", b"application/json")
 
 
@@ -191,10 +193,10 @@ class Edge:
         if self.held_bytes + declared > self.memory_budget_bytes:
             raise _too_much_held()
         parts: list[bytes] = []
-        size = 0
+        size, ends = 0, time.monotonic() + BODY_SILENCES * self.body_timeout_s
         try:
             while True:
-                message = await (self._piece(receive) if parts else receive())
+                message = await (self._piece(receive, ends) if parts else receive())
                 if message["type"] == "http.disconnect":
                     raise ClientGone
                 part = message.get("body", b"")
@@ -211,13 +213,18 @@ class Edge:
             self.held_bytes -= size
             raise
 
-    async def _piece(self, receive: Receive) -> Message:
-        """What comes of a body after its first part; it has to go on coming."""
+    async def _piece(self, receive: Receive, ends: float) -> Message:
+        """What comes of a body after its first part: it has to go on coming, and to come to its end."""
+        left = ends - time.monotonic()
         try:
-            async with asyncio.timeout(self.body_timeout_s):
+            async with asyncio.timeout(min(self.body_timeout_s, left)):
                 return await receive()
         except TimeoutError:
-            raise ApiError(408, f"Nothing came of the request's body for {self.body_timeout_s:g} s.", code="body_timeout") from None
+            whole = BODY_SILENCES * self.body_timeout_s
+            words = (
+                f"nothing of it came for {self.body_timeout_s:g} s" if left > self.body_timeout_s else f"it was not there after {whole:g} s"
+            )
+            raise ApiError(408, f"The request's body took too long: {words}.", code="body_timeout") from None
 
     def _too_large(self) -> ApiError:
         return ApiError(413, f"The request body has more than {self.max_body_bytes} bytes.", code="body_too_large")

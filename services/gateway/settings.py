@@ -26,11 +26,13 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
 
     max_header_bytes: int = Field(
-        32 * 1024, ge=4096, description="names and values of a request's headers; its target alike; past it 431, 414"
+        32 * 1024, ge=4096, le=1024 * 1024, description="names and values of a request's headers; its target alike; past it 431, 414"
     )
     max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
     head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
-    body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body; then 408")
+    body_timeout_s: float = Field(
+        60.0, gt=0, description="longest silence in the middle of a request's body, which may take ten of them; then 408"
+    )
     requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="requests that a token may begin each second; 0: no limit")
     burst_requests: int = Field(0, ge=0, description="how many of them at once; 0: two seconds' worth")
     concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on this gateway; 0: no limit")

@@ -95,6 +95,12 @@ def test_letters_of_earlier_versions_have_no_headers_and_a_key_as_text() -> None
     assert (found.key, found.headers) == (b"abcd", [])
 
 
+def test_a_mistyped_topic_is_no_good_news() -> None:
+    shown = CliRunner().invoke(cli, ["dlq", "list", "--topic", "reef.feedbak.v1"])
+    assert shown.exit_code != 0
+    assert "there is no topic 'reef.feedbak.v1'; there are reef.inferences.v1" in f"{shown.output} {shown.exception}"
+
+
 def test_help_teaches() -> None:
     shown = CliRunner().invoke(cli, ["dlq", "--help"]).output
     for command in ("list", "show", "retry", "drop"):

@@ -34,6 +34,15 @@ def test_several_recipes_each_on_its_scenario():
     assert parsed.model.name == "tiny"
 
 
+def test_an_empty_section_is_its_defaults():
+    assert config.parse(MISSION + "gateway:\nserving:\n") == config.parse(MISSION)
+
+
+def test_a_merged_key_may_be_said_again():
+    parsed = config.parse("reef:\n  - &one {recipe: 'a.b:C', scenario: math, k: 1}\n  - {<<: *one, scenario: code}\n")
+    assert [(one.scenario, one.knobs) for one in parsed.reef] == [("math", {"k": 1}), ("code", {"k": 1})]
+
+
 @pytest.mark.parametrize(
     ("text", "must_say"),
     [
@@ -52,6 +61,10 @@ def test_several_recipes_each_on_its_scenario():
         ("reef: {recipe: 'a.b:C'}\ngateway: {request_per_s: 1}", ["gateway.request_per_s", "did you mean 'requests_per_s'"]),
         ("reef: {recipe: 'a.b:C'}\nevaluation: {policy: coin}", ["evaluation.policy", "coin", "paired_confidence"]),
         ("reef: [{recipe: 'a.b:C'}, {recipe: 'a.b:C'}]", ["bound twice", "default"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {max_header_bytes: 2000000}", ["gateway.max_header_bytes", "1048576", "2000000"]),
+        ("reef: {recipe: 'a.b:C'}\nmodel: tiny\nmodel: smollm2", ["line 3", "'model' is there twice"]),
+        ("reef: {recipe: 'a.b:C'}\ngateway: {port: 1, port: 2}", ["line 2", "'port' is there twice"]),
+        ("reef:\nmodel: tiny", ["reef", "required"]),
     ],
 )
 def test_a_mistake_is_named(text, must_say):

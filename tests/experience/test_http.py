@@ -47,6 +47,10 @@ async def test_reads_of_what_was_taken(service: Service) -> None:
         assert [row["record_id"] for row in page["data"]] == ["rec-a", "rec-2"]
         rest = (await http.get("/scenarios/default/records", params={"limit": 9, "cursor": page["next_cursor"]})).json()
         assert ([row["record_id"] for row in rest["data"]], rest["next_cursor"]) == (["rec-1", "rec-0"], None)
+        for kind in ("records", "sessions", "samples", "steps"):
+            lost = await http.get(f"/scenarios/default/{kind}", params={"cursor": "nowhere"})
+            assert (lost.status_code, lost.json()["error"]["code"]) == (400, "invalid_cursor")
+        assert (await http.get("/scenarios/default/records", params={"cursor": "rec-0"})).json() == {"data": [], "next_cursor": None}
         assert len((await http.get("/scenarios/default/records", params={"outcome": "aborted"})).json()["data"]) == 1
         for trainable, record_id in ((True, "rec-0"), (False, "rec-a")):
             (sample,) = (await http.get("/scenarios/default/samples", params={"trainable": trainable})).json()["data"]

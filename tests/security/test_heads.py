@@ -112,6 +112,34 @@ async def test_a_body_that_stops_coming() -> None:
         assert edge.log.appended == []
 
 
+async def test_a_body_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """408 also where it never stops coming: no one may hold a place for ever, a byte at a time."""
+    monkeypatch.setattr("services.gateway.edge.BODY_SILENCES", 0.01)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+    async with edge_of(body_timeout_s=60) as edge, strangers(edge) as connect, asyncio.timeout(60):
+        reader, writer = await connect(head + b"{")
+        answer = asyncio.ensure_future(reader.readuntil(b"}}"))
+        while not answer.done():
+            writer.write(b" ")
+            await asyncio.sleep(0.02)
+        assert (await answer).startswith(b"HTTP/1.1 408")
+        assert b"was not there after 0.6 s" in await answer
+        assert edge.gateway.edge.held_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-reef-scenario", "x-reef-agent-record-id", "x-reef-capture", "x-reef-tag-session"])
+async def test_a_header_that_is_meant_once(name: str) -> None:
+    """400 that names it, on every route: which of the two was meant is not guessed. Other headers may come twice."""
+    async with edge_of() as edge, strangers(edge) as connect:
+        for target in (b"POST /reef/report", b"GET /reef/status"):
+            twice = f"{name}: a\r\n{name}: b\r\n".encode()
+            got = await answer_to(connect, target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n" + twice + b"\r\n")
+            assert got.startswith(b"HTTP/1.1 400"), got
+            assert f"The header {name} is there more than once.".encode() in got
+        accepts = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\naccept: a/b\r\naccept: c/d\r\n\r\n"
+        assert (await answer_to(connect, accepts)).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize(
     "sent",
     [

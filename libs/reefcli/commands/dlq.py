@@ -12,11 +12,21 @@ from reefcli.dead_letters import Action, Letter, Letters, Wanted
 from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir
 from reefcli.output import ago, console, print_json, print_story, print_table
+from reefcommon import topics
 
 Bootstrap = Annotated[
     str | None, typer.Option("--bootstrap", envvar="REEF_KAFKA_BOOTSTRAP", help="host:port of the broker. Default: the running stack's.")
 ]
-Topic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.")]
+
+
+def _known(topic: str | None) -> str | None:
+    """A topic that has dead letters at all, or may have: a mistyped one would look like good news."""
+    if topic is not None and topic not in {name for one in topics.ALL for name in (one.name, one.dead)}:
+        raise CommandFailed(f"there is no topic {topic!r}; there are {', '.join(one.name for one in topics.ALL)}")
+    return topic
+
+
+Topic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.", callback=_known)]
 Group = Annotated[str | None, typer.Option("--group", help="Only those that this consumer group gave up.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Only those whose reason contains this text.")]
 Scenario = Annotated[str | None, typer.Option("--scenario", help="Only those of this scenario.")]

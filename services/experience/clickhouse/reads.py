@@ -6,6 +6,7 @@ from typing import Any
 
 from services.experience.clickhouse import rows
 from services.experience.clickhouse.client import Database, Row
+from services.experience.ports import UnknownCursor
 
 _RECORD_LIST = (
     "record_id, scenario, at, outcome, api, session_id, session_turn, retry_of, release_id, load_id, model, engine, status, stream, "
@@ -141,7 +142,10 @@ class ClickHouseReads:
             f"SELECT {columns} FROM {table} FINAL WHERE scenario = {{s:String}}{tests} {condition} "  # noqa: S608 - see the docstring
             f"ORDER BY {table}.{at} DESC, {key} DESC LIMIT {{limit:UInt64}}"
         )
-        return await self._list(sql, s=scenario, limit=limit, cursor=cursor or "", **wanted)
+        found = await self._list(sql, s=scenario, limit=limit, cursor=cursor or "", **wanted)
+        if cursor is not None and not found and not await self.database.query(latest, s=scenario, cursor=cursor):
+            raise UnknownCursor(f"there is no {key} {cursor!r} in scenario {scenario!r} to go on from")
+        return found
 
     async def _list(self, sql: str, **parameters: Any) -> list[Row]:
         found = await self.database.query(sql, **parameters)
