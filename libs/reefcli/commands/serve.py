@@ -127,7 +127,14 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
     python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
-    options = Options(config_path=config_path, policy=Settings.load().policy, env={**os.environ, "PYTHONPATH": python_path})
+    settings = Settings.load()
+    options = Options(
+        config_path=config_path,
+        policy=settings.policy,
+        merge_every_s=settings.merge_every_s,
+        merge_limits=settings.limits,
+        env={**os.environ, "PYTHONPATH": python_path},
+    )
     try:
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
             view.__exit__(None, None, None)

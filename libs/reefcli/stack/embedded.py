@@ -10,8 +10,11 @@ from typing import Literal
 from reefcli.effective import override, to_yaml
 from reefcli.errors import CannotStart
 from reefcli.models import UnknownModelError, prepare
-from reefcli.stack import logs, plan, ports, seaweedfs, services, state, tansu, valkey
+from reefcli.stack import logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
 from reefcli.stack.disk import check_disk
+from reefcli.stack.merger import Merger
+from reefcli.stack.merging import Limits
+from reefcli.stack.spec import S3Writable
 from reefcli.stack.supervisor import RestartPolicy, StackEvent, Step, Supervisor
 from reefcli.stack.sweep import sweep
 from reefcommon.bus import ensure_topics
@@ -30,6 +33,9 @@ class Options:
     default_ports: bool = True
     create_topics: bool = True
     policy: RestartPolicy | None = None
+    merge_every_s: float = 600.0
+    """0: never."""
+    merge_limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] | None = None
 
 
@@ -42,6 +48,8 @@ class Stack:
     redis_url: str
     urls: dict[str, str]
     supervisor: Supervisor
+    log_at: S3Writable | None = None
+    """Where the embedded broker keeps its log; None where it keeps none."""
 
     async def failed(self) -> ReefError:
         """Waits until a program has died for good."""
@@ -83,7 +91,10 @@ async def embedded_stack(
         try:
             async with contextlib.AsyncExitStack() as background:
                 background.push_async_callback(_end, asyncio.ensure_future(_rotate_logs(home / "logs")))
-                yield await launch.run()
+                stack = await launch.run()
+                if stack.log_at is not None and options.merge_every_s:
+                    background.push_async_callback(_end, asyncio.ensure_future(_merge(stack.log_at, options, listener)))
+                yield stack
         finally:
             await _stop(supervisor)
             launch.note("ended")
@@ -149,11 +160,13 @@ class _Launch:
             steps[services.TOPICS] = (tansu.NAME, self._create_topics)
         if self._needs_model:
             steps["model"] = ("", self._prepare)
-        await self.supervisor.start(plan.infrastructure(self.wanted, self.site), steps)
+        infrastructure = plan.infrastructure(self.wanted, self.site)
+        await self.supervisor.start(infrastructure, steps)
         self.note("starting")
         await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
         self.note("ready")
-        return Stack(self.site.state_dir, urls["kafka"], urls["redis"], self.record.urls, self.supervisor)
+        log_at = next((spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)), None)
+        return Stack(self.site.state_dir, urls["kafka"], urls["redis"], self.record.urls, self.supervisor, log_at)
 
     def note(self, phase: Literal["starting", "ready", "ended"] | None = None) -> None:
         """Keep the run in stack.json as it is now."""
@@ -195,6 +208,11 @@ async def _rotate_logs(directory: Path) -> None:
     while True:
         await asyncio.sleep(10)
         await asyncio.to_thread(logs.rotate, directory)
+
+
+async def _merge(at: S3Writable, options: Options, listener: Callable[[StackEvent], None]) -> None:
+    merger = Merger(s3.bucket(at, timeout_s=30), options.merge_limits)
+    await merger.keep(options.merge_every_s, lambda why: listener(StackEvent(tansu.NAME, "note", why)))
 
 
 async def _end(task: asyncio.Task[None]) -> None:

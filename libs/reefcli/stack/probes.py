@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import struct
-from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -11,8 +10,9 @@ import redis.asyncio
 import redis.exceptions
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
+from obstore.exceptions import BaseError
 
-from reefcli.stack.sigv4 import signed_headers
+from reefcli.stack import s3
 from reefcli.stack.spec import HttpReady, KafkaAnswers, Probe, RedisAnswers, S3Writable, TcpOpen
 
 _TIMEOUT_S = 3.0
@@ -129,11 +129,8 @@ async def _redis(probe: RedisAnswers) -> str:
 
 
 async def _s3(probe: S3Writable) -> str:
-    url = f"{probe.url}/{probe.bucket}/reef-write-probe"
-    body = b"ready"
-    headers = signed_headers("PUT", url, body, access_key=probe.access_key, secret_key=probe.secret_key, now=datetime.now(UTC))
     try:
-        async with aiohttp.ClientSession() as session, session.put(url, data=body, headers=headers) as response:
-            return "" if response.status == 200 else f"writes are refused with {response.status} so far"
-    except (aiohttp.ClientError, OSError):
-        return "not listening yet"
+        await s3.bucket(probe, timeout_s=_TIMEOUT_S).put_async("reef-write-probe", b"ready")
+    except (BaseError, OSError) as error:
+        return f"writes are refused so far ({' '.join(str(error).split())[:100]})"
+    return ""

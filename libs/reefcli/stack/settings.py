@@ -3,12 +3,13 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from reefcli.stack.merging import Limits
 from reefcli.stack.supervisor import RestartPolicy
 from reefcommon.settings import OwnSettings
 
 
 class Settings(OwnSettings):
-    """When a program of `reef serve` is given up, and how fast it is started again."""
+    """When a program of `reef serve` is given up, how fast it is started again, and how the embedded log is kept."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_STACK_")
 
@@ -16,6 +17,14 @@ class Settings(OwnSettings):
     settled_s: float = Field(10.0, ge=0, description="a death after having been ready for this long does not count as a quick one")
     quick_deaths: int = Field(5, ge=1, description="quick deaths in a row after which the stack gives up")
     max_delay_s: float = Field(10.0, gt=0, description="longest pause before a restart; the first one is at once")
+
+    merge_every_s: float = Field(600.0, ge=0, description="pause between merges of the embedded log's small objects; 0: never")
+    merge_least: int = Field(256, ge=2, description="objects of a partition that are worth a merge; a quarter as many stay small")
+
+    @property
+    def limits(self) -> Limits:
+        """As the merger takes them."""
+        return Limits(keep=max(self.merge_least // 4, 1), least=self.merge_least)
 
     @property
     def policy(self) -> RestartPolicy:

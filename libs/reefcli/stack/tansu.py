@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from reefcli.errors import CannotStart
-from reefcli.stack import seaweedfs, sigv4
+from reefcli.stack import s3, seaweedfs
 from reefcli.stack.spec import KafkaAnswers, ProcessSpec
 from reefcli.stack.state import Secrets
 
@@ -36,7 +36,7 @@ def spec(tansu: str, port: int, state_dir: Path, *, s3_url: str, secrets: Secret
         "AWS_SECRET_ACCESS_KEY": secrets.s3_secret_key,
         "AWS_ENDPOINT": s3_url,
         "AWS_ALLOW_HTTP": "true",
-        "AWS_DEFAULT_REGION": sigv4.REGION,
+        "AWS_DEFAULT_REGION": s3.REGION,
     }
     return ProcessSpec(
         name=NAME,

@@ -1,0 +1,133 @@
+"""Keeps the embedded broker's log quick to read: its many small objects become few large ones, while everything runs.
+
+The broker lists a whole partition to read from it, and gives up when the client's waiting time is over: past some ten thousand objects
+nothing new is read any more. It takes the object with the greatest name that is not above the wanted offset. That this one has the
+offset, at every moment and whatever dies, is what the order is for:
+
+    note what is to be merged -> write the whole under the name of its first part -> flush -> remove the other parts, lowest first
+    -> flush -> remove the note
+
+Whoever finds a note finishes what it says. The broker tells beginning and end of a partition by the age of objects: the oldest one is
+never merged, and the newest is written once more, as it is, after a merge.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import obstore
+import orjson
+from obstore.exceptions import BaseError
+from obstore.store import ObjectStore
+
+from reefcli.stack.merging import Limits, Merged, MergeFailed, Piece, end_of, merged, records_of, runs
+from reefcommon.errors import ReefError
+
+NOTES = "reef-merges"
+_FIRST_AFTER_S = 60.0
+_CLOCK_S = 1.1
+"""What tells two ages apart: S3 gives them in seconds."""
+
+
+@dataclass(slots=True)
+class Merger:
+    """One worker on one log; there must not be two."""
+
+    store: ObjectStore
+    limits: Limits = field(default_factory=Limits)
+    flush: Callable[[], None] = os.sync
+    objects: int = 0
+    """How many objects were merged away so far."""
+    _written_at: float = field(default=0.0, init=False)
+
+    async def keep(self, every_s: float, on_failure: Callable[[str], None]) -> None:
+        """Rounds for ever. `on_failure` hears the first failure of several in a row: the broker works on without merges."""
+        failed = False
+        await asyncio.sleep(min(_FIRST_AFTER_S, every_s))
+        while True:
+            try:
+                await self.round()
+                failed = False
+            except (BaseError, OSError, ReefError) as error:
+                if not failed:
+                    on_failure(f"the log's objects could not be merged; that is tried again ({' '.join(str(error).split())[:200]})")
+                failed = True
+            await asyncio.sleep(every_s)
+
+    async def round(self) -> None:
+        """Finish what was begun, then merge what is worth it in every partition."""
+        for note, _ in await self._listed(f"{NOTES}/"):
+            await self._finish(note)
+        for place in await self._partitions():
+            pieces = [Piece(int(path[-26:-6]), size) for path, size in await self._listed(f"{place}/records/")]
+            before = self.objects
+            for run in runs(pieces, self.limits):
+                began = time.monotonic()
+                parts = [(piece.offset, await self._get(_path(place, piece.offset))) for piece in run]
+                for made in await asyncio.to_thread(merged, parts):
+                    await self._replace(place, made)
+                await asyncio.sleep(time.monotonic() - began)  # half of the time for the others
+            if self.objects > before:
+                await self._renew(_path(place, pieces[-1].offset))
+
+    async def _replace(self, place: str, made: Merged) -> None:
+        first = _path(place, made.offset)
+        note = f"{NOTES}/{place}"
+        original = await self._get(first)
+        await self._put(note, orjson.dumps({"offset": made.offset, "end": made.end, "parts": made.parts[1:]}))
+        await self._put(first, made.data)
+        if await self._get(first) != made.data:
+            await self._put(first, original)
+            raise MergeFailed(f"{first} is not what was written; it is as it was again")
+        await self._finish(note)
+
+    async def _finish(self, note: str) -> None:
+        """Remove the parts of a merge whose whole is there; where it is not, nothing was done yet."""
+        said = orjson.loads(await self._get(note))
+        place = note.removeprefix(f"{NOTES}/")
+        if await self._end(place, said["offset"]) == said["end"]:
+            self._written_at = time.monotonic()
+            await asyncio.to_thread(self.flush)
+            for offset in said["parts"]:
+                await obstore.delete_async(self.store, _path(place, offset))
+            self.objects += len(said["parts"])
+            await asyncio.to_thread(self.flush)
+        await obstore.delete_async(self.store, note)
+
+    async def _end(self, place: str, offset: int) -> int | None:
+        try:
+            return end_of(offset, await self._get(_path(place, offset)))
+        except FileNotFoundError:  # the topic was deleted meanwhile
+            return None
+
+    async def _renew(self, path: str) -> None:
+        """Make the newest object the youngest again."""
+        await asyncio.sleep(max(self._written_at + _CLOCK_S - time.monotonic(), 0))
+        data = await self._get(path)
+        if records_of(int(path[-26:-6]), data):
+            await self._put(path, data)
+
+    async def _partitions(self) -> list[str]:
+        found = []
+        for cluster in await self._folders("clusters"):
+            for topic in await self._folders(f"{cluster}/topics"):
+                found += await self._folders(f"{topic}/partitions")
+        return found
+
+    async def _folders(self, prefix: str) -> list[str]:
+        return sorted((await obstore.list_with_delimiter_async(self.store, prefix))["common_prefixes"])
+
+    async def _listed(self, prefix: str) -> list[tuple[str, int]]:
+        return sorted([(one["path"], one["size"]) async for chunk in obstore.list(self.store, prefix=prefix) for one in chunk])
+
+    async def _get(self, path: str) -> bytes:
+        return bytes(await (await obstore.get_async(self.store, path)).bytes_async())
+
+    async def _put(self, path: str, data: bytes) -> None:
+        await obstore.put_async(self.store, path, data, use_multipart=False)
+
+
+def _path(place: str, offset: int) -> str:
+    return f"{place}/records/{offset:020}.batch"

@@ -1,0 +1,201 @@
+"""Merging objects of the embedded log: no reader misses a record, at whatever moment it reads and wherever the merger dies."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import obstore
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from obstore.store import MemoryStore
+
+from reefcli.stack.merger import NOTES, Merger
+from reefcli.stack.merging import Limits, MergeFailed, Piece, Record, merged, records_of, runs
+
+PLACE = "clusters/c/topics/t/partitions/0000000003"
+LIMITS = Limits(keep=2, least=4, whole_bytes=1 << 20, large_bytes=1 << 20)
+
+
+def record(offset: int) -> Record:
+    return Record(
+        offset, 1_800_000_000_000 + 7 * offset, None if offset % 3 else b"k%d" % offset, b"v" * (offset % 5) or None, (("h", b"1"),)
+    )
+
+
+def batch(first: int, count: int = 1, *, transactional: int = 0, producer: int = -1) -> bytes:
+    """An object as the broker writes one: offsets count from 0, only its name says where it is."""
+    builder = DefaultRecordBatchBuilder(2, 0, transactional, producer, -1, -1, 1 << 20)
+    for n in range(count):
+        _, at, key, value, headers = record(first + n)
+        builder.append(n, timestamp=at, key=key, value=value, headers=list(headers))
+    return bytes(builder.build())
+
+
+def path(offset: int) -> str:
+    return f"{PLACE}/records/{offset:020}.batch"
+
+
+def log_of(sizes: Sequence[int], gaps: Sequence[int] = ()) -> MemoryStore:
+    """Objects of so many records each, one after another; before the objects numbered in `gaps` an offset is missing."""
+    store, offset = MemoryStore(), 0
+    for n, count in enumerate(sizes):
+        offset += n in gaps
+        obstore.put(store, path(offset), batch(offset, count))
+        offset += count
+    return store
+
+
+def objects(store: MemoryStore) -> dict[int, bytes]:
+    found = [one["path"] for chunk in obstore.list(store, prefix=f"{PLACE}/records/") for one in chunk]
+    return {int(name[-26:-6]): bytes(obstore.get(store, name).bytes()) for name in sorted(found)}
+
+
+def read(store: MemoryStore, start: int) -> list[Record]:
+    """As the broker and its client read from an offset to the end: the object that may have it, and all after it; what is before it is skipped."""
+    there = objects(store)
+    wanted = [name for name in there if name >= start]
+    before = [name for name in there if name < start]
+    if before and wanted[:1] != [start]:
+        wanted.insert(0, before[-1])
+    position, found = start, []
+    for name in wanted:
+        for one in records_of(name, there[name]):
+            if one.offset >= position:
+                found.append(one)
+                position = one.offset + 1
+    return found
+
+
+def all_records(store: MemoryStore) -> list[Record]:
+    return [one for name, data in objects(store).items() for one in records_of(name, data)]
+
+
+def assert_whole(store: MemoryStore, expected: list[Record]) -> None:
+    for start in range(expected[-1].offset + 2):
+        assert read(store, start) == [one for one in expected if one.offset >= start], f"from {start}"
+
+
+class Dies(Exception):
+    """The process was killed."""
+
+
+class Failing:
+    """Counts writes and removals; the `last`-th one is the last that is carried out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+        self.done = 0
+        for name in ("put_async", "delete_async"):
+            monkeypatch.setattr(obstore, name, self._counted(getattr(obstore, name), last))
+
+    def _counted(self, real: Any, last: int) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if self.done == last:
+                raise Dies
+            self.done += 1
+            return await real(*args, **kwargs)
+
+        return call
+
+
+def merger(store: MemoryStore) -> Merger:
+    return Merger(store, LIMITS, flush=lambda: None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=30), gaps=st.sets(st.integers(1, 30), max_size=3))
+def test_a_merge_keeps_every_record(sizes: list[int], gaps: set[int]) -> None:
+    """Values, keys, headers, times and offsets; a gap is never inside what was merged."""
+    parts = list(objects(log_of(sizes, sorted(gaps))).items())
+    rest = dict(parts)
+    for made in merged(parts):
+        assert records_of(made.offset, made.data) == [one for name in made.parts for one in records_of(name, rest.pop(name))]
+        assert [one.offset for one in records_of(made.offset, made.data)] == list(range(made.offset, made.end))
+    left = sorted(rest)
+    assert all(before + len(records_of(before, rest[before])) < after for before, after in pairwise(left)), "neighbours are together"
+
+
+async def test_many_objects_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
+    store = log_of([1, 2, 1, 1, 3, 1, 1, 1, 1, 1])
+    expected = all_records(store)
+    one = merger(store)
+    await one.round()
+    assert list(objects(store)) == [0, 1, 11, 12], "the first and the newest stay"
+    assert one.objects == 6
+    assert_whole(store, expected)
+    await one.round()
+    assert list(objects(store)) == [0, 1, 11, 12]
+    assert list(obstore.list(store, prefix=NOTES)) == []
+
+
+async def test_killed_at_any_step_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each write and each removal every reader finds everything, and the next round finishes it."""
+    monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
+    sizes, gaps = [1, 1, 2, 1, 1, 1, 1, 1, 3, 1, 1, 1, 1, 1], [8]
+    for steps in range(100):
+        store = log_of(sizes, gaps)
+        expected = all_records(store)
+        with monkeypatch.context() as patched:
+            failing = Failing(patched, steps)
+            try:
+                await merger(store).round()
+            except Dies:
+                assert_whole(store, expected)
+            else:
+                assert failing.done == steps > 10
+                break
+        again = merger(store)
+        await again.round()
+        assert_whole(store, expected)
+        assert list(objects(store)) == [0, 1, 10, 16, 17], f"killed after {steps}"
+    else:
+        pytest.fail("it never came to its end")
+
+
+async def test_what_is_not_what_was_written_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = log_of([1] * 9)
+    expected = all_records(store)
+    real = obstore.put_async
+
+    async def broken(kept: Any, name: str, data: bytes, **kwargs: Any) -> Any:
+        return await real(kept, name, data[:-1] if name == path(1) and records_of(1, data)[1:] else data, **kwargs)
+
+    monkeypatch.setattr(obstore, "put_async", broken)
+    with pytest.raises(MergeFailed, match="not what was written"):
+        await merger(store).round()
+    assert_whole(store, expected)
+    monkeypatch.undo()
+    await merger(store).round()
+    assert_whole(store, expected)
+
+
+def test_what_has_more_to_it_than_records_is_left_alone() -> None:
+    """Transactions, producers' sequences, what is broken, and what holds two batches."""
+    plain = [(n, batch(n)) for n in range(4)]
+    for odd in (
+        batch(2, transactional=1),
+        batch(2, producer=7),
+        batch(2)[:-1],
+        batch(2) + batch(2),
+        b"",
+        batch(2)[:60] + b"\xff" + batch(2)[61:],
+    ):
+        assert records_of(2, odd) == []
+        (made,) = merged([*plain[:2], (2, odd), plain[3]])
+        assert (made.offset, made.end, made.parts) == (0, 2, (0, 1))
+    assert merged(plain[:1]) == []
+
+
+def test_which_objects_are_worth_it() -> None:
+    def names(sizes: list[int], limits: Limits) -> list[list[int]]:
+        return [[piece.offset for piece in run] for run in runs([Piece(n, size) for n, size in enumerate(sizes)], limits)]
+
+    limits = Limits(keep=2, least=3, whole_bytes=100, large_bytes=50)
+    assert names([1] * 4, limits) == [], "all are the first, or the newest"
+    assert names([1] * 5, limits) == []
+    assert names([1] * 6, limits) == [[1, 2, 3]]
+    assert names([1, 1, 1, 60, 1, 1, 1, 1, 1], limits) == [[4, 5, 6]], "a large one parts them"
+    assert names([1, 40, 40, 40, 40, 40, 40, 1, 1, 1], limits) == [[1, 2, 3], [4, 5, 6]]
+    assert names([], limits) == []
