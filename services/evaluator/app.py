@@ -58,7 +58,15 @@ def build(
     now: Callable[[], datetime] = utc_now,
 ) -> Handlers:
     """Everything but the outside systems, which are given."""
-    bench = Bench(nodes, store, (system.state_dir / SERVICE).resolve(), system.model_name, RedisRotation(redis))
+    bench = Bench(
+        nodes,
+        store,
+        (system.state_dir / SERVICE).resolve(),
+        system.model_name,
+        RedisRotation(redis),
+        settings.episode_attempts,
+        settings.first_delay_s,
+    )
     episodes = Episodes(settings.pairs_at_once, settings.episode_attempts, settings.first_delay_s, settings.episode_within_s)
     return Handlers(plans, RedisReleaseHeads(redis), bench, episodes, RedisEvidence(redis), events, now)
 

@@ -1,12 +1,16 @@
-"""One trial: the candidate is loaded on one node under a name of its own, compared with the head there, and always unloaded again."""
+"""One trial: the candidate is loaded on one node under a name of its own, compared with the head there, and always unloaded again.
+
+What a trial needs before it can begin is tried as often as an episode is. The bus would give up on the event instead, without a verdict,
+and the trainer waits for that.
+"""
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -24,6 +28,8 @@ from services.evaluator.episodes import Side
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 
 class Rotation(Protocol):
     """Which nodes are set apart."""
@@ -33,7 +39,7 @@ class Rotation(Protocol):
 
 
 class DoesNotServe(Poison):
-    """The candidate cannot be loaded, or does not answer: there is nothing to compare."""
+    """The candidate cannot be loaded, or gives no answer: there is nothing to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,15 @@ class Bench:
     directory: Path
     base_model: str
     rotation: Rotation
+    attempts: int
+    first_delay_s: float
 
     @asynccontextmanager
     async def trial(self, candidate: CandidateProposed, head: Release) -> AsyncIterator[tuple[ServingNode, tuple[Side, Side]]]:
         """A node and the two sides, candidate first.
 
         Raises:
-            DoesNotServe: the content is missing or damaged, or the node refuses it.
+            DoesNotServe: the content is missing or damaged, or the node refuses it, or goes on failing.
             Unavailable: no node answers, or the store does not.
         """
         node = await self._node(candidate, head)
@@ -70,21 +78,15 @@ class Bench:
 
     async def probe(self, node: ServingNode, side: Side) -> None:
         """One token of a side. Raises DoesNotServe where another model answers, or none."""
-        try:
-            answers = await node.chat(side.model, [{"role": "user", "content": "ping"}], max_tokens=1, temperature=0.0)
-        except Unavailable:
-            raise
-        except (Poison, Transient) as error:
-            raise DoesNotServe(str(error)) from error
+        ping = [{"role": "user", "content": "ping"}]
+        answers = await self._tried(lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0))
         if not answers or answers[0].model != side.model:
             raise DoesNotServe(f"{node.url} was asked for {side.model} and answered with {answers[0].model if answers else 'nothing'}")
 
     async def check(self, candidate: CandidateProposed) -> None:
         """Whether the content is there and whole, where it cannot be tried. Raises DoesNotServe where it is not."""
         try:
-            await self._fetch(candidate.content_id, candidate.scenario, self._files(candidate))
-        except Poison as error:
-            raise DoesNotServe(str(error)) from error
+            await self._tried(lambda: self._fetch(candidate.content_id, candidate.scenario, self._files(candidate)))
         finally:
             await asyncio.to_thread(shutil.rmtree, self._files(candidate), ignore_errors=True)
 
@@ -117,18 +119,15 @@ class Bench:
         raise Unavailable(f"no serving node for a trial: {'; '.join(reasons) or 'none is configured'}")
 
     async def _load(self, node: ServingNode, candidate: CandidateProposed) -> None:
-        try:
-            path = await self._fetch(candidate.content_id, candidate.scenario, self._files(candidate))
-            await node.load_adapter(trial_name(candidate), str(path))
-        except Poison as error:
-            raise DoesNotServe(str(error)) from error
+        path = await self._tried(lambda: self._fetch(candidate.content_id, candidate.scenario, self._files(candidate)))
+        await self._tried(lambda: node.load_adapter(trial_name(candidate), str(path)))
 
     async def _tree(self, content: str | None, scenario: str) -> Tree:
         if content is None:
             return ()
         root = self.directory / f"trees-{digest(content, length=12)}"
         try:
-            return read_tree(await self._fetch(content, scenario, root))
+            return read_tree(await self._tried(lambda: self._fetch(content, scenario, root)))
         except Poison as error:
             raise DoesNotServe(str(error)) from error
         finally:
@@ -140,6 +139,24 @@ class Bench:
             await asyncio.to_thread(check_tree, tree, CHAT)
         except Inadmissible as error:
             raise DoesNotServe(str(error)) from error
+
+    async def _tried(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result. Raises DoesNotServe where it is refused or fails too often, Unavailable at once: the bus waits for what is away."""
+        delay_s = self.first_delay_s
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return await work()
+            except Unavailable:
+                raise
+            except Poison as error:
+                raise DoesNotServe(str(error)) from error
+            except Transient as error:
+                log.warning("trial_put_off", attempt=attempt, reason=str(error))
+                if attempt == self.attempts:
+                    raise DoesNotServe(f"{error} (tried {attempt} times)") from error
+            await asyncio.sleep(delay_s)
+            delay_s *= 2
+        raise DoesNotServe("no try was allowed")
 
     async def _fetch(self, content: str, scenario: str, root: Path) -> Path:
         return await asyncio.to_thread(materialize, self.store, content, scenario, root)

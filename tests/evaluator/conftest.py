@@ -31,12 +31,14 @@ REPLAY = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_
 
 @dataclass
 class EpisodeNode:
-    """A node. `answer(model, messages, seed, i)` gives the i-th text; `fails` (per model) counts down the calls that fail."""
+    """A node. `answer(model, messages, seed, i)` gives the i-th text; `fails` counts down the calls that fail with `failure`: `load`,
+    `probe`, and episodes by a part of the model's name."""
 
     url: str = "http://node-1"
     adapters: dict[str, str] = field(default_factory=dict)
     answer: Callable[[str, list[dict[str, Any]], int, int], str] = lambda model, _messages, _seed, _i: "good" if "cand" in model else "x"
-    fails: dict[str, int] = field(default_factory=dict)
+    fails: dict[str, float] = field(default_factory=dict)
+    failure: type[Exception] = Unavailable
     down: bool = False
     full: bool = False
     lies: bool = False
@@ -59,6 +61,7 @@ class EpisodeNode:
 
     async def load_adapter(self, name: str, path: str) -> None:
         self._up()
+        self._failing("load")
         if self.full:
             raise Poison(f"{self.url} refused: no slot")
         assert Path(path).is_dir()
@@ -70,13 +73,15 @@ class EpisodeNode:
         self.adapters.pop(name, None)
 
     async def chat(self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 1, **params: Any) -> list[Answer]:
-        self._failing(model)
+        self._has(model)
+        self._failing("probe" if params["max_tokens"] == 1 else model)
         seed = int(params.get("seed", 0))
         if params["max_tokens"] > 1:
             self.asked.append((model, messages, seed))
         return [Answer(self.answer(model, messages, seed, i), "reef" if self.lies else model, "stop") for i in range(n)]
 
     async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 1) -> list[float]:
+        self._has(model)
         self._failing(model)
         return [self.logprob(model, tokens)] * (len(tokens) - 1)
 
@@ -84,14 +89,16 @@ class EpisodeNode:
         if self.down:
             raise Unavailable(f"{self.url} does not answer")
 
-    def _failing(self, model: str) -> None:
+    def _has(self, model: str) -> None:
         self._up()
         if model != "reef" and model not in self.adapters:
             raise Poison(f"{self.url} has no model {model}")
+
+    def _failing(self, place: str) -> None:
         for part, left in self.fails.items():
-            if part in model and left > 0:
+            if part in place and left > 0:
                 self.fails[part] = left - 1
-                raise Unavailable(f"{self.url} failed now and then")
+                raise self.failure(f"{self.url} failed at {part}")
 
 
 @dataclass

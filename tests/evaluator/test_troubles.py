@@ -1,41 +1,78 @@
 """Evaluations that something gets in the way of: no verdict is made up."""
 
 import asyncio
+import math
+from typing import Any
 
 import pytest
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Transient, Unavailable
 from tests.evaluator.conftest import TASKS, EpisodeNode, World, candidate
 
 pytestmark = pytest.mark.redis
 
 
-async def test_an_engine_that_fails_now_and_then(world: World) -> None:
-    """T5: failed episodes are tried again, never scored as 0."""
-    world.nodes[0].fails = {"reef": 2, "cand": 0}
+PLACES = ("load", "probe", "cand", "reef")
+
+
+@pytest.mark.parametrize("failing", [*((place,) for place in PLACES), PLACES], ids="+".join)
+async def test_an_engine_that_fails_now_and_then(world: World, failing: tuple[str, ...]) -> None:
+    """T5: whatever failed is tried again, and never scored as 0; the verdict is the one of an engine that never fails."""
+    node = world.nodes[0]
+    node.fails, node.failure = dict.fromkeys(failing, 2), Transient
     found = await world.verdict(candidate())
-    assert (found.verdict, found.head_score, found.failed_episodes) == ("select", 1.0, 0)
+    assert not any(node.fails.values()), "it did fail"
+    assert (found.verdict, found.candidate_score, found.head_score, found.failed_episodes) == ("select", 4.0, 1.0, 0)
+    assert [(task.candidate, task.head) for task in found.tasks] == [(4.0, 1.0)] * 3
 
 
 @pytest.mark.parametrize("side", ["cand", "reef"])
-async def test_an_engine_that_goes_on_failing(world: World, side: str) -> None:
-    """T5: then the evaluation has failed, whichever side it was, and no score is made up."""
-    node = world.nodes[0]
-    probes = iter([0])
-    original = node._failing
-
-    def failing(model: str) -> None:
-        original(model)
-        if side in model and next(probes, None) is None:
-            raise Unavailable("failed for good")
-
-    node._failing = failing  # type: ignore[method-assign]
+async def test_an_episode_without_an_answer_is_tried_again(world: World, side: str) -> None:
+    """T5: the same where the engine says nothing at all."""
+    world.nodes[0].fails = {side: 2}
     found = await world.verdict(candidate())
-    assert found.verdict == "evaluation_failed"
-    assert found.failed_episodes >= 2
-    assert "failed for good (tried 3 times)" in found.reason
-    assert found.candidate_score is None
-    assert all((task.candidate if side == "cand" else task.head) != 0.0 for task in found.tasks)
+    assert not any(world.nodes[0].fails.values())
+    assert (found.verdict, found.candidate_score, found.head_score, found.failed_episodes) == ("select", 4.0, 1.0, 0)
+
+
+@pytest.mark.parametrize("error", [Transient, Unavailable])
+@pytest.mark.parametrize("side", ["cand", "reef"])
+async def test_an_engine_that_goes_on_failing(world: World, side: str, error: type[Exception]) -> None:
+    """T5: then the evaluation has failed, whichever side it was, and no score is made up."""
+    world.nodes[0].fails, world.nodes[0].failure = {side: math.inf}, error
+    found = await world.verdict(candidate())
+    assert (found.verdict, found.failed_episodes) == ("evaluation_failed", 3)
+    assert f"failed at {side} (tried 3 times)" in found.reason
+    assert found.candidate_score is found.head_score is None
+    ours, heads = (None, 1.0) if side == "cand" else (4.0, None)
+    assert [(task.candidate, task.head) for task in found.tasks] == [(ours, heads)] * 3
+
+
+@pytest.mark.parametrize("policy", ["score_comparison", "always"])
+@pytest.mark.parametrize("place", ["load", "probe"])
+async def test_an_engine_that_never_gets_a_candidate_to_answer(world: World, place: str, policy: str) -> None:
+    """T5: a verdict all the same; raised to the bus, the candidate would be a dead letter that its trainer waits for."""
+    world.text = f"{TASKS}, policy: {policy}}}"
+    world.nodes[0].fails, world.nodes[0].failure = {place: math.inf}, Transient
+    found = await world.verdict(candidate())
+    assert (found.verdict, found.candidate_score, found.tasks) == ("evaluation_failed", None, ())
+    assert found.reason == f"does not serve: http://node-1 failed at {place} (tried 3 times)"
+    assert not world.nodes[0].asked
+
+
+async def test_a_disk_that_takes_no_content_now_and_then_or_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, fails = world.store.get, iter(range(2))
+
+    def get(*args: Any) -> Any:
+        if next(fails, None) is not None:
+            raise Transient("cannot put it in place")
+        return fetch(*args)
+
+    monkeypatch.setattr(world.store, "get", get)
+    assert (await world.verdict(candidate())).verdict == "select"
+    fails = iter(range(1000))
+    found = await world.verdict(candidate("b"))
+    assert (found.verdict, found.reason) == ("evaluation_failed", "does not serve: cannot put it in place (tried 3 times)")
 
 
 @pytest.mark.parametrize("policy", ["score_comparison", "no_regression", "always", "paired_confidence"])
@@ -94,6 +131,20 @@ async def test_a_node_that_is_away_is_waited_for(world: World) -> None:
         await (await world.process()).on_candidate(candidate())
     assert world.verdicts() == []
     world.nodes[0].down = False
+    assert (await world.verdict(candidate())).verdict == "select"
+
+
+@pytest.mark.parametrize("place", ["load", "probe"])
+async def test_a_node_that_goes_away_during_a_trial_is_waited_for(world: World, place: str) -> None:
+    """However often the event is tried: silence says nothing about the candidate."""
+    world.nodes[0].fails = {place: math.inf}
+    process = await world.process()
+    for _ in range(10):
+        with pytest.raises(Unavailable, match=f"failed at {place}"):
+            await process.on_candidate(candidate())
+    assert world.verdicts() == []
+    assert not world.nodes[0].adapters
+    world.nodes[0].fails = {}
     assert (await world.verdict(candidate())).verdict == "select"
 
 
