@@ -53,13 +53,15 @@ async def read_log(bootstrap: str) -> tuple[Logged, ...]:
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         ends = await consumer.end_offsets(partitions)
-        found: list[Logged] = []
+        found: dict[tuple[str, int, int], Logged] = {}  # by place: what is being merged is read twice
         since = time.monotonic()
         while time.monotonic() - since < QUIET_S or not await _at_end(consumer, ends):
             for at, records in (await consumer.getmany(timeout_ms=200)).items():
                 since = time.monotonic()
-                found += [Logged(at.topic, at.partition, r.offset, _EVENT.validate_json(r.value), digest(r.value)) for r in records]
-        return tuple(found)
+                for r in records:
+                    event = Logged(at.topic, at.partition, r.offset, _EVENT.validate_json(r.value), digest(r.value))
+                    found.setdefault((at.topic, at.partition, r.offset), event)
+        return tuple(found.values())
     finally:
         await consumer.stop()
 

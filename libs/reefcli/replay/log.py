@@ -31,6 +31,7 @@ class LogReader:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     first_at_ms: dict[str, int] = field(default_factory=dict)
     """By topic whose beginning the log no longer has: the time of what it still has."""
+    _taken: defaultdict[TopicPartition, int] = field(default_factory=lambda: defaultdict(int))
     _buffers: defaultdict[TopicPartition, deque[ConsumerRecord]] = field(default_factory=lambda: defaultdict(deque))
 
     async def batches(self, size: int) -> AsyncIterator[list[ConsumerRecord]]:
@@ -75,6 +76,9 @@ class LogReader:
         for record in records:
             if self.begins[tp] and record.offset == self.begins[tp]:
                 self.first_at_ms[tp.topic] = max(self.first_at_ms.get(tp.topic, 0), record.timestamp)
+            if record.offset < self._taken[tp]:
+                continue  # the embedded log has it twice while it is being merged
+            self._taken[tp] = record.offset + 1
             if self.ends is None or record.offset < self.ends[tp]:
                 self._buffers[tp].append(record)
 
