@@ -33,14 +33,17 @@ class Killed(BaseException):
 
 @dataclass
 class Mortal:
-    """Counts effects; at the `at`-th it is as if the process had been killed, before or after the effect."""
+    """Counts effects; at the `at`-th it is as if the process had been killed, before or after the effect. `killed_at`: its name."""
 
     at: int | None = None
     after: bool = False
     count: int = 0
+    killed_at: str | None = None
 
-    def effect(self, act: Any) -> Any:
+    def effect(self, name: str, act: Any) -> Any:
         self.count += 1
+        if self.count == self.at:
+            self.killed_at = name
         if self.count == self.at and not self.after:
             raise Killed
         result = act()
@@ -60,7 +63,7 @@ class Bus:
     async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
         if self.away:
             raise Unavailable("no broker")
-        self.mortal.effect(lambda: self.events.append(event))
+        self.mortal.effect(f"publish {type(event).__name__}", lambda: self.events.append(event))
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -89,7 +92,7 @@ class Shelf:
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
         if self.away:
             raise Unavailable("the artifact store does not take it")
-        self.mortal.effect(lambda: self._copy(tree, manifest))
+        self.mortal.effect("put", lambda: self._copy(tree, manifest))
         return manifest.content_id
 
     def _copy(self, tree: Path, manifest: Manifest) -> None:
@@ -112,24 +115,32 @@ class MortalLedger(SqliteLedger):
         self.mortal = mortal
 
     def open(self, job, batch):
-        self.mortal.effect(lambda: SqliteLedger.open(self, job, batch))
+        self.mortal.effect("open", lambda: SqliteLedger.open(self, job, batch))
 
     def save(self, job):
-        self.mortal.effect(lambda: SqliteLedger.save(self, job))
+        self.mortal.effect(f"save {job.state}", lambda: SqliteLedger.save(self, job))
 
     def refuse(self, binding, refusals, now):
-        self.mortal.effect(lambda: SqliteLedger.refuse(self, binding, refusals, now))
+        self.mortal.effect("refuse", lambda: SqliteLedger.refuse(self, binding, refusals, now))
+
+    def told(self, binding, sample_ids):
+        self.mortal.effect("told", lambda: SqliteLedger.told(self, binding, sample_ids))
 
 
 class InProcess:
-    """StepProcess that runs the worker's own code in this process, which saves a second a start."""
+    """StepProcess that runs the worker's own code in this process, which saves a second a start. `stepped`: the job of every step that ended."""
 
-    def __init__(self, binding: Binding, model_path: Path) -> None:
-        self._binding, self._model_path = binding, model_path
+    def __init__(self, binding: Binding, model_path: Path, mortal: Mortal, stepped: list[str]) -> None:
+        self._binding, self._model_path, self._mortal, self._stepped = binding, model_path, mortal, stepped
         self._worker = Worker(binding.recipe, model_path)
 
     async def step(self, request: StepRequest) -> StepReply:
-        return StepReply(**self._worker.handle(orjson.loads(orjson.dumps(as_line(request)))))
+        return StepReply(**self._mortal.effect("step", lambda: self._handle(request)))
+
+    def _handle(self, request: StepRequest) -> dict[str, Any]:
+        reply = self._worker.handle(orjson.loads(orjson.dumps(as_line(request))))
+        self._stepped.append(request.job_id)
+        return reply
 
     async def stop(self) -> None:
         self._worker = Worker(self._binding.recipe, self._model_path)
@@ -143,6 +154,7 @@ class Rig:
     ) -> None:
         self.home, self.knobs = home, knobs
         self.mortal = mortal or Mortal()
+        self.stepped: list[str] = []
         (home / "model").mkdir(parents=True, exist_ok=True)
         self.bus, self.shelf = Bus(self.mortal), Shelf(home / "shelf", self.mortal)
         self.patience, self.timeout_s = Patience(0.01, 0.05, attempts), timeout_s
@@ -168,7 +180,7 @@ class Rig:
 
     def _process(self, binding: Binding) -> StepProcess:
         if self.timeout_s is None:
-            return InProcess(binding, self.home / "model")
+            return InProcess(binding, self.home / "model", self.mortal, self.stepped)
         return ChildProcess(binding, self.home / "model", self.home / "child.log", timeout_s=self.timeout_s, niceness=0)
 
     def _clock(self) -> datetime:
