@@ -3,7 +3,8 @@
 The gateway has its own raw path for live traffic; this port is for control (adapters, weights) and for evaluation episodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,7 +37,7 @@ class NodeWeights:
 
 
 class ServingNode(Protocol):
-    """Control and episodes on one node. Raises Unavailable where it does not answer, Poison where it refuses for good."""
+    """Control and episodes on one node. Raises Unavailable where it does not answer, Transient where it fails, Poison where it refuses."""
 
     url: str
 
@@ -107,7 +108,8 @@ class HttpServingNode:
     async def models(self) -> dict[str, str | None]:
         """Served names and where each comes from."""
         body = await self._call("GET", "/v1/models", timeout_s=10)
-        return {row["id"]: row.get("root") for row in body["data"]}
+        with self._reading("/v1/models"):
+            return {row["id"]: row.get("root") for row in body["data"]}
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load, unless the node holds that name from that path already."""
@@ -138,18 +140,19 @@ class HttpServingNode:
             {"model": model, "messages": messages, "n": n, "return_token_ids": True, "logprobs": True, **params},
             timeout_s=timeout_s,
         )
-        return [
-            Answer(
-                text=choice["message"].get("content") or "",
-                model=body.get("model", ""),
-                finish_reason=choice.get("finish_reason"),
-                token_ids=tuple(choice.get("token_ids") or ()),
-                logprobs=tuple(item["logprob"] for item in (choice.get("logprobs") or {}).get("content") or ()),
-                message=choice["message"],
-                weight_version=body.get("weight_version") or "",
-            )
-            for choice in body["choices"]
-        ]
+        with self._reading("/v1/chat/completions"):
+            return [
+                Answer(
+                    text=choice["message"].get("content") or "",
+                    model=body.get("model", ""),
+                    finish_reason=choice.get("finish_reason"),
+                    token_ids=tuple(choice.get("token_ids") or ()),
+                    logprobs=tuple(item["logprob"] for item in (choice.get("logprobs") or {}).get("content") or ()),
+                    message=choice["message"],
+                    weight_version=body.get("weight_version") or "",
+                )
+                for choice in body["choices"]
+            ]
 
     async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 120.0) -> list[float]:
         """log p of each token after the first, under `model`."""
@@ -159,10 +162,11 @@ class HttpServingNode:
             {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
             timeout_s=timeout_s,
         )
-        rows = body["choices"][0].get("prompt_logprobs")
-        if not isinstance(rows, list) or len(rows) != len(tokens):
-            raise Poison(f"{self.url} gave no prompt log-probabilities")
-        return [row[str(token)]["logprob"] for row, token in zip(rows[1:], tokens[1:], strict=True)]
+        with self._reading("/v1/completions"):
+            rows = body["choices"][0].get("prompt_logprobs")
+            if not isinstance(rows, list) or len(rows) != len(tokens):
+                raise Poison(f"{self.url} gave no prompt log-probabilities")
+            return [row[str(token)]["logprob"] for row, token in zip(rows[1:], tokens[1:], strict=True)]
 
     async def pause(self, *, timeout_s: float) -> None:
         """Freeze generation."""
@@ -213,6 +217,14 @@ class HttpServingNode:
     async def reset_prefix_cache(self, *, timeout_s: float) -> None:
         """Forget cached prefixes."""
         await self._call("POST", "/reset_prefix_cache", timeout_s=timeout_s)
+
+    @contextmanager
+    def _reading(self, path: str) -> Iterator[None]:
+        """A 200 with something else in it comes from a proxy, or from a node that is about to fail: it may be right the next time."""
+        try:
+            yield
+        except (LookupError, TypeError, AttributeError) as error:
+            raise Transient(f"serving node {self.url} answered {path} with what cannot be read: {error!r}") from error
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
         data = orjson.dumps(body) if body is not None else None
