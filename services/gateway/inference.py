@@ -20,7 +20,7 @@ import structlog
 
 from reefcommon import topics
 from services.gateway import metrics
-from services.gateway.domain.answer import Captured, encoded, take
+from services.gateway.domain.answer import Captured, encoded, recorded, take
 from services.gateway.domain.assembly import Assembly, Malformed
 from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.exchange import Exchange
@@ -136,7 +136,8 @@ class Inference:
         if whole is None:
             raise invalid_answer("sent an answer that is nested without end")
         p.tail = whole
-        return self._ending(x, p, "ok", response=whole, captured=captured)
+        kept = recorded(body) if x.capture else None
+        return self._ending(x, p, "ok", response=whole if kept is None else encoded(kept), captured=captured)
 
     async def _relay(self, x: Exchange, p: Progress, answer: EngineAnswer, out: Outlet) -> Ending:
         stream = Stream(x.api, x.asked)
@@ -240,8 +241,9 @@ class Inference:
         return ending
 
     async def _append(self, x: Exchange, ending: Ending) -> None:
-        event = event_of(x, ending)
-        if len(event) > INLINE_EVENT_BYTES:
+        large = len(x.raw) + len(ending.response or b"") > INLINE_EVENT_BYTES
+        event = b"" if large else event_of(x, ending)
+        if large or len(event) > INLINE_EVENT_BYTES:
             event = event_of(x, ending, await self.bodies.keep(body_of(x, ending)))
         await self.log.append(topics.INFERENCES.name, event, x.shard, x.traceparent)
 

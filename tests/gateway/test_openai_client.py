@@ -3,9 +3,13 @@
 from typing import Any
 
 import openai
+import orjson
 import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
-from .conftest import CHAT, Bench
+from .conftest import CHAT, Bench, bench_of
+from .stub_engine import StubEngine
 
 
 async def test_a_chat_completion_is_answered_and_recorded(bench: Bench) -> None:
@@ -100,6 +104,36 @@ async def test_parallel_tool_calls(bench: Bench) -> None:
     assert [(call.function.name, call.function.arguments) for call in calls] == [("look_up", '{"city": "Paris"}'), ("now", "{}")]
     assert streamed.completions[0].finish_reason == "tool_calls"
     assert len(streamed.completions[0].token_ids) == len(streamed.completions[0].logprobs) == 5
+
+
+class BareStub(StubEngine):
+    """Unary, it gives a call without arguments none at all, or an empty text, or null, as some servers do."""
+
+    def __init__(self, bare: dict[str, Any]) -> None:
+        super().__init__()
+        self.bare = bare
+
+    async def chat(self, request: Request) -> Response:
+        answer = await super().chat(request)
+        if not isinstance(answer, JSONResponse):
+            return answer
+        body = orjson.loads(answer.body)
+        call = body["choices"][0]["message"]["tool_calls"][1]
+        call["function"] = {"name": call["function"]["name"], **self.bare}
+        return JSONResponse(body)
+
+
+@pytest.mark.parametrize("bare", [{}, {"arguments": ""}, {"arguments": None}])
+async def test_a_unary_call_without_arguments(bare: dict[str, Any]) -> None:
+    """G5: both records have `{}`; the client's unary answer stays as the engine gave it."""
+    async with bench_of(stub=BareStub(bare)) as bench:
+        await bench.chat("tools", stream=True)
+        answer = await bench.chat("tools")
+        assert answer.json()["choices"][0]["message"]["tool_calls"][1]["function"] == {"name": "now", **bare}
+        streamed, unary = bench.log.records
+        assert streamed.response == unary.response
+        assert unary.response is not None
+        assert unary.response["choices"][0]["message"]["tool_calls"][1]["function"] == {"name": "now", "arguments": "{}"}
 
 
 async def test_several_choices_and_log_probabilities(bench: Bench) -> None:

@@ -126,6 +126,41 @@ def encoded(answer: dict[str, Any]) -> bytes | None:
     return None if too_deep(whole, answer) else whole
 
 
+def recorded(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """A unary answer as its record has it, the same as a stream's; None where the client's own is that."""
+    choices = answer.get("choices")
+    if not isinstance(choices, list):
+        return None
+    whole = list(choices)
+    for place, choice in enumerate(choices):
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if isinstance(message, dict) and message.get("tool_calls"):
+            whole[place] = {**choice, "message": finished(message)}
+    return {**answer, "choices": whole} if whole != choices else None
+
+
+def finished(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as the unary answer has it: tool calls in order, without `index`; a call without arguments has `{}`."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    whole = []
+    for call in sorted(calls, key=_place):
+        if not isinstance(call, dict):
+            continue
+        entry = {key: value for key, value in call.items() if key != "index"}
+        function = entry.get("function")
+        if isinstance(function, dict):
+            entry["function"] = {**function, "arguments": function.get("arguments") or "{}"}
+        whole.append(entry)
+    return {**message, "tool_calls": whole}
+
+
+def _place(call: object) -> int:
+    index = call.get("index") if isinstance(call, dict) else None
+    return index if isinstance(index, int) else 0
+
+
 def strip(part: dict[str, Any], asked: Asked) -> None:
     """Take out of an answer, a chunk or a choice what only Reef asked for."""
     if not asked.token_ids:

@@ -4,7 +4,18 @@ from typing import Any
 
 import orjson
 
-from services.gateway.domain.answer import MAX_CHOICES, Captured, doubt, integers, numbers, raw_logprobs, spans_in, strip, usage_of
+from services.gateway.domain.answer import (
+    MAX_CHOICES,
+    Captured,
+    doubt,
+    finished,
+    integers,
+    numbers,
+    raw_logprobs,
+    spans_in,
+    strip,
+    usage_of,
+)
 from services.gateway.domain.exchange import Api, Asked
 
 _KEPT = frozenset({"id", "type", "role", "index", "name"})  # named once, or repeated whole; never pieces of a text
@@ -264,28 +275,6 @@ def _merge_items(into: list[Any], items: list[Any]) -> None:
         for key, value in item.items():
             if value is not None:
                 merge(place, key, value)
-
-
-def finished(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as the unary answer has it: tool calls in order, without `index`; a call without arguments has `{}`."""
-    calls = message.get("tool_calls")
-    if not isinstance(calls, list):
-        return message
-    whole = []
-    for call in sorted(calls, key=_place):
-        if not isinstance(call, dict):
-            continue
-        entry = {key: value for key, value in call.items() if key != "index"}
-        function = entry.get("function")
-        if isinstance(function, dict):
-            entry["function"] = {**function, "arguments": function.get("arguments") or "{}"}
-        whole.append(entry)
-    return {**message, "tool_calls": whole}
-
-
-def _place(call: object) -> int:
-    index = call.get("index") if isinstance(call, dict) else None
-    return index if isinstance(index, int) else 0
 
 
 def joined(rows: list[Any]) -> dict[str, Any]:
