@@ -11,6 +11,7 @@ from services.gateway import metrics
 from services.gateway.pool import Pool
 
 from .conftest import Bench, bench_of
+from .gated_engine import gated, until
 from .stub_engine import StubEngine
 
 
@@ -46,7 +47,10 @@ async def settled(bench: Bench, count: int) -> list[InferenceRecorded]:
 
 
 async def test_a_client_that_leaves_mid_stream(bench: Bench) -> None:
-    """G2, G3: after 10 of 60 chunks the engine's connection is cut within 1 s, the record is `aborted` with what came, the gauge is 0."""
+    """G2, G3: after 10 of 60 chunks the engine's connection is cut within 1 s, the record is `aborted` with what came, the gauge is 0.
+
+    The other half of G2, that it is never trained on, is in tests/experience/test_samples.py.
+    """
     before = in_flight()
     receipt = await drop_after(bench, "slow", 10)
     left = time.monotonic()
@@ -82,6 +86,25 @@ async def test_a_client_that_leaves_before_the_first_token(bench: Bench) -> None
         await asyncio.sleep(0.01)
     assert bench.engine.left_at[0] - left < 1.0
     assert in_flight() == before
+
+
+@pytest.mark.parametrize("early", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_before_the_answer(stream: bool, early: bytes) -> None:
+    """G3: so it is where the engine has not sent its head yet, or only the beginning of a unary answer."""
+    before = in_flight()
+    async with gated() as (gate, engine), bench_of(real_engine=engine, silence_s=120) as bench:
+        gate.early = early
+        asking = asyncio.create_task(bench.chat(stream=stream))
+        await until(lambda: gate.asked == 1)
+        assert gate.left == 0
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: gate.left == 1 and len(bench.log.records) == 1)
+        (record,) = bench.log.records
+        assert (record.outcome, record.usage, record.completions) == ("aborted", None, ())
+        await until(lambda: in_flight() == before)
+        assert bench.engines.nodes[0].in_flight == 0
 
 
 @pytest.mark.parametrize("scenario", ["cut", "torn"])
