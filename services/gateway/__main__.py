@@ -1,6 +1,6 @@
 """`python -m services.gateway`."""
 
-import gc
+import asyncio
 import ipaddress
 import socket
 import sys
@@ -12,6 +12,7 @@ from reefcommon import telemetry
 from reefcommon.errors import BadConfig
 from reefcommon.ops import end_with_0_on_sigterm
 from reefcommon.settings import SystemSettings
+from services.gateway import allocation
 from services.gateway.app import SERVICE, Gateway, build
 from services.gateway.httptools import bounded
 from services.gateway.settings import Settings
@@ -31,7 +32,10 @@ class Server(uvicorn.Server):
         """Stop accepting, let exchanges finish within the deadline, then end the lifespan."""
         self._gateway.fanout.close()
         log.info("gateway_stopping", connections=len(self.server_state.connections), requests=len(self.server_state.tasks))
+        stopping = self._gateway.edge.stopping
+        timer = asyncio.get_running_loop().call_at(stopping.begin(), lambda: stopping.cut_off(list(self.server_state.tasks)))
         await super().shutdown(sockets)
+        timer.cancel()
 
 
 def address(settings: Settings) -> str:
@@ -68,16 +72,14 @@ def main() -> int:
         access_log=False,
         server_header=False,
         date_header=False,
-        timeout_graceful_shutdown=settings.drain_s,
+        timeout_graceful_shutdown=settings.drain_s + 1,  # the gateway's own deadline comes first, and tells the clients
         loop="uvloop",
         http=bounded(2 * settings.max_header_bytes, settings.head_timeout_s),
         ws="none",
         lifespan="on",
     )
     end_with_0_on_sigterm()
-    # An exchange is many small objects without cycles: looking for cycles after every 700 of them finds nothing.
-    gc.freeze()
-    gc.set_threshold(25_000, 20, 20)
+    allocation.set_up()
     Server(config, gateway).run()
     return 0
 

@@ -20,6 +20,7 @@ from services.gateway.bodies import FilesystemBodies
 from services.gateway.control import control_app
 from services.gateway.domain.access import Access
 from services.gateway.domain.head import HeadLimits
+from services.gateway.domain.memory import Memory
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.durable import DurableLog
@@ -45,6 +46,7 @@ from services.gateway.scenarios import Scenarios
 from services.gateway.settings import Settings
 from services.gateway.spool import Spool
 from services.gateway.status import SystemStatus
+from services.gateway.stopping import Stopping
 from services.gateway.tail import ReleaseTail
 from services.gateway.tracing import Spans
 
@@ -120,7 +122,8 @@ def assemble(
         repeats=Repeats(inference, ports.ledger, keys, lease_s=settings.key_lease_s, wait_s=settings.read_timeout_s),
         handlers=handlers,
         max_body_bytes=settings.max_body_bytes,
-        memory_budget_bytes=settings.memory_budget_bytes,
+        memory=Memory(settings.memory_budget_bytes),
+        stopping=Stopping(settings.drain_s),
         head=HeadLimits(settings.max_headers, settings.max_header_bytes),
         limits=Limits(ports.buckets) if access.limited else None,
         body_timeout_s=settings.body_timeout_s,

@@ -19,12 +19,14 @@ from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.exchange import Api
 from services.gateway.domain.head import HeadLimits
+from services.gateway.domain.memory import COPIES, Charge, Memory, decoded_bytes
 from services.gateway.handlers import Handlers
 from services.gateway.inference import Inference
 from services.gateway.intake import Intake, scenario_of, traceparent_of
 from services.gateway.limits import Limits
 from services.gateway.repeats import Repeats
 from services.gateway.scopes import OPEN
+from services.gateway.stopping import Stopping
 from services.gateway.watch import AsgiOutlet, ClientGone, ClientWatch
 
 log = structlog.get_logger()
@@ -50,13 +52,18 @@ class Edge:
     repeats: Repeats
     handlers: Handlers
     max_body_bytes: int
-    memory_budget_bytes: int
+    memory: Memory
+    stopping: Stopping
     head: HeadLimits = field(default_factory=HeadLimits)
     limits: Limits | None = None
     """None where nobody's requests are counted."""
     body_timeout_s: float = 60.0
     control: ASGIApp = field(init=False)
-    held_bytes: int = field(default=0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that requests hold."""
+        return self.memory.held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -74,38 +81,41 @@ class Edge:
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The control application, its routes counted by their pattern: a path of a client's making never becomes a label."""
-        status = 499
-        told: list[tuple[bytes, bytes]] = []
+        out = AsgiOutlet(send)
 
         async def noting(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                if told:
-                    message["headers"] = [*message["headers"], *told]
-            await send(message)
+                await out.start(message["status"], message["headers"])
+            else:
+                await send(message)
 
         try:
             if self.limits is not None and scope["path"] not in OPEN:
-                async with self._held(self.limits, scope, exchange=False) as left:
-                    told += left
+                async with self._held(self.limits, scope, exchange=False) as out.told:
                     await self._control(scope, receive, noting)
             else:
                 await self._control(scope, receive, noting)
         except ApiError as error:
-            await refuse(AsgiOutlet(noting), error)
+            await out.refuse(error)
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if not await self.stopping.tell(out):
+                raise
         finally:
             route = scope.get("route")
-            metrics.requests(route.path if isinstance(route, Route) else "other", status).inc()
+            metrics.requests(route.path if isinstance(route, Route) else "other", out.status or 499).inc()
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
-            raw = await self._body(scope, dict(scope["headers"]), receive)
-            self.held_bytes -= len(raw)
-            receive = _again(raw, receive)
-        await self.control(scope, receive, send)
+        charge = Charge(self.memory)
+        try:
+            if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
+                raw = await self._body(scope, dict(scope["headers"]), receive, charge)
+                charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded until the answer
+                receive = _again(raw, receive)
+            await self.control(scope, receive, send)
+        finally:
+            charge.end()
 
     def _held(self, limits: Limits, scope: Scope, *, exchange: bool) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
         headers = dict(scope["headers"])
@@ -125,19 +135,20 @@ class Edge:
                 async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.told:
                     await handle(scope, receive, out)
         except ApiError as error:
-            await refuse(out, error)
+            await out.refuse(error)
         except ClientGone:
             out.status = out.status or 499
+        except asyncio.CancelledError:
+            if not await self.stopping.tell(out):
+                raise
         except Unavailable as error:
             log.warning("outside_system_unavailable", route=path, reason=str(error))
-            await refuse(
-                out, ApiError(503, "A part of Reef that this needs does not answer; try again.", code="unavailable", retry_after_s=2)
+            await out.refuse(
+                ApiError(503, "A part of Reef that this needs does not answer; try again.", code="unavailable", retry_after_s=2)
             )
         except Exception:  # a mistake of ours: without this the client would get uvicorn's words, and the metrics nothing
             log.exception("request_failed", route=path)
-            await refuse(
-                out, ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error")
-            )
+            await out.refuse(ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error"))
         finally:
             metrics.requests(path, out.status or 499).inc()
             metrics.latency(path).observe(time.perf_counter() - started)
@@ -146,24 +157,30 @@ class Edge:
         raw_headers = scope["headers"]
         headers = dict(raw_headers)
         grant = self.intake.grant(headers)
-        raw = await self._body(scope, headers, receive)
+        charge = Charge(self.memory)
         try:
+            raw = await self._body(scope, headers, receive, charge)
+            self.memory.check_decoding(raw)
             x = await self.intake.exchange(INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant)
+            charge.to(len(raw) + len(x.upstream))
+            x.charge = charge
             if x.keyed:
                 await self.repeats.answer(x, out, ClientWatch(receive))
             else:
                 await self.inference.answer(x, out, ClientWatch(receive))
         finally:
-            self.held_bytes -= len(raw)
+            charge.end()
 
     async def _report(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
         headers = dict(scope["headers"])
         grant = self.intake.grant(headers)
-        raw = await self._body(scope, headers, receive)
+        charge = Charge(self.memory)
         try:
+            raw = await self._body(scope, headers, receive, charge)
+            charge.to(charge.size + decoded_bytes(raw))
             report_id, scenario = await self._accept(raw, headers, grant)
         finally:
-            self.held_bytes -= len(raw)
+            charge.end()
         metrics.REPORTS.inc()
         body = orjson.dumps({"agent_record_id": report_id, "scenario": scenario, "request_type": "report"})
         await out.start(202, [_JSON, (b"content-length", b"%d" % len(body)), (b"x-reef-agent-record-id", report_id.encode())])
@@ -182,36 +199,29 @@ class Edge:
             raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
         return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
 
-    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole request body, counted in `held_bytes` as it comes: whoever gets it counts it out. Raises ApiError: 405, 413, 503."""
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, charge: Charge) -> bytes:
+        """The whole request body, charged as it comes, twice: it will be copied. Raises ApiError: 405, 408, 413, 503."""
         if scope["method"] != "POST" and scope["path"] in HOT:
             raise ApiError(405, f"{scope['path']} takes POST.", code="method_not_allowed")
         length = headers.get(b"content-length", b"0")
         declared = int(length) if length.isdigit() else 0
         if declared > self.max_body_bytes:
             raise self._too_large()
-        if self.held_bytes + declared > self.memory_budget_bytes:
-            raise _too_much_held()
+        self.memory.check(COPIES * declared)  # not charged: what is only announced takes no memory
         parts: list[bytes] = []
         size, ends = 0, time.monotonic() + BODY_SILENCES * self.body_timeout_s
-        try:
-            while True:
-                message = await (self._piece(receive, ends) if parts else receive())
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
-                size += len(part)
-                self.held_bytes += len(part)
-                if size > self.max_body_bytes:
-                    raise self._too_large()
-                if self.held_bytes > self.memory_budget_bytes:
-                    raise _too_much_held()
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
-        except BaseException:
-            self.held_bytes -= size
-            raise
+        while True:
+            message = await (self._piece(receive, ends) if parts else receive())
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part = message.get("body", b"")
+            size += len(part)
+            if size > self.max_body_bytes:
+                raise self._too_large()
+            charge.to(COPIES * size)
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _piece(self, receive: Receive, ends: float) -> Message:
         """What comes of a body after its first part: it has to go on coming, and to come to its end."""
@@ -234,10 +244,6 @@ async def _refused(error: ApiError, _scope: Scope, _receive: Receive, _out: Asgi
     raise error
 
 
-def _too_much_held() -> ApiError:
-    return ApiError(503, "Too many large requests are under way; try again in a moment.", code="memory_budget", retry_after_s=1)
-
-
 def _again(raw: bytes, receive: Receive) -> Receive:
     """A body that was read already, once more; then what comes after it."""
     left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
@@ -246,12 +252,3 @@ def _again(raw: bytes, receive: Receive) -> Receive:
         return left.pop() if left else await receive()
 
     return next_message
-
-
-async def refuse(out: AsgiOutlet, error: ApiError) -> None:
-    """Say what is wrong, unless the answer has begun: then the connection ends without its terminator."""
-    if out.status:
-        raise error
-    body = error.body()
-    await out.start(error.status, [*error.headers(), (b"content-length", b"%d" % len(body))])
-    await out.write(body, more=False)

@@ -41,7 +41,12 @@ class Intake:
         scenario = scenario_of(headers)
         grant.check("infer", scenario)
         body = parse(api, raw)
-        release, pinned = await self._release(scenario, headers.get(b"x-reef-release-id"))
+        head = self.table.head(scenario)
+        if head is None:
+            del body  # not kept decoded while somebody else is waited for
+            head = await self._missing(scenario)
+            body = parse(api, raw)
+        release, pinned = self._release(scenario, head, headers.get(b"x-reef-release-id"))
         tags, session_tag = tags_of(raw_headers, headers)
         capture = api != "embeddings" and _wants_record(headers.get(b"x-reef-capture", b"true"))
         key = client_key(headers) if capture else None
@@ -50,7 +55,6 @@ class Intake:
             api=api,
             path=path,
             raw=raw,
-            body=body,
             scenario=scenario,
             capture=capture,
             tags=tags,
@@ -66,14 +70,11 @@ class Intake:
             keyed=key is not None,
             digest=digest("exchange", scenario, api, body) if key else None,
         )
-        x.upstream = upstream_body(x)
+        x.upstream = upstream_body(x, body)
         x.headers = receipt_headers(x)
         return x
 
-    async def _release(self, scenario: str, pin: bytes | None) -> tuple[Release | None, bool]:
-        head = self.table.head(scenario)
-        if head is None:
-            head = await self._missing(scenario)
+    def _release(self, scenario: str, head: Release | None, pin: bytes | None) -> tuple[Release | None, bool]:
         if pin is None:
             return head, False
         release_id = pin.decode("latin-1")

@@ -98,16 +98,16 @@ class Lifecycle:
 
     async def _drain(self) -> None:
         """What uvicorn left: keyed exchanges that go on without their clients, records of those that were cut off, and the spool."""
-        now = asyncio.get_running_loop().time
-        deadline = now() + self.settings.drain_s
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self.edge.repeats.drain()
-                await asyncio.gather(*self.edge.inference.leftovers, return_exceptions=True)
-        except TimeoutError:
-            log.warning("drain_deadline_passed", exchanges=self.edge.repeats.running, records=len(self.edge.inference.leftovers))
+        now, stopping, leftovers = asyncio.get_running_loop().time, self.edge.stopping, self.edge.inference.leftovers
+        deadline = stopping.begin()
+        exchanges = await self.edge.repeats.drain(deadline)
+        last = max(deadline, now()) + BROKER_WITHIN_S  # for what is recorded of those that were cut off
+        if leftovers:
+            await asyncio.wait(leftovers, timeout=last - now())
+        if stopping.cut or exchanges or leftovers:
+            log.warning("drain_deadline_passed", requests=stopping.cut, exchanges=exchanges, records=len(leftovers))
         if not self.outside.log.direct:
-            await self.outside.log.back(min(BROKER_WITHIN_S, max(0.0, deadline - now())))
+            await self.outside.log.back(min(BROKER_WITHIN_S, max(0.0, last - now())))
 
     async def _close(self) -> None:
         await self.outside.log.broker.stop()

@@ -12,7 +12,7 @@ RECORDS = Counter("reef_gateway_records_total", "exchanges recorded, by how they
 UNRECORDED = Counter("reef_gateway_unrecorded_total", "exchanges whose event was not acknowledged, so that no receipt holds")
 REPORTS = Counter("reef_gateway_reports_total", "reports accepted")
 IN_FLIGHT = Gauge("reef_gateway_in_flight", "exchanges with the model that are under way")
-BODY_BYTES = Gauge("reef_gateway_in_flight_body_bytes", "request bodies held in memory")
+BODY_BYTES = Gauge("reef_gateway_in_flight_body_bytes", "memory that request bodies and their copies hold")
 LATENCY = Histogram("reef_gateway_request_seconds", "from the request's first byte to the answer's last", ["route"], buckets=_BUCKETS)
 ADDED = Histogram("reef_gateway_added_seconds", "time spent outside of the upstream call, for unary exchanges", buckets=_SHORT)
 ACK = Histogram("reef_gateway_ack_seconds", "from handing an event to the log to its acknowledgement", buckets=_SHORT)

@@ -15,6 +15,7 @@ from services.gateway import metrics
 from services.gateway.domain.errors import NOT_DURABLE, ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
+from services.gateway.domain.memory import Charge
 from services.gateway.domain.remembered import entry_of
 from services.gateway.handlers import KnownKeys, Ledger
 from services.gateway.inference import Inference
@@ -29,7 +30,9 @@ POLL_S = 0.1
 class SharedAnswer:
     """An answer that several requests read, each from its beginning, while it is still being written."""
 
-    def __init__(self) -> None:
+    def __init__(self, x: Exchange) -> None:
+        self._exchange = x
+        self.charge: Charge | None = None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.parts: list[bytes] = []
@@ -55,6 +58,11 @@ class SharedAnswer:
         self.error = error
         self.ended = True
         self._tell()
+
+    def without(self, x: Exchange) -> None:
+        """A reader is done. Where it was the one whose exchange this is, and that is still under way, that goes on holding its memory."""
+        if x is self._exchange and x.charge is not None and not self.ended:
+            self.charge = x.charge.moved()
 
     def _tell(self) -> None:
         self._news.set()
@@ -99,8 +107,11 @@ class Repeats:
             shared = await self._shared(x)
             if isinstance(shared, Entry):
                 await _replay(shared, out)
-            else:
+                return
+            try:
                 await shared.follow(out)
+            finally:
+                shared.without(x)
 
     async def _shared(self, x: Exchange) -> SharedAnswer | Entry:
         assert x.digest is not None
@@ -131,7 +142,7 @@ class Repeats:
     async def _try(self, x: Exchange, key: str, entry: Entry) -> SharedAnswer | Entry:
         """Begin the work, or say what is known of it already."""
         assert x.digest is not None
-        shared = SharedAnswer()
+        shared = SharedAnswer(x)
         until = asyncio.get_running_loop().time() + self.lease_s
         self._running[key] = (x.digest, shared)  # before the first await: the next request in this process joins
         existing = None
@@ -204,6 +215,8 @@ class Repeats:
             await lease.give_up(unrecorded=error.code != NOT_DURABLE)
         finally:
             renewal.cancel()
+            if shared.charge is not None:
+                shared.charge.end()
             if not shared.ended:
                 shared.fail(ApiError(503, "The exchange was interrupted; try again.", code="no_answer", retry_after_s=1))
             self._running.pop(lease.key, None)
@@ -234,16 +247,15 @@ class Repeats:
         except Unavailable as error:
             log.warning("ledger_unavailable", key=key, reason=str(error))
 
-    @property
-    def running(self) -> int:
-        """How many keyed exchanges are under way."""
-        return len(self._tasks)
-
-    async def drain(self) -> int:
-        """Wait for what is under way. Returns how many there were."""
-        tasks = list(self._tasks)
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return len(tasks)
+    async def drain(self, until: float) -> int:
+        """Wait for what is under way, and cut off what still is at a time of the loop. Returns how many those were."""
+        if not self._tasks:
+            return 0
+        _, left = await asyncio.wait(self._tasks, timeout=max(0.0, until - asyncio.get_running_loop().time()))
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return len(left)
 
 
 def _same(digest: str, x: Exchange) -> None:

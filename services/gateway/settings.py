@@ -37,7 +37,9 @@ class Settings(BaseSettings):
     burst_requests: int = Field(0, ge=0, description="how many of them at once; 0: two seconds' worth")
     concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on this gateway; 0: no limit")
     max_answer_bytes: int = Field(256 * 1024 * 1024, ge=1024, description="a serving node's answer; one that goes on past it is cut off")
-    memory_budget_bytes: int = Field(512 * 1024 * 1024, ge=1024, description="request bodies held at once; past it new ones get 503")
+    memory_budget_bytes: int = Field(
+        512 * 1024 * 1024, ge=1024, description="memory of requests under way: each holds its body twice; past it new ones get 503"
+    )
     ack_timeout_s: float = Field(2.0, gt=0, description="longest wait for the broker's acknowledgement; then the event goes to the spool")
     spool_budget_bytes: int = Field(1024**3, ge=64 * 1024, description="disk for events while the broker is away; past 7/8 of it 503")
     spool_ready_bytes: int = Field(512 * 1024**2, ge=0, description="spool size past which /readyz fails")

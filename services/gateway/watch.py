@@ -6,6 +6,8 @@ from typing import Protocol, Self
 
 from starlette.types import Receive, Send
 
+from services.gateway.domain.errors import ApiError
+
 LOOK_AFTER_S = 0.1  # most answers are there sooner, and then no task has to be made to look
 
 
@@ -26,19 +28,33 @@ class Outlet(Protocol):
 class AsgiOutlet:
     """The client itself."""
 
-    __slots__ = ("_send", "status", "told")
+    __slots__ = ("_headers", "_send", "status", "told")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
+        self._headers: list[tuple[bytes, bytes]] = []
         self.told: list[tuple[bytes, bytes]] = []  # what goes with every answer: how much of a limit is left
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Status and headers."""
-        self.status = status
+        self.status, self._headers = status, headers
         if self.told:
             headers = [*headers, *self.told]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def refuse(self, error: ApiError) -> None:
+        """Say what is wrong, unless the answer has begun: then the connection ends without its terminator."""
+        if self.status:
+            raise error
+        body = error.body()
+        await self.start(error.status, [*error.headers(), (b"content-length", b"%d" % len(body))])
+        await self.write(body, more=False)
+
+    @property
+    def event_stream(self) -> bool:
+        """Whether the answer that has begun is one of events."""
+        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers)
 
     async def write(self, data: bytes, *, more: bool) -> None:
         """A piece of the body."""

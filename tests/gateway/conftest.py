@@ -104,7 +104,7 @@ async def bench_of(
                 await engines.start()
                 await made.scenarios.snapshot()
                 yield
-                await made.edge.repeats.drain()
+                await made.edge.repeats.drain(asyncio.get_running_loop().time() + 60)
                 await asyncio.gather(*made.edge.inference.leftovers)
                 await engines.stop()
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 
 import httpx
-import psutil
 import pytest
 
 from .conftest import Bench, bench_of
@@ -120,11 +119,13 @@ class GatedStub(StubEngine):
 
 
 async def test_bodies_pile_up_on_a_slow_engine() -> None:
-    """G6: 80 bodies of 1 MiB, a budget of 16: those past it get 503 with Retry-After before the engine is asked; all others are answered."""
+    """G6: 80 bodies of 1 MB, a budget of 16 MiB: those past it get 503 with Retry-After before the engine is asked; all others are answered.
+
+    What that is in the memory of a process: tests/gateway/test_memory.py.
+    """
     stub, budget = GatedStub(), 16 * 1024 * 1024
     async with bench_of(stub=stub, connect_s=30, silence_s=60, memory_budget_bytes=budget) as bench:
-        before = psutil.Process().memory_info().rss
-        body = b'{"messages": [{"role": "user", "content": "' + b"x" * (1024 * 1024) + b'"}]}'
+        body = b'{"messages": [{"role": "user", "content": "' + b"x" * 1_000_000 + b'"}]}'
         peak = 0
 
         async def look() -> None:
@@ -138,7 +139,7 @@ async def test_bodies_pile_up_on_a_slow_engine() -> None:
         async with httpx.AsyncClient(base_url=bench.url, timeout=120, limits=limits) as many:
             asking = [asyncio.create_task(many.post("/v1/chat/completions", content=body)) for _ in range(80)]
             async with asyncio.timeout(60):
-                while sum(task.done() for task in asking) + bench.gateway.edge.held_bytes // len(body) < 80:
+                while sum(task.done() for task in asking) + bench.gateway.edge.held_bytes // (2 * len(body)) < 80:
                     await asyncio.sleep(0.01)
             assert {task.result().status_code for task in asking if task.done()} == {503}, "nobody is answered yet"
             stub.gate.set()
@@ -146,10 +147,9 @@ async def test_bodies_pile_up_on_a_slow_engine() -> None:
         looking.cancel()
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) == {200, 503}
-        assert 8 <= statuses.count(200) <= budget // len(body)
+        assert 8 <= statuses.count(200) <= budget // (2 * len(body))
         assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 503)
         assert len(bench.engine.requests) == statuses.count(200)
         assert len(bench.log.records) == statuses.count(200)
-        assert peak <= budget + 65536 * 80
+        assert peak <= budget
         assert bench.gateway.edge.held_bytes == 0
-        assert psutil.Process().memory_info().rss - before < 600 * 1024 * 1024

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from reefcommon.events import Release
 from reefcommon.ids import shard_of
 from services.gateway.domain.errors import invalid
+from services.gateway.domain.memory import Charge
 
 Api = Literal["chat.completions", "completions", "embeddings"]
 
@@ -35,12 +36,11 @@ class Asked:
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of one exchange. Filled from the top down as it goes on."""
+    """What is known of one exchange. Filled from the top down as it goes on. The decoded body is not kept: it can be 27 times as large."""
 
     api: Api
     path: str
     raw: bytes
-    body: dict[str, Any]
     scenario: str
     capture: bool
     tags: dict[str, str]
@@ -59,6 +59,7 @@ class Exchange:
     still_mine: Callable[[], Awaitable[bool]] | None = None
     upstream: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    charge: Charge | None = None
 
 
 def tags_of(headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]) -> tuple[dict[str, str], str | None]:
@@ -219,9 +220,9 @@ def truth(value: object, name: str) -> bool:
         raise invalid(name, f"'{name}' must be a boolean.") from None
 
 
-def upstream_body(exchange: Exchange) -> bytes:
+def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
     """The client's request as the engine gets it: another model name, and token ids and log-probabilities where it is recorded."""
-    body = {**exchange.body, "model": exchange.model}
+    body = {**decoded, "model": exchange.model}
     if exchange.capture:
         body["return_token_ids"] = True
         if not exchange.asked.logprobs and body.get("top_logprobs") in (None, 0):
