@@ -94,7 +94,7 @@ class Campaign:
             environment={
                 "REEF_KAFKA_SESSION_TIMEOUT_MS": str(self.settings.session_timeout_ms),
                 "REEF_STACK_HUNG_AFTER_S": str(self.settings.hung_after_s),
-                "REEF_STACK_MERGE_EVERY_S": "10",  # the log is merged all the while, and whoever does it dies with the rest
+                "REEF_STACK_HOUSEKEEPING_EVERY_S": "10",  # the log is merged all the while, and whoever does it dies with the rest
                 "REEF_STACK_MERGE_LEAST": "16",
                 "REEF_GATEWAY_KEY_LEASE_S": "6",  # so that keys of killed gateways are taken over while somebody still asks
                 **environment,

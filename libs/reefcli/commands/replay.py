@@ -107,7 +107,9 @@ async def _carry_out(plan: "Plan", state_dir: Path, say: "Say") -> "Verdict":
     from reefcommon.config import load
 
     say("starting the broker", 0, 0)
-    async with embedded_stack(load(state_dir / "serve.yaml"), state_dir, Options(only=frozenset({"kafka"}), merge_every_s=0)) as stack:
+    async with embedded_stack(
+        load(state_dir / "serve.yaml"), state_dir, Options(only=frozenset({"kafka"}), housekeeping_every_s=0)
+    ) as stack:
         return await carry_out(replace(plan, bootstrap=stack.kafka_bootstrap), say)
 
 

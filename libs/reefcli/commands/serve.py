@@ -131,7 +131,7 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
     options = Options(
         config_path=config_path,
         policy=settings.policy,
-        merge_every_s=settings.merge_every_s,
+        housekeeping_every_s=settings.housekeeping_every_s,
         merge_limits=settings.limits,
         env={**os.environ, "PYTHONPATH": python_path},
     )

@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from reefcli.effective import override, to_yaml
 from reefcli.errors import CannotStart
 from reefcli.models import UnknownModelError, prepare
-from reefcli.stack import logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
+from reefcli.stack import filer_log, logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
 from reefcli.stack.disk import check_disk
+from reefcli.stack.housekeeping import Job, keep_house
 from reefcli.stack.merger import Merger
 from reefcli.stack.merging import Limits
 from reefcli.stack.spec import S3Writable
@@ -33,10 +35,18 @@ class Options:
     default_ports: bool = True
     create_topics: bool = True
     policy: RestartPolicy | None = None
-    merge_every_s: float = 600.0
+    housekeeping_every_s: float = 600.0
     """0: never."""
     merge_limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogStore:
+    """The bucket of the embedded broker's log, and the filer below it."""
+
+    bucket: S3Writable
+    filer_url: str
 
 
 @dataclass(slots=True)
@@ -48,7 +58,7 @@ class Stack:
     redis_url: str
     urls: dict[str, str]
     supervisor: Supervisor
-    log_at: S3Writable | None = None
+    log: LogStore | None = None
     """Where the embedded broker keeps its log; None where it keeps none."""
 
     async def failed(self) -> ReefError:
@@ -92,8 +102,8 @@ async def embedded_stack(
             async with contextlib.AsyncExitStack() as background:
                 background.push_async_callback(_end, asyncio.ensure_future(_rotate_logs(home / "logs")))
                 stack = await launch.run()
-                if stack.log_at is not None and options.merge_every_s:
-                    background.push_async_callback(_end, asyncio.ensure_future(_merge(stack.log_at, options, listener)))
+                if stack.log is not None and options.housekeeping_every_s:
+                    background.push_async_callback(_end, asyncio.ensure_future(_keep_log(stack.log, options, listener)))
                 yield stack
         finally:
             await _stop(supervisor)
@@ -165,8 +175,9 @@ class _Launch:
         self.note("starting")
         await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
         self.note("ready")
-        log_at = next((spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)), None)
-        return Stack(self.site.state_dir, urls["kafka"], urls["redis"], self.record.urls, self.supervisor, log_at)
+        bucket = next((spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)), None)
+        log = LogStore(bucket, f"http://127.0.0.1:{self.site.ports['s3_filer']}") if bucket is not None else None
+        return Stack(self.site.state_dir, urls["kafka"], urls["redis"], self.record.urls, self.supervisor, log)
 
     def note(self, phase: Literal["starting", "ready", "ended"] | None = None) -> None:
         """Keep the run in stack.json as it is now."""
@@ -210,9 +221,13 @@ async def _rotate_logs(directory: Path) -> None:
         await asyncio.to_thread(logs.rotate, directory)
 
 
-async def _merge(at: S3Writable, options: Options, listener: Callable[[StackEvent], None]) -> None:
-    merger = Merger(s3.bucket(at, timeout_s=30), options.merge_limits)
-    await merger.keep(options.merge_every_s, lambda why: listener(StackEvent(tansu.NAME, "note", why)))
+async def _keep_log(log: LogStore, options: Options, listener: Callable[[StackEvent], None]) -> None:
+    merger = Merger(s3.bucket(log.bucket, timeout_s=30), options.merge_limits)
+    jobs: dict[str, Job] = {
+        "merging small objects of the log": merger.round,
+        "removing the filer's change log": lambda: filer_log.purge(log.filer_url, before=datetime.now(UTC) - filer_log.KEPT),
+    }
+    await keep_house(jobs, options.housekeeping_every_s, lambda why: listener(StackEvent(seaweedfs.NAME, "note", why)))
 
 
 async def _end(task: asyncio.Task[None]) -> None:

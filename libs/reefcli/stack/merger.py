@@ -19,14 +19,11 @@ from dataclasses import dataclass, field
 
 import obstore
 import orjson
-from obstore.exceptions import BaseError
 from obstore.store import ObjectStore
 
 from reefcli.stack.merging import Limits, Merged, MergeFailed, Piece, end_of, merged, records_of, runs
-from reefcommon.errors import ReefError
 
 NOTES = "reef-merges"
-_FIRST_AFTER_S = 60.0
 _CLOCK_S = 1.1
 """What tells two ages apart: S3 gives them in seconds."""
 
@@ -41,20 +38,6 @@ class Merger:
     objects: int = 0
     """How many objects were merged away so far."""
     _written_at: float = field(default=0.0, init=False)
-
-    async def keep(self, every_s: float, on_failure: Callable[[str], None]) -> None:
-        """Rounds for ever. `on_failure` hears the first failure of several in a row: the broker works on without merges."""
-        failed = False
-        await asyncio.sleep(min(_FIRST_AFTER_S, every_s))
-        while True:
-            try:
-                await self.round()
-                failed = False
-            except (BaseError, OSError, ReefError) as error:
-                if not failed:
-                    on_failure(f"the log's objects could not be merged; that is tried again ({' '.join(str(error).split())[:200]})")
-                failed = True
-            await asyncio.sleep(every_s)
 
     async def round(self) -> None:
         """Finish what was begun, then merge what is worth it in every partition."""

@@ -18,7 +18,7 @@ class Settings(OwnSettings):
     quick_deaths: int = Field(5, ge=1, description="quick deaths in a row after which the stack gives up")
     max_delay_s: float = Field(10.0, gt=0, description="longest pause before a restart; the first one is at once")
 
-    merge_every_s: float = Field(600.0, ge=0, description="pause between merges of the embedded log's small objects; 0: never")
+    housekeeping_every_s: float = Field(600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none")
     merge_least: int = Field(256, ge=2, description="objects of a partition that are worth a merge; a quarter as many stay small")
 
     @property

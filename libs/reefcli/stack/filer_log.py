@@ -1,0 +1,44 @@
+"""The change log of SeaweedFS' filer: some 1.5 kB for each write, for ever. It is for followers in other places; there are none.
+
+Source: SeaweedFS wiki, "Filer Server API"; its own shell removes the log in the same way (`fs.log.purge`).
+"""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import aiohttp
+
+_LOG = "/topics/.system/log"
+KEPT = timedelta(hours=1)
+"""The filer's own parts follow it by minutes."""
+
+
+async def purge(filer_url: str, *, before: datetime) -> int:
+    """Remove what was written before then; returns how many files. Raises aiohttp.ClientError, TimeoutError."""
+    removed = 0
+    async with aiohttp.ClientSession(filer_url, raise_for_status=True, timeout=aiohttp.ClientTimeout(total=60)) as http:
+        for day in await _entries(http, _LOG):
+            files = await _entries(http, day["FullPath"])
+            old = [one["FullPath"] for one in files if datetime.fromisoformat(one["Mtime"]) < before]
+            for path in old:
+                await _delete(http, path)
+            if len(old) == len(files) and datetime.fromisoformat(day["Mtime"]) < before:
+                await _delete(http, day["FullPath"])
+            removed += len(old)
+    return removed
+
+
+async def _entries(http: aiohttp.ClientSession, folder: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        after = {"lastFileName": found[-1]["FullPath"].rpartition("/")[2]} if found else {}
+        async with http.get(f"{folder}/", params={"limit": "1000", **after}, headers={"accept": "application/json"}) as response:
+            page = await response.json()
+        found += page["Entries"] or []
+        if not page["ShouldDisplayLoadMore"]:
+            return found
+
+
+async def _delete(http: aiohttp.ClientSession, path: str) -> None:
+    async with http.delete(path, params={"recursive": "true"}):
+        pass
