@@ -75,7 +75,12 @@ class BoundedHeads(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: ApiError) -> None:
-        busy = self.cycle is not None and not self.cycle.response_complete
+        cycle = self.cycle
+        busy = cycle is not None and not cycle.response_complete
+        if busy and not cycle.response_started and not self.pipeline:
+            cycle.disconnected = True  # its body is what cannot be read: the handler is told that nobody waits for it any more
+            cycle.message_event.set()
+            busy = False
         if not busy:  # else another answer is being written: its reader would take this for a part of it
             body = error.body()
             headers = [*error.headers(), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]

@@ -150,8 +150,10 @@ async def test_a_header_that_is_meant_once(name: str) -> None:
         b"GET / HTTP/1.1\r\nhost: x\r\nx-a: a\x00b\r\n\r\n",
         b"POST /reef/report HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
         b"POST /reef/report HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcde",
+        b'POST /reef/report HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{"a\r\nxyz\r\n',
+        b'POST /reef/scenarios HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{"a\r\nxyz\r\n',
     ],
-    ids=["tls", "both-lengths", "bad-name", "folded", "nul", "negative-length", "two-lengths"],
+    ids=["tls", "both-lengths", "bad-name", "folded", "nul", "negative-length", "two-lengths", "bad-chunk", "bad-chunk-of-control"],
 )
 async def test_what_is_no_http(sent: bytes) -> None:
     """400 in the API's shape, and the connection is closed: nothing can be smuggled behind it."""
