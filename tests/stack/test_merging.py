@@ -1,5 +1,6 @@
 """Merging objects of the embedded log: no reader misses a record, at whatever moment it reads and wherever the merger dies."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
+from reefcli.stack.housekeeping import keep_house
 from reefcli.stack.merger import NOTES, Merger
 from reefcli.stack.merging import Limits, MergeFailed, Piece, Record, merged, records_of, runs
 
@@ -169,6 +171,44 @@ async def test_what_is_not_what_was_written_is_put_back(monkeypatch: pytest.Monk
     monkeypatch.undo()
     await merger(store).round()
     assert_whole(store, expected)
+
+
+async def test_a_first_part_that_cannot_be_read_any_more_is_in_the_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a power cut, with the whole half on the disk. A note that is not whole says that nothing was done."""
+    store = log_of([1] * 9)
+    expected = all_records(store)
+    with monkeypatch.context() as patched:
+        Failing(patched, 2)  # the note and the whole
+        with pytest.raises(Dies):
+            await merger(store).round()
+    obstore.put(store, path(1), b"\0" * 500)
+    await merger(store).round()
+    assert_whole(store, expected)
+    obstore.put(store, f"{NOTES}/{PLACE}", b'{"offset": 1')
+    obstore.put(store, f"{PLACE}/records/odd-name", b"")
+    await merger(store).round()
+    obstore.delete(store, f"{PLACE}/records/odd-name")
+    assert_whole(store, expected)
+    assert [one["path"] for chunk in obstore.list(store, prefix=NOTES) for one in chunk] == []
+
+
+async def test_a_job_that_fails_in_any_way_does_not_end_the_others() -> None:
+    told: list[str] = []
+    done = asyncio.Event()
+
+    async def wrong() -> None:
+        raise KeyError("odd")
+
+    async def right() -> None:
+        if told and right_runs.append(1) is None and len(right_runs) == 3:
+            done.set()
+
+    right_runs: list[int] = []
+    keeping = asyncio.ensure_future(keep_house({"wrong": wrong, "right": right}, 0.001, told.append))
+    async with asyncio.timeout(60):
+        await done.wait()
+    keeping.cancel()
+    assert told == ["wrong: failed, and is tried again (KeyError('odd'))"], "once, not each time"
 
 
 def test_what_has_more_to_it_than_records_is_left_alone() -> None:

@@ -224,8 +224,8 @@ async def _rotate_logs(directory: Path) -> None:
 async def _keep_log(log: LogStore, options: Options, listener: Callable[[StackEvent], None]) -> None:
     merger = Merger(s3.bucket(log.bucket, timeout_s=30), options.merge_limits)
     jobs: dict[str, Job] = {
-        "merging small objects of the log": merger.round,
         "removing the filer's change log": lambda: filer_log.purge(log.filer_url, before=datetime.now(UTC) - filer_log.KEPT),
+        "merging small objects of the log": merger.round,
     }
     await keep_house(jobs, options.housekeeping_every_s, lambda why: listener(StackEvent(seaweedfs.NAME, "note", why)))
 

@@ -3,12 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-import aiohttp
-from obstore.exceptions import BaseError
-
-from reefcommon.errors import ReefError
-
-_FIRST_AFTER_S = 60.0
+_FIRST_AFTER_S = 10.0
 Job = Callable[[], Awaitable[object]]
 
 
@@ -21,8 +16,8 @@ async def keep_house(jobs: Mapping[str, Job], every_s: float, on_failure: Callab
             try:
                 await job()
                 failed.discard(name)
-            except (BaseError, aiohttp.ClientError, OSError, TimeoutError, ReefError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others go on, and somebody hears of it
                 if name not in failed:
-                    on_failure(f"{name}: failed, and is tried again ({' '.join(str(error).split())[:200]})")
+                    on_failure(f"{name}: failed, and is tried again ({' '.join(repr(error).split())[:200]})")
                 failed.add(name)
         await asyncio.sleep(every_s)

@@ -4,14 +4,15 @@ The broker lists a whole partition to read from it, and gives up when the client
 nothing new is read any more. It takes the object with the greatest name that is not above the wanted offset. That this one has the
 offset, at every moment and whatever dies, is what the order is for:
 
-    note what is to be merged -> write the whole under the name of its first part -> flush -> remove the other parts, lowest first
-    -> flush -> remove the note
+    note what is to be merged, with the first part -> flush -> write the whole under the name of the first part -> flush
+    -> remove the other parts, lowest first -> flush -> remove the note
 
 Whoever finds a note finishes what it says. The broker tells beginning and end of a partition by the age of objects: the oldest one is
 never merged, and the newest is written once more, as it is, after a merge.
 """
 
 import asyncio
+import base64
 import os
 import time
 from collections.abc import Callable
@@ -43,23 +44,26 @@ class Merger:
         """Finish what was begun, then merge what is worth it in every partition."""
         for note, _ in await self._listed(f"{NOTES}/"):
             await self._finish(note)
+            await self._renew(note.removeprefix(f"{NOTES}/"))
         for place in await self._partitions():
-            pieces = [Piece(int(path[-26:-6]), size) for path, size in await self._listed(f"{place}/records/")]
             before = self.objects
-            for run in runs(pieces, self.limits):
+            for run in runs(await self._pieces(place), self.limits):
                 began = time.monotonic()
                 parts = [(piece.offset, await self._get(_path(place, piece.offset))) for piece in run]
                 for made in await asyncio.to_thread(merged, parts):
-                    await self._replace(place, made)
+                    await self._replace(place, made, dict(parts)[made.offset])
                 await asyncio.sleep(time.monotonic() - began)  # half of the time for the others
             if self.objects > before:
-                await self._renew(_path(place, pieces[-1].offset))
+                await self._renew(place)
 
-    async def _replace(self, place: str, made: Merged) -> None:
+    async def _replace(self, place: str, made: Merged, original: bytes) -> None:
         first = _path(place, made.offset)
+        if await self._get(first) != original:
+            raise MergeFailed(f"{first} is not what it was a moment ago")
         note = f"{NOTES}/{place}"
-        original = await self._get(first)
-        await self._put(note, orjson.dumps({"offset": made.offset, "end": made.end, "parts": made.parts[1:]}))
+        kept = base64.b64encode(original).decode()
+        await self._put(note, orjson.dumps({"offset": made.offset, "end": made.end, "parts": made.parts[1:], "first": kept}))
+        await asyncio.to_thread(self.flush)
         await self._put(first, made.data)
         if await self._get(first) != made.data:
             await self._put(first, original)
@@ -67,16 +71,23 @@ class Merger:
         await self._finish(note)
 
     async def _finish(self, note: str) -> None:
-        """Remove the parts of a merge whose whole is there; where it is not, nothing was done yet."""
-        said = orjson.loads(await self._get(note))
-        place = note.removeprefix(f"{NOTES}/")
-        if await self._end(place, said["offset"]) == said["end"]:
-            self._written_at = time.monotonic()
+        """Remove the parts of a merge whose whole is there; where it is not, all parts are, the first one in the note."""
+        try:
+            said = orjson.loads(await self._get(note))
+        except orjson.JSONDecodeError:  # it was not written to its end, so nothing was done
+            await obstore.delete_async(self.store, note)
+            return
+        place, offset = note.removeprefix(f"{NOTES}/"), said["offset"]
+        end = await self._end(place, offset)
+        self._written_at = time.monotonic()
+        if end == said["end"]:
             await asyncio.to_thread(self.flush)
-            for offset in said["parts"]:
-                await obstore.delete_async(self.store, _path(place, offset))
+            for part in said["parts"]:
+                await obstore.delete_async(self.store, _path(place, part))
             self.objects += len(said["parts"])
-            await asyncio.to_thread(self.flush)
+        elif end == offset:
+            await self._put(_path(place, offset), base64.b64decode(said["first"]))
+        await asyncio.to_thread(self.flush)
         await obstore.delete_async(self.store, note)
 
     async def _end(self, place: str, offset: int) -> int | None:
@@ -85,12 +96,21 @@ class Merger:
         except FileNotFoundError:  # the topic was deleted meanwhile
             return None
 
-    async def _renew(self, path: str) -> None:
-        """Make the newest object the youngest again."""
+    async def _renew(self, place: str) -> None:
+        """Make the newest object of a partition the youngest again."""
         await asyncio.sleep(max(self._written_at + _CLOCK_S - time.monotonic(), 0))
+        pieces = await self._pieces(place)
+        if not pieces:
+            return
+        path = _path(place, pieces[-1].offset)
         data = await self._get(path)
-        if records_of(int(path[-26:-6]), data):
+        if records_of(pieces[-1].offset, data):
             await self._put(path, data)
+            await asyncio.to_thread(self.flush)
+
+    async def _pieces(self, place: str) -> list[Piece]:
+        found = await self._listed(f"{place}/records/")
+        return [Piece(int(path[-26:-6]), size) for path, size in found if path[-26:-6].isdecimal() and path.endswith(".batch")]
 
     async def _partitions(self) -> list[str]:
         found = []

@@ -40,7 +40,7 @@ class Limits:
     """Fewer objects than these are merged only where they make a whole new one."""
     whole_bytes: int = 2 * 1024 * 1024
     large_bytes: int = 128 * 1024
-    """Objects of this size are left alone; merged ones, being compressed, are mostly above it."""
+    """Objects of this size are left alone."""
 
 
 class Merged(NamedTuple):
@@ -66,15 +66,17 @@ def runs(pieces: Sequence[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
     """Which objects should become one, each time: neighbours in the order of `pieces`, which are sorted."""
     found: list[tuple[Piece, ...]] = []
     run: list[Piece] = []
+    size = 0
     for piece in pieces[1 : max(len(pieces) - limits.keep, 1)]:
         if piece.size >= limits.large_bytes:
             found += _worth(run, limits)
-            run = []
+            run, size = [], 0
             continue
         run.append(piece)
-        if sum(one.size for one in run) >= limits.whole_bytes:
+        size += piece.size
+        if size >= limits.whole_bytes:
             found.append(tuple(run))
-            run = []
+            run, size = [], 0
     return found + _worth(run, limits)
 
 
@@ -96,18 +98,18 @@ def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
             groups[-1][1].extend(found)
         else:
             groups.append(([offset], found))
-    return [_whole(names, records) for names, records in groups if len(names) > 1]
+    wholes = [_whole(names, records) for names, records in groups if len(names) > 1]
+    return [whole for whole in wholes if whole is not None]
 
 
-def _whole(names: list[int], records: list[Record]) -> Merged:
+def _whole(names: list[int], records: list[Record]) -> Merged | None:
+    """Not compressed, so that sizes say what readers have to hold. None where the library would change a record (a time of -1)."""
     start, end = names[0], records[-1].offset + 1
-    builder = DefaultRecordBatchBuilder(2, DefaultRecordBatch.CODEC_GZIP, 0, _NO_PRODUCER, -1, -1, 1 << 30)
+    builder = DefaultRecordBatchBuilder(2, DefaultRecordBatch.CODEC_NONE, 0, _NO_PRODUCER, -1, -1, 1 << 30)
     for offset, timestamp, key, value, headers in records:
         builder.append(offset - start, timestamp=timestamp, key=key, value=value, headers=list(headers))
     data = bytes(builder.build())
-    if records_of(start, data) != records:
-        raise MergeFailed(f"records {start} to {end - 1} are not the same when merged")
-    return Merged(start, end, tuple(names), data)
+    return Merged(start, end, tuple(names), data) if records_of(start, data) == records else None
 
 
 def records_of(offset: int, data: bytes) -> list[Record]:
@@ -137,6 +139,7 @@ def _plain(batch: DefaultRecordBatch) -> bool:
         and not batch.is_transactional
         and batch.producer_id == _NO_PRODUCER
         and batch.timestamp_type == _CREATE_TIME
+        and batch.compression_type == DefaultRecordBatch.CODEC_NONE  # others may need a codec that is not here
     )
 
 
