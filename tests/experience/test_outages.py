@@ -54,7 +54,9 @@ async def test_reports_that_come_5_ms_after_their_answers_are_all_joined(kafka_b
                     await say(topics.INFERENCES, record)
 
             await asyncio.gather(*(one(number) for number in range(400)), say(topics.FEEDBACK, report("rec-nobody", scenario="soon")))
-        await until(summary(client, "soon", records={"ok": 400}, samples={"trainable": 400}, reports={"joined": 400, "expired": 1}))
+        await until(
+            summary(client, "soon", records={"ok": 400}, samples={"trainable": 400}, reports={"joined": 400, "expired": 1}), within_s=180
+        )
     # On a slow machine others may have waited too long as well; their records came, so they were joined all the same.
     reasons = [letter.reason for letter in await letters(kafka_bootstrap, topics.FEEDBACK, "soon")]
     assert reasons.count("unknown receipts after 1 s: rec-nobody") == 1
