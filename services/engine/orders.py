@@ -49,8 +49,7 @@ class Orders:
 def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
-    # The caller waits on the future and gets whatever went wrong, as with an executor.
     try:
         future.set_result(action())
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - the caller waits on the future and gets whatever went wrong, as with an executor
         future.set_exception(error)

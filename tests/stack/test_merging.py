@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
 from reefcli.stack.housekeeping import keep_house
-from reefcli.stack.merger import NOTES, Merger
-from reefcli.stack.merging import Limits, MergeFailed, Piece, Record, merged, records_of, runs
+from reefcli.stack.merger import NOTES, MergeFailed, Merger
+from reefcli.stack.merging import Limits, Piece, Record, merged, records_of, runs
 
 PLACE = "clusters/c/topics/t/partitions/0000000003"
 LIMITS = Limits(keep=2, least=4, whole_bytes=1 << 20, large_bytes=1 << 20)

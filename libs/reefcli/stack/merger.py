@@ -22,11 +22,16 @@ import obstore
 import orjson
 from obstore.store import ObjectStore
 
-from reefcli.stack.merging import Limits, Merged, MergeFailed, Piece, end_of, merged, records_of, runs
+from reefcli.stack.merging import Limits, Merged, Piece, end_of, merged, records_of, runs
+from reefcommon.errors import ReefError
 
 NOTES = "reef-merges"
 _CLOCK_S = 1.1
 """What tells two ages apart: S3 gives them in seconds."""
+
+
+class MergeFailed(ReefError):
+    """An object is not what was read or written a moment ago; no part of it was removed."""
 
 
 @dataclass(slots=True)

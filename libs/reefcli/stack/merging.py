@@ -13,14 +13,8 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
-from reefcommon.errors import ReefError
-
 _NO_PRODUCER = -1
 _CREATE_TIME = 0
-
-
-class MergeFailed(ReefError):
-    """What was merged is not what was there; nothing was removed."""
 
 
 class Piece(NamedTuple):
@@ -87,8 +81,8 @@ def _worth(run: list[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
 def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
     """`parts` (offset and bytes of each) as fewer objects; what stays alone is left out.
 
-    Nothing is merged across a gap: it may be a record that is still being written, and must not come to lie inside. So is a batch taken
-    that is broken, or has more to it than its records: a transaction, a producer's sequence, the broker's own time.
+    Nothing is merged across a gap: it may be a record that is still being written, and must not come to lie inside. A batch counts as
+    one that is broken, compressed, or has more to it than its records: a transaction, a producer's sequence, the broker's own time.
     """
     groups: list[tuple[list[int], list[Record]]] = []
     for offset, data in parts:
