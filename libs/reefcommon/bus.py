@@ -33,6 +33,7 @@ from reefcommon.ceiling import Ceiling, ceiling_of, put_up
 from reefcommon.dead import dead_letter
 from reefcommon.errors import Conflict, Poison, Unavailable
 from reefcommon.events import Event
+from reefcommon.headers import with_readable_headers
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic, key_of
 
@@ -199,6 +200,7 @@ def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = 
         allow_auto_create_topics=False,
         graceful_timeout=GRACEFUL_STOP_S,
         middlewares=(KafkaTelemetryMiddleware(), guard),
+        parser=with_readable_headers,
         logger=None,
     )
     put_up(

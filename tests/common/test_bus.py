@@ -7,7 +7,8 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from faststream.kafka import KafkaRouter
 
 from reefcommon import bus, events
 from reefcommon.bus import KafkaPublisher, ensure_topics, kafka_broker, route
@@ -60,8 +61,6 @@ async def dead_letters(settings, topic, count):
 def consuming(settings, topic, handler, group="g"):
     broker = kafka_broker(settings, "test", group=group)
     row = route(handler, topic, group=f"{group}-{topic.name}")
-    from faststream.kafka import KafkaRouter
-
     broker.include_router(KafkaRouter(handlers=(row,)))
     return broker
 
@@ -96,6 +95,35 @@ async def test_what_each_kind_of_error_means(settings, topic):
     assert [json.loads(base64.b64decode(letter.value))["event_id"] for letter in letters] == ["c1", "c5"]
     assert letters[0].reason == "Poison: never"
     assert letters[1].attempts == bus.MAX_ATTEMPTS
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_headers_that_are_no_text_take_no_event_with_them(settings, topic, batch):
+    """Neither the record that has them nor those that come with it in one batch; a dead letter keeps them as they are."""
+    await ensure_topics(settings.kafka_bootstrap, (topic,))
+    odd = [("traceparent", b"00-a"), ("x", b"\xff"), ("y", None)]
+    async with AIOKafkaProducer(bootstrap_servers=settings.kafka_bootstrap) as producer:
+        for number in range(5):
+            value = b"\xff no event" if number == 3 and not batch else command(number).model_dump_json().encode()
+            await producer.send_and_wait(topic.name, value, partition=0, headers=odd if number in {2, 3} else [])
+    seen: list[str] = []
+
+    async def one(event: events.ScenarioCreateRequested) -> None:
+        seen.append(event.event_id)
+
+    async def many(found: list[events.ScenarioCreateRequested]) -> None:
+        seen.extend(event.event_id for event in found)
+
+    broker = kafka_broker(settings, "test", group="g")
+    row = route(many if batch else one, topic, group=f"g-{topic.name}", **({"batch": True} if batch else {}))
+    broker.include_router(KafkaRouter(handlers=(row,)))
+    async with broker:
+        await broker.start()
+        expected = [f"c{number}" for number in range(5) if batch or number != 3]
+        await until(lambda: seen == expected)
+        if not batch:
+            (letter,) = await dead_letters(settings, topic, 1)
+            assert [base64.b64decode(value) for _, value in letter.headers] == [b"00-a", b"\xff", b""]
 
 
 async def test_bytes_that_are_no_event_are_dead_lettered_and_the_next_goes_through(settings, topic):
