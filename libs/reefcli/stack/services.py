@@ -11,19 +11,20 @@ from reefcli.stack.spec import HttpReady, ProcessSpec
 
 TOPICS = "topics"  # not a program: the step that creates the topics, which others wait for
 ENGINE = "engine"
-# In the order in which they start; each with what it waits for, where that is part of the same plan. Those that only react to
-# events start beside the serving node: joining a consumer group is mostly waiting, loading a model mostly work.
+# In the order in which they start; each with what it waits for, where that is part of the same plan. All start beside the serving
+# node: joining a consumer group is mostly waiting, loading a model mostly work, and who needs the node is unready until it answers.
 SERVICES: Mapping[str, tuple[str, ...]] = {
-    "publisher": (TOPICS, "valkey", ENGINE),
+    "publisher": (TOPICS, "valkey"),
     "experience": (TOPICS,),
     "evaluator": (TOPICS, "valkey"),
     "trainer": (TOPICS, "valkey"),
     "harness": (TOPICS, "valkey"),
-    "gateway": (TOPICS, "valkey", ENGINE),
+    "gateway": (TOPICS, "valkey"),
 }
 # Whoever asks others ends before them: the gateway first, so that nothing comes in any more, the serving node last.
 _ASKS: Mapping[str, tuple[str, ...]] = {
-    "gateway": ("publisher", "experience", "trainer", "evaluator", "harness"),
+    "gateway": (ENGINE, "publisher", "experience", "trainer", "evaluator", "harness"),
+    "publisher": (ENGINE,),
     "evaluator": (ENGINE,),
     "harness": (ENGINE,),
     "trainer": (ENGINE,),
