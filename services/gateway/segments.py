@@ -92,12 +92,12 @@ def _adopt(slot: Slot, other: Path) -> None:
     slot.damaged += damaged
     for found in segments:
         number = slot.segments[-1].number + 1 if slot.segments else 1
-        mark, path = found.path.with_suffix(".pos"), slot.path / f"{number:012d}.seg"
-        if mark.exists():
-            mark.replace(path.with_suffix(".pos"))
+        mark, path = found.path.with_suffix(".pos"), path_of(slot.path, number)
         found.path.replace(path)
         found.number, found.path = number, path
         slot.segments.append(found)
+        if mark.exists():  # never before its segment: another one might come to have that number, and lose its beginning
+            mark.replace(path.with_suffix(".pos"))
     if segments:
         sync_directory(slot.path)
         sync_directory(other)
@@ -191,13 +191,17 @@ class Appender:
             self._fd = -1
 
     def adopt(self, root: Path, lock: int) -> tuple[list[Segment], int]:
-        """Take what dead instances left in other slots, behind our own. Returns it, and how many damaged places it has. Raises OSError."""
+        """Take what dead instances left in other slots, behind our own. Returns it, and how many damaged places it has. Where the disk
+        fails on the way, that is what had been taken; the rest is still where it was. Raises OSError where nothing could be taken."""
         self.end()
         slot = Slot(self._directory, lock, [Segment(self._number, path_of(self._directory, self._number))])
         try:
             _adopt_all(root, slot)
-        finally:
-            self._number = slot.segments[-1].number
+        except OSError as error:
+            if not slot.segments[1:]:
+                raise
+            log.warning("spool_adopted_in_part", segments=len(slot.segments) - 1, reason=str(error))
+        self._number = slot.segments[-1].number
         return slot.segments[1:], slot.damaged
 
     def drop(self, found: Segment) -> None:
