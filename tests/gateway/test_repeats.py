@@ -34,6 +34,19 @@ async def test_a_client_that_times_out_and_asks_again() -> None:
         assert record.idempotency_digest
 
 
+async def test_another_body_while_the_first_is_still_under_way() -> None:
+    """G7: it does not get the other one's answer."""
+    async with bench_of(stub=StubEngine(delay_s=0.6)) as bench:
+        key = {"x-reef-agent-record-id": "order-18"}
+        first = asyncio.create_task(bench.chat(headers=key))
+        while not bench.engine.requests:
+            await asyncio.sleep(0.01)
+        other = await bench.chat(headers=key, temperature=0.9)
+        assert (other.status_code, other.json()["error"]["code"]) == (409, "id_conflict")
+        assert (await first).status_code == 200
+        assert len(bench.engine.requests) == 1
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_many_at_once_on_two_gateways(stream: bool) -> None:
     """G7: ten requests with one key on two gateways at the same time: one upstream call, ten equal answers."""

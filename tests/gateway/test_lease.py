@@ -1,0 +1,109 @@
+"""The right to do the work of a key, by the clock of the event loop and by the ledger: in doubt nothing is written under it."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from reefcommon.errors import Unavailable
+from services.gateway.domain.ledger import Entry
+from services.gateway.lease import Lease
+
+from .fakes import MemoryLedger
+
+OURS = Entry(digest="d", kind="inference", scenario="default", shard="s0", owner="ours")
+THEIRS = replace(OURS, owner="theirs")
+
+
+def lease_of(ledger: MemoryLedger, *, left_s: float, seconds: float = 30.0) -> Lease:
+    return Lease(ledger, "k", OURS, seconds, asyncio.get_running_loop().time() + left_s)
+
+
+async def test_in_its_time_nobody_is_asked() -> None:
+    ledger = MemoryLedger()
+    ledger.entries["k"] = THEIRS.encode()
+    assert await lease_of(ledger, left_s=30).held()
+
+
+@pytest.mark.parametrize(
+    ("found", "away", "held"), [(OURS, False, True), (THEIRS, False, False), (None, False, True), (THEIRS, True, True)], ids=str
+)
+async def test_after_a_long_halt_the_ledger_says_whose_it_is(found: Entry | None, away: bool, held: bool) -> None:
+    """Where nobody has it, it is taken first; while the ledger is away nobody can have taken it."""
+    ledger = MemoryLedger()
+    if found is not None:
+        ledger.entries["k"] = found.encode()
+    ledger.away = away
+    assert await lease_of(ledger, left_s=-1).held() is held
+    ledger.away = False
+    assert await ledger.find("k") == (found or OURS)
+
+
+async def test_somebody_who_takes_it_between_the_look_and_the_claim_has_it() -> None:
+    class Raced(MemoryLedger):
+        async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+            self.entries[key] = THEIRS.encode()
+            return await super().claim(key, entry, lease_s=lease_s)
+
+    assert not await lease_of(Raced(), left_s=-1).held()
+
+
+class Renewed(MemoryLedger):
+    """Each renewal takes a while; the first `failures` of them come to nothing."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__()
+        self.failures = failures
+        self.began: list[float] = []
+
+    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
+        self.began.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.05)
+        if len(self.began) <= self.failures:
+            raise Unavailable("away, as asked")
+
+
+async def kept(lease: Lease, ledger: Renewed, renewals: int) -> None:
+    """Until so many renewals have ended."""
+    keeping = asyncio.create_task(lease.keep())
+    async with asyncio.timeout(60):
+        while len(ledger.began) <= renewals:
+            await asyncio.sleep(0.001)
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
+
+
+async def test_a_renewal_counts_from_when_it_was_sent() -> None:
+    """The ledger's time begins somewhere between sending and answer; and one that fails does not end the others."""
+    ledger = Renewed(failures=1)
+    lease = lease_of(ledger, left_s=30, seconds=0.003)
+    await kept(lease, ledger, 2)
+    assert ledger.began[1] - 0.001 <= lease.until - 0.003 <= ledger.began[1]
+
+
+async def test_a_renewal_that_came_too_late_gives_nothing_back() -> None:
+    """Another may have had the key, and be done with it: only asking tells."""
+    ledger = Renewed()
+    lease = lease_of(ledger, left_s=-1, seconds=0.003)
+    before = lease.until
+    await kept(lease, ledger, 2)
+    assert lease.until == before
+
+
+@pytest.mark.parametrize("unrecorded", [True, False])
+async def test_what_is_given_up_is_ones_own(unrecorded: bool) -> None:
+    """Free where nothing was written under it; unknown to the ledger where only the store can say so; another's stays as it is."""
+    ledger = MemoryLedger()
+    lease = lease_of(ledger, left_s=30)
+    await lease.give_up(unrecorded=unrecorded)
+    assert ledger.entries == {}
+    ledger.entries["k"] = THEIRS.encode()
+    await lease.give_up(unrecorded=unrecorded)
+    assert ledger.entries["k"] == THEIRS.encode()
+    ledger.entries["k"] = OURS.encode()
+    await lease.give_up(unrecorded=unrecorded)
+    assert ledger.entries == ({"k": replace(OURS, state="free").encode()} if unrecorded else {})
+    ledger.away = True
+    await lease.give_up(unrecorded=unrecorded)
