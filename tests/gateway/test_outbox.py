@@ -26,6 +26,7 @@ class Node:
     requests: list[ProduceNow] = field(default_factory=list)
     ordinary: list[bytes] = field(default_factory=list)
     ordinary_error: Exception | None = None
+    ordinary_raises: Exception | None = None
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     leader: int | None = 1
 
@@ -54,6 +55,8 @@ class Node:
     async def send(self, *args: Any, **named: Any) -> Any:
         if isinstance(args[1], ProduceNow):
             return await self._answer(args[1])
+        if self.ordinary_raises is not None:
+            raise self.ordinary_raises
         self.ordinary.append(args[1])
         sent = asyncio.get_running_loop().create_future()
         if self.ordinary_error is not None:
@@ -100,7 +103,7 @@ async def test_what_comes_while_a_request_is_under_way_makes_the_next_one_in_ord
     assert not node.ordinary
 
 
-@pytest.mark.parametrize("answer", [6, 7, KafkaConnectionError("cut"), IncompatibleBrokerVersion("old")], ids=str)
+@pytest.mark.parametrize("answer", [6, 7, KafkaConnectionError("cut"), OSError("cut"), IncompatibleBrokerVersion("old")], ids=str)
 async def test_what_is_not_simply_acknowledged_goes_the_ordinary_way_in_order(answer: Any):
     node = Node(codes=[answer])
     node.hold.set()
@@ -124,6 +127,38 @@ async def test_the_ordinary_ways_error_is_the_callers():
     node.hold.set()
     with pytest.raises(MessageSizeTooLargeError):
         await outbox(node).put("t", b"0000", b"x", [])
+
+
+async def test_what_the_ordinary_way_does_not_even_queue_is_the_callers_too():
+    node = Node(codes=[10], ordinary_raises=KafkaConnectionError("closed"))
+    node.hold.set()
+    async with asyncio.timeout(60):
+        with pytest.raises(KafkaConnectionError):
+            await outbox(node).put("t", b"0000", b"x", [])
+
+
+async def test_whoever_stopped_waiting_meanwhile_is_not_sent_the_ordinary_way_either():
+    """It is elsewhere by then; sent again it would come after what followed it there."""
+    node = Node(codes=[6])
+    box = outbox(node)
+    late, other = (box.put("t", b"0000", value, []) for value in (b"late", b"other"))
+    await asyncio.sleep(0)
+    late.set_exception(TimeoutError())
+    node.hold.set()
+    await other
+    assert node.ordinary == [b"other"]
+    with pytest.raises(TimeoutError):
+        await late
+
+
+@pytest.mark.parametrize(("batch_bytes", "request_bytes"), [(2000, 1 << 20), (1 << 16, 2000)], ids=["batch", "request"])
+async def test_a_small_one_does_not_overtake_a_large_one_that_found_no_room(batch_bytes: int, request_bytes: int):
+    node = Node()
+    node.hold.set()
+    box = outbox(node, batch_bytes=batch_bytes, request_bytes=request_bytes)
+    sent = [b"%d" % n + b"x" * size for n, size in enumerate((1500, 1500, 10, 1500, 10))]
+    await asyncio.gather(*(box.put("t", b"0000", value, []) for value in sent))
+    assert [value for request in node.requests for found in values(request).values() for value in found] == sent
 
 
 async def test_whoever_waited_too_long_is_not_sent_any_more_and_whoever_was_cancelled_is():
