@@ -1,7 +1,7 @@
 """Merging objects of the embedded log: no reader misses a record, at whatever moment it reads and wherever the merger dies."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -190,6 +190,72 @@ async def test_a_first_part_that_cannot_be_read_any_more_is_in_the_note(monkeypa
     obstore.delete(store, f"{PLACE}/records/odd-name")
     assert_whole(store, expected)
     assert [one["path"] for chunk in obstore.list(store, prefix=NOTES) for one in chunk] == []
+
+
+class Cache:
+    """A disk with a write cache: what was not flushed may be there after a power cut or not, each write for itself, or half of it."""
+
+    def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = store
+        self.flush()
+        real_put, real_delete = obstore.put_async, obstore.delete_async
+
+        async def put(store: MemoryStore, name: str, data: bytes, **kwargs: Any) -> Any:
+            done = await real_put(store, name, data, **kwargs)
+            self.unsure.append((name, data))
+            return done
+
+        async def delete(store: MemoryStore, name: str) -> None:
+            await real_delete(store, name)
+            self.unsure.append((name, None))
+
+        monkeypatch.setattr(obstore, "put_async", put)
+        monkeypatch.setattr(obstore, "delete_async", delete)
+
+    def flush(self) -> None:
+        names = [one["path"] for chunk in obstore.list(self.store) for one in chunk]
+        self.sure = {name: bytes(obstore.get(self.store, name).bytes()) for name in names}
+        self.unsure: list[tuple[str, bytes | None]] = []
+
+    def after_a_power_cut(self) -> Iterator[MemoryStore]:
+        torn = [(name, data[: len(data) // 2]) for name, data in self.unsure if data is not None]
+        for happened in ([], self.unsure, *([one] for one in (*self.unsure, *torn))):
+            left = MemoryStore()
+            for name, data in {**self.sure, **dict(happened)}.items():
+                if data is not None:
+                    obstore.put(left, name, data)
+            yield left
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["from the start", "with a torn whole"])
+async def test_after_a_power_cut_at_any_step_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """Whatever the disk had not been told to keep: the note outlives the first part, the whole its parts, and these outlive the note."""
+    monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
+    expected = all_records(log_of([1] * 8))
+    for steps in range(100):
+        store = log_of([1] * 8)
+        with monkeypatch.context() as patched:
+            if begun:
+                with patched.context() as dying:
+                    Failing(dying, 2)  # the note and the whole
+                    with pytest.raises(Dies):
+                        await merger(store).round()
+                obstore.put(store, path(1), objects(store)[1][:50])
+            cache = Cache(store, patched)
+            Failing(patched, steps)
+            try:
+                await Merger(store, LIMITS, flush=cache.flush).round()
+            except Dies:
+                finished = False
+            else:
+                finished = True
+        for left in cache.after_a_power_cut():
+            await merger(left).round()
+            assert_whole(left, expected)
+        if finished:
+            break
+    else:
+        pytest.fail("it never came to its end")
 
 
 async def test_a_job_that_fails_in_any_way_does_not_end_the_others() -> None:
