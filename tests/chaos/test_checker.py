@@ -164,10 +164,19 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
     "report with two samples in the log": (
         lambda f: with_event(f, topics.SAMPLES, sample(0, event_id="smp-9")), "reports applied once", "applied 2 times: report rep-0",
     ),
+    "report joined without a sample": (
+        lambda f: replace(f, samples=f.samples[1:]), "reports applied once", "applied 0 times: report rep-0 has so many samples in the store",
+    ),
+    "sample of a report not in the log": (
+        lambda f: without(f, "smp-0"), "reports applied once", "applied 0 times: report rep-0 has so many samples in the log",
+    ),
     "reorder": (reordered, "order kept", "reordered: c: turn 0 (rec-0) lies at 0/1"),
     "turns in two partitions": (moved, "order kept", "reordered: c: turn 0 (rec-0) lies at 5/0"),
     "two answers under one key": (
         lambda f: replace(f, answers=(*f.answers, replace(f.answers[2], content="hello"))), "one answer a key", "key rec-2 got 2 different answers",
+    ),
+    "another receipt under a key": (
+        lambda f: replace(f, answers=(*f.answers[:2], replace(f.answers[2], receipt="rec-1"))), "one answer a key", "key rec-2 got the receipt rec-1",
     ),
     "sample trained twice": (
         lambda f: replace(with_event(f, topics.TRAINING, step("job-2", ("smp-0",))), jobs=(*f.jobs, LedgerJob("job-2", "b", "complete", ("smp-0",)))),
@@ -186,6 +195,9 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
     ),
     "aborted exchange trained": (
         lambda f: changed(f, "rec-2", outcome="aborted"), "whole exchanges trained", "aborted exchange rec-2 was trained on in job-1",
+    ),
+    "exchange that nobody recorded trained": (
+        lambda f: without(f, "rec-2"), "whole exchanges trained", "unknown exchange rec-2 was trained on in job-1",
     ),
     "untrainable sample trained": (
         lambda f: changed(f, "smp-1", untrainable="no_tokens"), "whole exchanges trained", "untrainable (no_tokens) sample smp-1",
@@ -227,9 +239,18 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
     "failure while only the broker is away": (
         lambda f: failed(fault(f, "tansu", at=NOW - 10, recovered_at=NOW - 5), NOW - 8), "failures explained", "without a reason",
     ),
+    "failure after all had recovered": (
+        lambda f: failed(fault(f, "engine", at=NOW - 10, recovered_at=NOW - 5), NOW), "failures explained", "without a reason",
+    ),
+    "failure before anything was broken": (
+        lambda f: failed(fault(f, "engine", at=NOW - 10, recovered_at=NOW - 5), NOW - 12), "failures explained", "without a reason",
+    ),
     "not recovered": (lambda f: fault(f, "engine", at=NOW - 9, recovered_at=None), "loop goes on", "fault 2 (kill engine): the broker is away"),
     "nothing learnt after it": (
         lambda f: fault(f, "trainer", at=NOW + 5, recovered_at=NOW + 7), "loop goes on", "no step after fault 2 (kill trainer)",
+    ),
+    "nothing learnt since it was over": (
+        lambda f: fault(f, "trainer", at=NOW - 0.5, recovered_at=NOW + 7), "loop goes on", "no step after fault 2 (kill trainer)",
     ),
 }  # fmt: skip
 
@@ -253,6 +274,7 @@ def test_repeats_without_another_content_are_once_by_effect():
     facts = sound()
     again = tuple(replace(place, offset=place.offset + 50) for place in facts.log)
     assert all_held(check(replace(facts, log=(*facts.log, *again))))
+    assert all_held(check(replace(facts, log=(*facts.log, again[0])))), "the first place of a turn is the one that counts"
 
 
 def test_a_failure_is_explained_by_the_fault_that_it_fell_into():
