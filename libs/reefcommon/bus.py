@@ -92,9 +92,9 @@ class Guard:
     async def bury(self, record: ConsumerRecord, reason: str, attempts: int, *, counts: bool = True) -> None:
         """Write one event to its dead-letter topic. `counts`: towards the ceiling. Raises TooManyDead, KafkaError."""
         assert self.broker is not None
-        if counts and (ceiling := ceiling_of(self.broker)) is not None:
-            ceiling.bury(reason)
         dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
+        if counts and (ceiling := ceiling_of(self.broker)) is not None:
+            ceiling.bury(reason, dead.event_id)
         await self.broker.publish(dead.model_dump_json().encode(), topic=f"{record.topic}.dead", key=record.key)
         EVENTS.labels(self.service, record.topic, "dead").inc()
         log.error(

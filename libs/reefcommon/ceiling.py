@@ -35,7 +35,8 @@ class Ceiling:
     window_s: float
     clock: Callable[[], float] = time.monotonic
     reason: str | None = None
-    _dead: deque[float] = field(default_factory=deque)
+    _dead: deque[tuple[float, str]] = field(default_factory=deque)
+    _letters: set[str] = field(default_factory=set)
     _done: deque[tuple[float, int]] = field(default_factory=deque)
     _handled: int = 0
 
@@ -50,10 +51,16 @@ class Ceiling:
         self._handled += count
         self._forget(now)
 
-    def bury(self, what: str) -> None:
-        """One more is about to be a dead letter. Raises TooManyDead where that is one too many."""
+    def bury(self, what: str, letter: str = "") -> None:
+        """One more is about to be a dead letter. Raises TooManyDead where that is one too many.
+
+        letter: its id. One that was counted already is only written again, because the broker did not acknowledge it or another of its
+        batch: a broker that is away for a while must not look like a topic full of poison.
+        """
         now = self.clock()
         self._forget(now)
+        if self.reason is None and letter in self._letters:
+            return
         if self.reason is None and len(self._dead) >= self.limit and len(self._dead) >= self.share * (len(self._dead) + self._handled):
             self.reason = (
                 f"stopped: {len(self._dead)} of {len(self._dead) + self._handled} events of the last {self.window_s:.0f} s were dead "
@@ -63,11 +70,13 @@ class Ceiling:
             STOPPED.labels(self.service).set(1)
         if self.reason is not None:
             raise TooManyDead(self.reason)
-        self._dead.append(now)
+        self._dead.append((now, letter))
+        if letter:
+            self._letters.add(letter)
 
     def _forget(self, now: float) -> None:
-        while self._dead and now - self._dead[0] > self.window_s:
-            self._dead.popleft()
+        while self._dead and now - self._dead[0][0] > self.window_s:
+            self._letters.discard(self._dead.popleft()[1])
         while self._done and now - self._done[0][0] > self.window_s:
             self._handled -= self._done.popleft()[1]
 

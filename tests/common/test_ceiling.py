@@ -47,6 +47,22 @@ def test_many_are_fine_among_many_more():
         one.bury("x")
 
 
+def test_the_same_letter_written_again_is_one():
+    """A broker that does not acknowledge dead letters for a while is no flood of them; a letter that comes much later is a new one."""
+    clock = Clock()
+    one = ceiling(clock)
+    for _ in range(50):
+        one.bury("x", "dead-1")
+        one.bury("x", "dead-2")
+    clock.at += 61
+    for letter in ("dead-1", "dead-2", "dead-3", "dead-3"):
+        one.bury("x", letter)
+    with pytest.raises(TooManyDead, match="3 of 3 events"):
+        one.bury("x", "dead-4")
+    with pytest.raises(TooManyDead):
+        one.bury("x", "dead-1")
+
+
 def test_the_window_moves_and_a_ceiling_that_was_reached_stays():
     clock = Clock()
     one = ceiling(clock)
