@@ -28,6 +28,7 @@ ONE = Completion(index=0, token_ids=(1,), logprobs=(-0.1,))
         (inference(prompt=()), "no_tokens"),
         (inference(sampled=(1, 2), logprobs=(-0.1,)), "length_mismatch"),
         (inference(sampled=(1,), logprobs=(float("-inf"),)), "not_finite"),
+        (inference(sampled=(1, 2), logprobs=(-0.5, float("nan"))), "not_finite"),
         (inference(versions=("v1", "v1")), None),
         (inference(versions=("v1", "v2")), "mixed_versions"),
     ],
@@ -59,6 +60,13 @@ def test_turns_of_several_loads_count_as_the_oldest_and_say_so() -> None:
     assert (sample.load_id, sample.release_id) == ("inc:9", "rel-0")
     assert sample.metadata == {"k": 1, "reef_load_ids": ["inc:10", "inc:9"]}
     assert sample.tokens == (1, 2, 3, 4)
+
+
+def test_a_turn_that_names_no_load_makes_its_sample_one_of_no_known_age() -> None:
+    """Else the staleness of the turn beside it would count for both."""
+    one, two = two_turns(load_id=None)
+    sample = make_sample(report("rec-1", "rec-2"), [record(one), record(two, turn=1, sequence=2)], realign_tokens=0)
+    assert (sample.load_id, sample.untrainable) == (None, None)
 
 
 def test_records_of_several_sessions_forks_and_temperatures_are_named() -> None:
