@@ -5,7 +5,7 @@ import importlib.util
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from reefcommon.errors import ReefError
@@ -42,11 +42,36 @@ _COMMANDS = {
     "replay": "reefcli.commands.replay:replay",
     "doctor": "reefcli.commands.doctor:doctor",
 }
+# What the list of commands says of each: the first paragraph of its own help (a test compares), so that `reef --help` imports none.
+SUMMARIES = {
+    "serve": "Start everything that a serve.yaml asks for, on this machine, without containers and without root.",
+    "demo": "See the whole loop: users ask, answers are rewarded, a LoRA learns, candidates are judged, winners serve while requests run.",
+    "status": "What runs, how far behind it is, what learns, and what it did last.",
+    "releases": "Which versions there were, which one serves, and why.",
+    "rollback": "Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.",
+    "promote": "Let a release that waits for a person serve (recipes with `review: manual`).",
+    "records": "What was asked and answered, newest first; or one record and what became of it: reports, samples, training step, release.",
+    "recipes": "The learning methods that are installed.",
+    "topics": "Which events lie in which topic, by what key, who writes and who reads them.",
+    "dlq": "Dead letters: events that a consumer could never handle, each with its reason. Nothing of them is lost.",
+    "replay": "Read the whole log again into an empty store, beside the running system, and compare rows, sessions, samples, heads.",
+    "doctor": "Look at this machine: Python, programs, libraries, ports, disk, memory, and a serve.yaml.",
+}
 _PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "rich"}
 
 
 class ReefGroup(TyperGroup):
     """Loads commands when they are used, and turns an error made for a person into one line on stderr and exit code 1."""
+
+    _listing = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands, without loading them."""
+        self._listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._listing = False
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """All commands, in the order of `_COMMANDS`."""
@@ -57,6 +82,8 @@ class ReefGroup(TyperGroup):
         place = _COMMANDS.get(name)
         if place is None or not _is_there(place):
             return None
+        if self._listing:
+            return TyperCommand(name, help=SUMMARIES[name])
         module, _, function = place.partition(":")
         found = getattr(importlib.import_module(module), function)
         if isinstance(found, typer.Typer):  # a command with commands of its own

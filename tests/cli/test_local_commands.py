@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from reefcli.commands import doctor, serve
-from reefcli.main import cli
+from reefcli.main import SUMMARIES, cli
 from reefcli.stack import seaweedfs, tansu
 from reefcli.stack.embedded import Stack
 from reefcli.stack.supervisor import Supervisor
@@ -65,6 +65,17 @@ def test_recipes_are_listed_without_torch() -> None:
     result = subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)
+
+
+def test_the_list_of_commands_says_of_each_what_its_own_help_says_and_loads_none() -> None:
+    listed = reef("--help")
+    for name, said in SUMMARIES.items():
+        own = reef(name, "--help")
+        assert " ".join(said.split()) in " ".join(own.replace("│", " ").split())
+        assert name in listed
+        assert said.split()[0] in listed
+    loaded = "import sys; from reefcli.main import cli; cli(['--help'], standalone_mode=False); sys.exit('reefcli.commands.serve' in sys.modules)"
+    subprocess.run([sys.executable, "-c", loaded], check=True, capture_output=True, timeout=60)
 
 
 def test_the_topics_are_those_of_the_registry() -> None:

@@ -44,7 +44,7 @@ def replay(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Read the whole log again into an empty store, beside the running system, and compare: rows, sessions, samples, release heads.
+    """Read the whole log again into an empty store, beside the running system, and compare rows, sessions, samples, heads.
 
     Equal: exit code 0. Different: exit code 3, and what differs, by table, id and field. Nothing is sent to anybody, and nothing of the
     running system is changed. Ctrl-C or a kill costs nothing: the same command goes on where it was.
