@@ -7,6 +7,7 @@
 """
 
 import fcntl
+import math
 import os
 import time
 import zlib
@@ -29,6 +30,7 @@ class Segment:
     size: int = 0
     relayed: int = 0
     records: int = 0  # not relayed yet
+    since: float = math.inf  # when the first of these was taken in
 
 
 @dataclass(slots=True)
@@ -51,6 +53,8 @@ def claim(root: Path) -> Slot:
     number = 0
     while (lock := _lock(root / str(number))) is None:
         number += 1
+    for directory in (root.parent, root):  # a segment lasts only as long as the directories that name it
+        sync_directory(directory)
     slot = Slot(root / str(number), lock)
     slot.segments, slot.damaged = recover(slot.path)
     _adopt_all(root, slot)
@@ -126,8 +130,8 @@ def recover(path: Path) -> tuple[list[Segment], int]:
         if damage:
             damaged += len(damage)
             log.error("spool_damaged", segment=str(file), places=damage)
-        waiting = sum(placed.end > relayed for placed in found.placed)
-        segments.append(Segment(int(file.stem), file, len(data), relayed, waiting))
+        waiting = [placed.record.at for placed in found.placed if placed.end > relayed]
+        segments.append(Segment(int(file.stem), file, len(data), relayed, len(waiting), min(waiting, default=math.inf)))
     return segments, damaged
 
 

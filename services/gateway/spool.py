@@ -54,7 +54,7 @@ class Spool:
         self._segment_bytes = segment_bytes
         self._thread = ThreadPoolExecutor(1, "spool")
         self._segments: list[Segment] = []
-        self._queue: list[bytes] = []
+        self._queue: list[tuple[bytes, float]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._unwritten = 0
         self._writing: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Spool:
         self._shut_until = 0.0
         self._shut_reason = ""
         self._looked_at = 0.0
-        self.oldest_at: float | None = None
+        self._writing_since = 0.0
 
     async def open(self) -> None:
         """Take a directory, and recover what is in it. Raises OSError."""
@@ -72,8 +72,6 @@ class Spool:
         if slot.damaged:
             metrics.SPOOL_DAMAGED.inc(slot.damaged)
         if self.records:
-            portion = await self.read(1)
-            self.oldest_at = portion.records[0].at if portion and portion.records else time.time()
             log.info("spool_recovered", directory=str(slot.path), records=self.records, bytes=self.used_bytes)
 
     async def adopt(self) -> int:
@@ -83,13 +81,9 @@ class Spool:
             return 0
         # in the thread of the writes: what is written afterwards comes behind it
         found, damaged = await loop.run_in_executor(self._thread, self._appender.adopt, self._root, slot.lock)
-        was_idle = self.idle
         self._segments += found
         metrics.SPOOL_DAMAGED.inc(damaged)
-        waiting = sum(segment.records for segment in found)
-        if waiting and was_idle:
-            self.oldest_at = time.time()  # until it is read
-        return waiting
+        return sum(segment.records for segment in found)
 
     @property
     def directory(self) -> str:
@@ -116,9 +110,16 @@ class Spool:
         """Nothing waits and nothing is being written."""
         return self._writing is None and not any(found.relayed < found.size for found in self._segments)
 
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest event was taken in that waits; what was adopted lies behind what may be younger. None: none does."""
+        waiting = [found.since for found in self._segments if found.relayed < found.size]
+        return min(waiting + [self._writing_since] * (self._writing is not None), default=None)
+
     def age_s(self) -> float:
         """How long the oldest event has been waiting."""
-        return max(0.0, time.time() - self.oldest_at) if self.oldest_at is not None and not self.idle else 0.0
+        oldest_at = self.oldest_at
+        return max(0.0, time.time() - oldest_at) if oldest_at is not None else 0.0
 
     def refusal(self) -> str | None:
         """Why no new work may begin now; None where there is room."""
@@ -144,14 +145,13 @@ class Spool:
             raise SpoolFull(str(error)) from None
         if self._slot is None or self.used_bytes + self._unwritten + len(frame) > self._budget:
             raise SpoolFull(f"the spool holds {self.used_bytes} of {self._budget} bytes")
-        if self.oldest_at is None or self.idle:
-            self.oldest_at = record.at
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        self._queue.append(frame)
+        self._queue.append((frame, record.at))
         self._waiters.append(waiter)
         self._unwritten += len(frame)
         if self._writing is None:
+            self._writing_since = record.at
             self._writing = loop.create_task(self._write())
         await waiter
 
@@ -161,6 +161,7 @@ class Spool:
             while self._queue:
                 frames, waiters = self._queue, self._waiters
                 self._queue, self._waiters = [], []
+                self._writing_since = frames[0][1]
                 try:
                     await self._commit(frames)
                     error = None
@@ -174,8 +175,8 @@ class Spool:
         finally:
             self._writing = None
 
-    async def _commit(self, frames: list[bytes]) -> None:
-        data = b"".join(frames)
+    async def _commit(self, frames: list[tuple[bytes, float]]) -> None:
+        data = b"".join([frame for frame, _ in frames])
         try:
             written = await asyncio.get_running_loop().run_in_executor(self._thread, self._appender.commit, data)
         finally:
@@ -185,6 +186,7 @@ class Spool:
         if not self._segments or self._segments[-1].number != number:
             self._segments.append(Segment(number, segments.path_of(self._slot.path, number)))
         newest = self._segments[-1]
+        newest.since = min(newest.since, *(at for _, at in frames))
         newest.size = size
         newest.records += len(frames)
         metrics.SPOOL_APPENDED.inc(len(frames))
@@ -202,7 +204,7 @@ class Spool:
             if head.relayed < head.size:
                 scan = await asyncio.to_thread(segments.read, head, limit=limit)
                 if scan.placed:
-                    self.oldest_at = scan.placed[0].record.at
+                    head.since = scan.placed[0].record.at
                 return Portion(head, scan)
             if not await self._drop(head):
                 return None
@@ -228,8 +230,6 @@ class Spool:
             await self._mark(head)
         else:
             await self._drop(head)
-        if self.idle:
-            self.oldest_at = None
 
     async def _mark(self, head: Segment) -> None:
         try:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from services.gateway.domain.errors import ApiError
 from services.gateway.domain.ledger import Entry
+from services.gateway.keys import Keys
 
 from .conftest import Bench, bench_of
+from .fakes import MemoryLedger, MemoryReads
 
 KEY = {"x-reef-agent-record-id": "order-1"}
 
@@ -87,6 +90,37 @@ async def test_where_nobody_can_say_nothing_is_done(bench: Bench, why: str) -> N
     bench.reads.away, bench.reads.handled_until = False, float("inf")
     assert (await bench.chat(headers=KEY)).status_code == 200
     assert (await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("seen", "spooled_ago_s", "new"), [(False, 7200, False), (False, 1800, True), (True, 7200, False), (True, 1, False), (True, None, True)]
+)
+async def test_what_lies_in_this_gateways_spool_is_not_in_the_store_yet(seen: bool, spooled_ago_s: float | None, new: bool) -> None:
+    """The store has handled all that the log has; of an hour since which the ledger remembers, an older spooled event may have the key."""
+    ledger, reads, now = MemoryLedger(), MemoryReads(), time.time()
+    ledger.remembers_since, reads.none_before = now - 3600, True
+    waiting = None if spooled_ago_s is None else now - spooled_ago_s
+    if seen:
+        await ledger.note("k")
+    keys = Keys(ledger, reads, 10.0, lambda: waiting)
+    if new:
+        assert await keys.find("k") is None
+    else:
+        with pytest.raises(ApiError) as refused:
+            await keys.find("k")
+        assert refused.value.status == 503
+    assert ledger.whole is (waiting is None), "nothing before is only true with nothing on the way"
+    asked_until = float(reads.asked[0][1]["until"])
+    assert (asked_until >= now) if seen else (asked_until == ledger.remembers_since)
+
+
+async def test_a_store_that_fails_has_said_nothing() -> None:
+    class Broken(MemoryReads):
+        async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
+            return 500, b'{"complete": true}'
+
+    with pytest.raises(ApiError):
+        await Keys(MemoryLedger(), Broken(), 10.0).find("k")
 
 
 async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(bench: Bench) -> None:

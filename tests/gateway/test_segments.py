@@ -45,7 +45,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 async def test_what_was_acknowledged_outlives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
     """Whenever an append returns, its bytes and the name of its file are on the disk, also where a segment has just begun."""
-    async with opened(tmp_path, segment_bytes=3 * FRAME) as spool:
+    root = tmp_path / "spool"
+    async with opened(root, segment_bytes=3 * FRAME) as spool:
+        assert disk.names >= {root, Path(spool.directory)}
         for n in range(10):
             await spool.append(event(n))
             left = disk.left(Path(spool.directory), "*.seg").values()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,32 @@ async def test_what_an_instance_leaves_is_adopted_by_one_that_runs_already(tmp_p
         assert alive.records == 1
     async with opened(tmp_path) as later:
         assert [number_of(record) for record in await drained(later)] == [90]
+
+
+async def test_how_long_the_oldest_has_been_waiting_wherever_it_lies(tmp_path: Path) -> None:
+    """What was adopted is behind what may be younger: a key that was used in it is not new, whatever is read first."""
+    async with opened(tmp_path) as heir:
+        assert heir.oldest_at is None
+        await heir.append(replace(event(1), at=200.0))
+        await heir.append(replace(event(2), at=300.0))
+        assert heir.oldest_at == 200.0
+        async with opened(tmp_path) as dying:
+            await dying.append(replace(event(10), at=100.0))
+            await dying.append(replace(event(11), at=150.0))
+        await heir.adopt()
+        assert heir.oldest_at == 100.0
+        portion = await heir.read(1)
+        assert portion is not None
+        assert heir.oldest_at == 100.0
+    async with opened(tmp_path) as later:
+        assert later.oldest_at == 100.0
+        seen = []
+        while (portion := await later.read(1)) is not None:
+            seen.append((number_of(portion.records[0]), later.oldest_at))
+            await later.acknowledge(portion, 1)
+        assert seen == [(1, 100.0), (2, 100.0), (10, 100.0), (11, 150.0)]
+        assert later.oldest_at is None
+        assert later.age_s() == 0.0
 
 
 async def test_the_budget_holds(tmp_path: Path) -> None:
