@@ -89,9 +89,7 @@ class Handlers:
             after = ""
             while page := await self.store.parked(after=after, limit=SWEEP_PAGE):
                 after = page[-1].report.event_id
-                dead: Dead = []
-                still_waiting = await self._join(page, {}, dead)
-                await self._bury(dead)
+                still_waiting = await self._join(page, {})
                 limit = self.now() - self.report_wait
                 await self._expire([parked for parked in still_waiting if caught_up and parked.parked_at < limit])
         self._show()
@@ -106,7 +104,7 @@ class Handlers:
         late = await self.store.expired(list(records)) if records and self.parking.expired else ()
         candidates |= {parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))}
         if candidates:
-            await self._join(list(candidates.values()), records, dead)
+            await self._join(list(candidates.values()), records)
         await self._bury(dead)
 
     async def _record(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead) -> dict[str, Record]:
@@ -197,12 +195,13 @@ class Handlers:
                 candidates[report.event_id] = Parked(report, since, known.partition, known.offset, arrival.key)
         return candidates
 
-    async def _join(self, candidates: Sequence[Parked], records: Mapping[str, Record], dead: Dead) -> list[Parked]:
+    async def _join(self, candidates: Sequence[Parked], records: Mapping[str, Record]) -> list[Parked]:
         """Make the samples of those whose records are all known; park the others, and return them."""
         needed = {reference for parked in candidates for reference in parked.report.references} - records.keys()
         found = {**records, **(await self.store.records(needed) if needed else {})}
         samples: list[SampleReady] = []
         rows: list[ReportRow] = []
+        dead: Dead = []
         for parked in candidates:
             report = parked.report
             known = [found[reference] for reference in report.references if reference in found]
@@ -216,6 +215,7 @@ class Handlers:
                 samples.append(make_sample(report, whole, realign_tokens=self.realign_tokens))
                 rows.append(self._row(parked, "joined", samples[-1].event_id))
         await self._publish(samples)
+        await self._bury(dead)  # before their rows, after which nobody looks at them again
         await self._mark(rows)
         return [row.parked for row in rows if row.state == "parked"]
 

@@ -101,11 +101,15 @@ class Published:
 
 @dataclass
 class Graves:
-    """DeadLetters in a list."""
+    """DeadLetters in a list, which may refuse a number of times."""
 
     buried: list[tuple[Arrival, str]] = field(default_factory=list)
+    failures: int = 0
 
     async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("no broker")
         self.buried.append((arrival, reason))
 
 

@@ -250,6 +250,37 @@ async def test_a_reference_of_another_scenario_is_poison(service: Service) -> No
     assert "another scenario" in service.graves.buried[0][1]
 
 
+@pytest.mark.parametrize("found_by", ["the record", "the sweep"])
+async def test_a_report_is_refused_once_its_dead_letter_is_acknowledged(service: Service, found_by: str) -> None:
+    """It waited for its record, which is of another scenario: the report itself does not come again to be looked at."""
+    record, graves = inference(scenario="other"), service.graves
+    await service.take(report(record.event_id))
+    if found_by == "the sweep":
+        service.handlers.parking.discard((await service.store.parked(after="", limit=1))[0].report.event_id)
+        await service.take(record)
+    graves.failures = 1
+    with pytest.raises(Unavailable):
+        await (service.take(record) if found_by == "the record" else service.handlers.sweep(caught_up=True))
+    assert graves.buried == []
+    await (service.take(record) if found_by == "the record" else service.handlers.sweep(caught_up=True))
+    ((_, reason),) = graves.buried
+    assert "another scenario" in reason
+    await service.handlers.sweep(caught_up=True)
+    assert len(graves.buried) == 1
+
+
+async def test_a_report_is_given_up_once_its_dead_letter_is_acknowledged(service: Service) -> None:
+    await service.take(report("rec-unknown"))
+    service.clock.advance(301)
+    service.graves.failures = 1
+    with pytest.raises(Unavailable):
+        await service.handlers.sweep(caught_up=True)
+    await service.handlers.sweep(caught_up=True)
+    assert len(service.graves.buried) == 1
+    states = await service.reads.database.query("SELECT state FROM reports FINAL")
+    assert [row["state"] for row in states] == ["expired"]
+
+
 async def test_references_that_can_never_be_joined_are_poison(service: Service) -> None:
     """G11, where the gateway could not know."""
     earlier = report("rec-1").event_id
