@@ -2,6 +2,7 @@
 
 import pytest
 
+from reefcommon.errors import Unavailable
 from reefcommon.evaluation import is_held_out
 from tests.evaluator.conftest import REPLAY, World, candidate, scored
 
@@ -52,6 +53,22 @@ async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
     await world.advance("r1-000000")
     assert await process.look_again() == 0
     assert "stale_base" in world.verdicts()[0].reason
+
+
+async def test_a_candidate_waits_until_its_verdict_is_acknowledged(world: World) -> None:
+    """The broker refuses the verdict: the next look gives it again."""
+    world.text = REPLAY
+    process = await world.process()
+    await process.on_candidate(candidate())
+    await world.advance("r1-000000")
+    world.events.down = True
+    with pytest.raises(Unavailable):
+        await process.look_again()
+    world.events.down = False
+    assert world.verdicts() == []
+    assert await (await world.process()).look_again() == 0
+    assert len(world.verdicts()) == 1
+    assert await process.evidence.waiting() == []
 
 
 async def test_held_out_samples_are_bounded(world: World) -> None:

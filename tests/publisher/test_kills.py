@@ -6,6 +6,7 @@ import pytest
 
 from reefcommon.events import (
     ReleasePublished,
+    ReleaseRejected,
 )
 from services.publisher.redis_works import RedisWorks
 from tests.publisher.conftest import World
@@ -75,3 +76,16 @@ async def test_killed_while_losing(world: World, effect: int) -> None:
     assert len(chain) == 2
     for node in world.nodes:
         assert list(node.adapters) == [chain[0].adapter]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("effect", range(2))
+async def test_killed_while_a_verdict_against_it_is_told(world: World, when: str, effect: int) -> None:
+    """It is told before that is noted: what is noted is over, and nobody looks at it again."""
+    await world.started()
+    event = evaluated("default", (await world.head()).release_id, verdict="reject")
+    with pytest.raises(Killed):
+        await world.process(Fuse(left=effect, after=when == "after")).handlers.on_evaluated(event)
+    await (await world.started()).handlers.on_evaluated(event)
+    assert {told.candidate_id for told in world.events.of(ReleaseRejected)} == {event.candidate.event_id}
+    assert len({told.event_id for told in world.events.of(ReleaseRejected)}) == 1
