@@ -1,12 +1,13 @@
 """The running batch: rows of choices, one token each per step."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from services.engine.domain.batching import closing_moves
-from services.engine.domain.outputs import Delta, TokenLogprob
+from services.engine.domain.outputs import Delta, Failed, TokenLogprob
 from services.engine.domain.sequence import SequenceState
 from services.engine.runner import ModelRunner
 from services.engine.sampler import Row, sample
@@ -42,6 +43,8 @@ class RunningBatch:
         if work.params.max_tokens == 0:
             return [(work.sink, row.state.ended("length", version)) for row in choices]
         tokens = sample(logits.repeat(len(choices), 1), [_sampler_row(row.state) for row in choices])
+        if any(_lost(token) for token in tokens):
+            return [_without_distribution(work)]
         posts: list[Post] = []
         for row, token in zip(choices, tokens, strict=True):
             delta = row.state.accept(token, version)
@@ -52,7 +55,7 @@ class RunningBatch:
         return posts
 
     def step(self, base_version: str) -> list[Post]:
-        """One token for every row; complete rows leave."""
+        """One token for every row; complete rows leave, and so do requests whose weights give no distribution: they fail alone."""
         states = [row.state for row in self.rows]
         logits = self._runner.decode(
             [state.token_ids[-1] for state in states],
@@ -60,9 +63,18 @@ class RunningBatch:
             [row.work.adapter for row in self.rows],
         )
         tokens = sample(logits, [_sampler_row(state) for state in states])
-        deltas = [_accept(row, token, base_version) for row, token in zip(self.rows, tokens, strict=True)]
-        posts: list[Post] = [(row.work.sink, delta) for row, delta in zip(self.rows, deltas, strict=True)]
-        self._leave([i for i, delta in enumerate(deltas) if delta.finish_reason is not None])
+        lost = {row.work for row, token in zip(self.rows, tokens, strict=True) if _lost(token)}
+        posts: list[Post] = [_without_distribution(work) for work in lost]
+        leaving = []
+        for i, (row, token) in enumerate(zip(self.rows, tokens, strict=True)):
+            if row.work in lost:
+                leaving.append(i)
+                continue
+            delta = _accept(row, token, base_version)
+            posts.append((row.work.sink, delta))
+            if delta.finish_reason is not None:
+                leaving.append(i)
+        self._leave(leaving)
         return posts
 
     def drop(self, request_id: str | None) -> list[Running]:
@@ -100,6 +112,15 @@ def version_of(work: Work, base_version: str) -> str:
     if work.adapter is None:
         return base_version
     return work.adapter.name if base_version == work.adapter.base_version else f"{work.adapter.name}+{base_version}"
+
+
+def _lost(token: TokenLogprob) -> bool:
+    return math.isnan(token.logprob)
+
+
+def _without_distribution(work: Work) -> Post:
+    served = work.adapter.name if work.adapter is not None else "the base model"
+    return work.sink, Failed(RuntimeError(f"the weights of {served} give no probabilities: they are not finite, or overflow"))
 
 
 def _accept(row: Running, token: TokenLogprob, base_version: str) -> Delta:

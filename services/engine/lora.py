@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -96,8 +97,12 @@ def load_adapter(name: str, path: Path, shapes: Mapping[str, tuple[int, int]], m
     weights_file = path / "adapter_model.safetensors"
     if not weights_file.is_file():
         raise AdapterError(f"No adapter found at {path}: adapter_model.safetensors is missing")
+    try:
+        tensors = load_file(weights_file)
+    except SafetensorError as error:
+        raise AdapterError(f"{weights_file.name} of the adapter cannot be read: {error}") from error
     sides: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in load_file(weights_file).items():
+    for key, tensor in tensors.items():
         match = _KEY.match(key.removeprefix(_PREFIX))
         if match is None:
             raise AdapterError(f"adapter tensor {key!r} is not a LoRA weight of a linear layer")
@@ -143,6 +148,8 @@ def _delta(
     if down.shape != (rank, columns) or up.shape != (rows, rank):
         sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"
         raise AdapterError(f"the adapter's shapes for {module!r} ({sizes}) do not fit the layer ({rows} x {columns})")
+    if not (bool(down.isfinite().all()) and bool(up.isfinite().all())):
+        raise AdapterError(f"the adapter's weights for {module!r} are not finite numbers")
     if rank > max_rank:
         raise AdapterError(f"LoRA rank {rank} is above max_lora_rank {max_rank}")
     alpha = float(_for_module(config.get("alpha_pattern"), module, config.get("lora_alpha", rank)))

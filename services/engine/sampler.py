@@ -29,13 +29,22 @@ class Row:
 
 @torch.inference_mode()
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
-    """One token per row of logits [B, V] (changed in place). Draws by inverting each row's cumulative distribution."""
+    """One token per row of logits [B, V] (changed in place). Draws by inverting each row's cumulative distribution.
+
+    A row without a distribution (weights that are NaN, or overflow) gets some token with the log-probability NaN; its mates are sound.
+    """
     _adjust(logits, rows)
     temperatures = [1.0 if row.params.greedy else row.params.temperature for row in rows]
     if any(t != 1.0 for t in temperatures):
         logits = logits / torch.tensor(temperatures).unsqueeze(1)
     norm = logits.logsumexp(dim=-1, keepdim=True)
-    ids = _draw(logits, norm, rows)
+    sound = norm.isfinite()
+    if bool(sound.all()):
+        ids = _draw(logits, norm, rows)
+    else:
+        logits = logits.where(sound, 0.0)
+        ids = _draw(logits, norm.where(sound, 0.0), rows)
+        norm = norm.where(sound, torch.nan)
     chosen = logits.gather(1, torch.tensor(ids).unsqueeze(1))
     logprobs = (chosen - norm).squeeze(1).tolist()
     if all(row.params.logprobs is None for row in rows):
@@ -46,8 +55,10 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
 
 @torch.inference_mode()
 def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
-    """The log-probability (temperature 1) of each next id given logits [T, V]."""
+    """The log-probability (temperature 1) of each next id given logits [T, V]. Raises RuntimeError where the weights give none."""
     norm = logits.logsumexp(dim=-1, keepdim=True)
+    if not bool(norm.isfinite().all()):
+        raise RuntimeError("the weights give no probabilities: they are not finite, or overflow")
     chosen = logits.gather(1, torch.tensor(next_ids).unsqueeze(1))
     logprobs = (chosen - norm).squeeze(1).tolist()
     ranks = _ranks(logits, chosen)

@@ -107,6 +107,53 @@ def test_adapters_of_another_kind_are_refused(node, adapters, tmp_path, change, 
     assert message in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(node, adapters, tmp_path, value):
+    path = refilled(adapters["two"], tmp_path / "odd", value)
+    with node.client() as client:
+        refused = client.post("/v1/load_lora_adapter", json={"lora_name": "odd", "lora_path": str(path)})
+    assert refused.status_code == 400
+    assert "not finite" in refused.json()["error"]["message"]
+
+
+def test_a_file_of_weights_that_was_cut_short_is_refused(node, adapters, tmp_path):
+    path = shutil.copytree(adapters["two"], tmp_path / "odd")
+    weights = path / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with node.client() as client:
+        refused = client.post("/v1/load_lora_adapter", json={"lora_name": "odd", "lora_path": str(path)})
+    assert refused.status_code == 400
+    assert "cannot be read" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_weights_that_overflow_fail_their_own_requests_only(own_node, adapters, tmp_path, temperature):
+    """A candidate is tried beside users: in one batch with them, and read together with them."""
+    node = own_node()
+    with node.client() as client, ThreadPoolExecutor(8) as pool:
+        path = refilled(adapters["two"], tmp_path / "odd", 3e38)
+        assert client.post("/v1/load_lora_adapter", json={"lora_name": "odd", "lora_path": str(path)}).status_code == 200
+        users = [pool.submit(node.chat, max_tokens=60, ignore_eos=True, seed=i) for i in range(3)]
+        asked = {"model": "odd", "messages": [{"role": "user", "content": "hi"}], "temperature": temperature, "max_tokens": 8}
+        tries = [pool.submit(client.post, "/v1/chat/completions", json=asked | {"n": 1 + i % 2}) for i in range(5)]
+        scored = {"model": "odd", "prompt": [1, 2, 3], "max_tokens": 1, "prompt_logprobs": 1}
+        tries.append(pool.submit(client.post, "/v1/completions", json=scored))
+        assert [answer.result().status_code for answer in tries] == [500] * 6
+        assert all(len(user.result()["choices"][0]["token_ids"]) == 60 for user in users)
+        assert client.get("/health").status_code == 200
+
+
+def refilled(adapter, path, value):
+    """The adapter with one and the same value in all of its weights."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(adapter, path)
+    weights = path / "adapter_model.safetensors"
+    save_file({name: torch.full_like(tensor, value) for name, tensor in load_file(weights).items()}, weights)
+    return path
+
+
 def test_limits_on_number_and_rank(own_node, adapters):
     with own_node(max_loras=1, max_lora_rank=4).client() as client:
         assert client.post("/v1/load_lora_adapter", json={"lora_name": "a", "lora_path": str(adapters["two"])}).status_code == 200
