@@ -6,6 +6,7 @@ Logs are an event name plus key/values on stderr, with the trace id. Traces leav
 import logging
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any, TextIO, cast
 
 import structlog
@@ -19,15 +20,21 @@ METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Stderr:
-    """Standard error as it is at the time of each write: a test runner, or a parent that redirects, may replace it."""
+    """Standard error as it is at the time of each write: a test runner, or a parent that redirects, may replace it.
+
+    A line that the disk refuses is lost. Raised, the error would end the work that wanted to tell of it.
+    """
 
     def write(self, text: str) -> int:
         """Write to what stderr is now."""
-        return sys.stderr.write(text)
+        with suppress(OSError):
+            sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
         """Flush what stderr is now."""
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> TracerProvider:
