@@ -1,6 +1,7 @@
 """The real broker, object store and release-head store: durable over `kill -9`, one owner a directory, nobody left over."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -185,6 +186,32 @@ def _zombie(pid: int) -> bool:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+@pytest.mark.redis
+async def test_a_program_comes_back_although_nothing_of_it_can_be_written_down_or_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk takes stack.json and a redirected output alike; where the output was a pipe, its reader may have left."""
+    events: list[StackEvent] = []
+    full = False
+
+    def hear(event: StackEvent) -> None:
+        events.append(event)
+        if full:
+            raise (SystemExit if event.kind == "ready" else OSError)(1)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    options = Options(only=frozenset({"redis"}), default_ports=False)
+    async with embedded_stack(CONFIG, tmp_path, options, listener=hear) as stack:
+        full = True
+        monkeypatch.setattr("reefcli.stack.state.write_state", refuse)
+        os.kill(stack.supervisor.children["valkey"].record.pid, signal.SIGKILL)
+        await back(events, "valkey")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stack.failed(), 0.2)
 
 
 def test_a_ready_mark_is_believed_only_while_that_very_process_lives(tmp_path: Path) -> None:

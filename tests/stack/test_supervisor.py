@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,7 +48,7 @@ async def supervise() -> AsyncIterator[Callable[..., Supervisor]]:
     """Makes supervisors, and ends what they have left when a test fails."""
     made: list[Supervisor] = []
 
-    def make(listener: Callable[[StackEvent], None] = lambda _event: None, policy: RestartPolicy = QUICK, **more: Path) -> Supervisor:
+    def make(listener: Callable[[StackEvent], None] = lambda _event: None, policy: RestartPolicy = QUICK, **more: Any) -> Supervisor:
         made.append(Supervisor("test", listener=listener, policy=policy, **more))
         return made[-1]
 
@@ -119,6 +120,26 @@ async def test_a_program_that_dies_is_started_again_without_what_it_left(tmp_pat
     assert await gone(grandchild)
     assert supervisor.children["trainer"].record.pid != first.pid
     assert [e.kind for e in events if e.kind in ("ready", "died", "restarting")] == ["ready", "died", "restarting", "ready"]
+    await supervisor.stop()
+
+
+async def test_nothing_is_started_on_a_full_disk(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    """A store that ends because it cannot write would end again at its next write, until the stack gives up."""
+    events: list[StackEvent] = []
+    room = [""]
+    supervisor = supervise(events.append, room=lambda: room[0])
+    await supervisor.start([fake(tmp_path, "valkey", grace_s=0.3)])
+    room[0] = "waits for room: 0 MB are free"
+    os.kill(supervisor.children["valkey"].record.pid, 9)
+    async with asyncio.timeout(10):
+        while not any(e.kind == "note" and "room" in e.text for e in events):
+            await asyncio.sleep(0.02)
+    assert supervisor.children == {}
+    room[0] = ""
+    async with asyncio.timeout(10):
+        while sum(e.kind == "ready" for e in events) < 2:
+            await asyncio.sleep(0.02)
+    assert sum(e.kind == "note" for e in events) == 1
     await supervisor.stop()
 
 

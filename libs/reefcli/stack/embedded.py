@@ -12,7 +12,7 @@ from reefcli.effective import override, to_yaml
 from reefcli.errors import CannotStart
 from reefcli.models import UnknownModelError, prepare
 from reefcli.stack import filer_log, logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
-from reefcli.stack.disk import check_disk
+from reefcli.stack.disk import check_disk, why_no_room
 from reefcli.stack.housekeeping import Job, keep_house
 from reefcli.stack.merger import Merger
 from reefcli.stack.merging import Limits
@@ -92,11 +92,20 @@ async def embedded_stack(
             listener(StackEvent("gateway", "note", note))
 
         def hear(event: StackEvent) -> None:
-            if event.kind == "ready":
-                launch.note()  # a restarted program has a new pid
-            listener(event)
+            with contextlib.suppress(OSError):  # on a full disk the programs go on, and the next event writes what is so then
+                if event.kind == "ready":
+                    launch.note()  # a restarted program has a new pid
+            with contextlib.suppress(OSError, SystemExit):  # rich ends the program whose output nobody reads any more
+                listener(event)
 
-        supervisor = Supervisor(secrets.stack_id, listener=hear, policy=options.policy, base_env=options.env, holds=home / "hold")
+        supervisor = Supervisor(
+            secrets.stack_id,
+            listener=hear,
+            policy=options.policy,
+            base_env=options.env,
+            holds=home / "hold",
+            room=lambda: why_no_room(home),
+        )
         launch = _Launch(config, site, wanted, options, supervisor, listener)
         try:
             async with contextlib.AsyncExitStack() as background:
@@ -107,7 +116,8 @@ async def embedded_stack(
                 yield stack
         finally:
             await _stop(supervisor)
-            launch.note("ended")
+            with contextlib.suppress(OSError):
+                launch.note("ended")
 
 
 def _site(
@@ -218,7 +228,8 @@ class _Launch:
 async def _rotate_logs(directory: Path) -> None:
     while True:
         await asyncio.sleep(10)
-        await asyncio.to_thread(logs.rotate, directory)
+        with contextlib.suppress(OSError):  # no room for the older part: the next round tries again
+            await asyncio.to_thread(logs.rotate, directory)
 
 
 async def _keep_log(log: LogStore, options: Options, listener: Callable[[StackEvent], None]) -> None:

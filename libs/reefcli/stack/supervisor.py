@@ -80,10 +80,11 @@ class Supervisor:
         policy: RestartPolicy | None = None,
         base_env: Mapping[str, str] | None = None,
         holds: Path | None = None,
+        room: Callable[[], str] = lambda: "",
     ) -> None:
-        """`holds`: a directory; while it has a file with a program's name, that program is not started."""
+        """`holds`: a directory; while it has a file with a program's name, that program is not started. `room` says why none is."""
         self._stack_id = stack_id
-        self._holds = holds
+        self._holds, self._room = holds, room
         self._tell = listener
         self._policy = policy or RestartPolicy()
         self._base_env = _loopback_without_proxy(dict(os.environ if base_env is None else base_env))
@@ -199,11 +200,15 @@ class Supervisor:
 
     async def _while_held(self, spec: ProcessSpec) -> None:
         hold = self._holds / spec.name if self._holds is not None else None
-        told = False
-        while hold is not None and hold.exists():
-            if not told:
-                self._tell(StackEvent(spec.name, "waiting", f"held down as long as {hold} is there"))
-                told = True
+        told: set[str] = set()
+        while True:
+            held = hold is not None and hold.exists()
+            kind: Literal["waiting", "note"] = "waiting" if held else "note"
+            if not (reason := f"held down as long as {hold} is there" if held else self._room()):
+                return
+            if kind not in told:
+                self._tell(StackEvent(spec.name, kind, reason))
+                told.add(kind)
             await asyncio.sleep(self._policy.probe_every_s)
 
     async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
