@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import structlog
 
-from reefcommon.errors import Poison, Transient
+from reefcommon.errors import Poison, Transient, Unavailable
 from services.trainer.domain import Binding
 from services.trainer.handlers import StepReply, StepRequest
 
@@ -21,6 +21,7 @@ log = structlog.get_logger()
 STOP_WITHIN_S = 3.0
 TAIL_BYTES = 2_000
 MAX_LOG_BYTES = 16 * 1024 * 1024
+FULL_BELOW_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -35,7 +36,8 @@ class ChildProcess:
     _child: asyncio.subprocess.Process | None = None
 
     async def step(self, request: StepRequest) -> StepReply:
-        """Raises Poison where the batch can never be trained on, Transient where the process died or took too long."""
+        """Raises Poison where the batch can never be trained on, Transient where the process died or took too long, Unavailable where
+        it died on a full disk: that is nothing that the batch could be blamed for."""
         await asyncio.to_thread(bound_log, self.log_path)
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -97,7 +99,10 @@ class ChildProcess:
         if not answer.endswith(b"\n"):
             code = await child.wait()
             self._child = None
-            raise Transient(f"the step process ended with code {code}: {self._tail()}")
+            why = f"the step process ended with code {code}: {self._tail()}"
+            if (free := shutil.disk_usage(self.log_path.parent).free) < FULL_BELOW_BYTES:
+                raise Unavailable(f"{why}; the disk is full ({free / 1024**2:.0f} MB are free in {self.log_path.parent})")
+            raise Transient(why)
         reply: dict[str, Any] = orjson.loads(answer)
         return reply
 

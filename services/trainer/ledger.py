@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from reefcommon.errors import Transient
+from reefcommon.errors import Unavailable
 from reefcommon.events import Release, SampleReady
 from reefcommon.ids import made_at_ms, record_times_ms
 from reefcommon.rejected import Lost
@@ -269,7 +269,7 @@ class SqliteLedger:
             except sqlite3.OperationalError as error:
                 if self._db.in_transaction:
                     self._db.execute("rollback")
-                raise Transient(f"the trainer's ledger cannot be written: {error}; is the disk full?") from error
+                raise Unavailable(f"the trainer's ledger cannot be written: {error}; is the disk full?") from error
             except BaseException:
                 self._db.execute("rollback")
                 raise

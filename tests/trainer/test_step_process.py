@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import uvloop
 
-from reefcommon.errors import Transient
+from reefcommon.errors import Transient, Unavailable
+from services.trainer import child
 from tests.recipes.samples import sample
 from tests.trainer.rig import Rig
 
@@ -28,6 +30,19 @@ async def test_a_process_that_dies_is_started_again(tmp_path):
     await arrive(rig, (1, -2))
     with pytest.raises(Transient, match="ended with code 9: about to die"):
         await rig.settle()
+    await rig.settle()
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1")]
+    await rig.stop()
+
+
+async def test_a_process_that_dies_on_a_full_disk_costs_no_batch(tmp_path, monkeypatch):
+    """It is not one of the tries after which the samples are given up."""
+    rig = await ready(tmp_path, attempts=1)
+    await arrive(rig, (1, -2))
+    with monkeypatch.context() as patch:
+        patch.setattr(child.shutil, "disk_usage", lambda _path: SimpleNamespace(free=4096))
+        with pytest.raises(Unavailable, match=r"ended with code 9: about to die; the disk is full"):
+            await rig.settle()
     await rig.settle()
     assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1")]
     await rig.stop()
