@@ -138,10 +138,20 @@ def choose(binding: Binding, waiting: Sequence[SampleReady], trained: Collection
     """What the recipe makes of the samples that wait, under the release that serves."""
     judges = [s for s in waiting if _judges(binding, s)]
     usable = sort_by_use([s for s in waiting if not _judges(binding, s)], trained)
-    decision = binding.recipe.decide(usable.fresh, ids.LoadId.parse(head.load_id))
+    decision = checked(binding.recipe.decide(usable.fresh, ids.LoadId.parse(head.load_id)), usable.fresh)
     spent = tuple((sample, "already_trained", None) for sample in usable.spent)
     held_out = tuple((sample, "held_out", None) for sample in judges)
     return Decision(batch=decision.batch, refused=(*held_out, *spent, *decision.refused))
+
+
+def checked(decision: Decision, offered: Sequence[SampleReady]) -> Decision:
+    """A recipe's decision, where it names only what it was offered, and each once. Raises ValueError."""
+    named = [sample.event_id for sample in (*decision.batch, *(sample for sample, _, _ in decision.refused))]
+    if strangers := set(named) - {sample.event_id for sample in offered}:
+        raise ValueError(f"sample {min(strangers)} was not offered")
+    if len(set(named)) < len(named):
+        raise ValueError(f"{len(named) - len(set(named))} samples are named twice")
+    return decision
 
 
 def _judges(binding: Binding, sample: SampleReady) -> bool:

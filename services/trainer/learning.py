@@ -15,8 +15,9 @@ from reefcommon import topics
 from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, describe
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison, Transient, Unavailable
-from reefcommon.events import Release
+from reefcommon.events import Release, SampleReady
 from reefcommon.fetched import FetchedTrees
+from reefcommon.recipe import Decision
 from reefcommon.releases import base_weights
 from services.trainer import domain, metrics
 from services.trainer.domain import Binding, Job
@@ -117,7 +118,7 @@ class Learning:
         metrics.WAITING.labels(key).set(len(waiting))
         records = {record for sample in waiting for record in sample.record_ids}
         trained = await asyncio.to_thread(ports.inbox.trained, key, records)
-        decision = domain.choose(self.binding, waiting, trained, head)
+        decision = self._decide(waiting, trained, head)
         if decision.refused:
             refusals = [(sample.event_id, reason, lag) for sample, reason, lag in decision.refused]
             await asyncio.to_thread(ports.inbox.refuse, key, refusals, ports.clock())
@@ -129,6 +130,13 @@ class Learning:
         await asyncio.to_thread(ports.jobs.open, job, decision.batch)
         log.info("job_opened", binding=key, job=job.job_id, samples=len(decision.batch), base=job.base_release_id)
         return True
+
+    def _decide(self, waiting: list[SampleReady], trained: set[str], head: Release) -> Decision:
+        """What the recipe makes of what waits. Raises Transient where it fails: that stops its own learning, until it works again."""
+        try:
+            return domain.choose(self.binding, waiting, trained, head)
+        except Exception as error:  # the recipe is somebody's own code
+            raise Transient(f"{self.binding.dotted} cannot decide: {type(error).__name__}: {error}") from error
 
     def _start(self, last: Job | None, head: Release) -> domain.Start:
         kept = self.ports.checkpoints.kept(self.binding.key)

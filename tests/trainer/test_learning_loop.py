@@ -2,7 +2,10 @@
 
 import pytest
 
+from reefcommon.errors import Transient, Unavailable
+from reefcommon.recipe import Decision
 from tests.recipes.samples import sample
+from tests.trainer.counting import CountingRecipe
 from tests.trainer.rig import Killed, Mortal, Rig
 
 
@@ -110,6 +113,39 @@ async def test_a_record_trains_once(rig):
     await rig.handlers.on_sample(sample(9, record_ids=("rec-1", "rec-9")))
     await rig.settle()
     assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [("smp-9", "already_trained")]
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (lambda waiting: waiting[7], "IndexError"),
+        (lambda waiting: None, "AttributeError"),
+        (lambda waiting: Decision(batch=(waiting[0], waiting[0])), "1 samples are named twice"),
+        (lambda waiting: Decision(batch=tuple(waiting), refused=((waiting[0], "no", None),)), "1 samples are named twice"),
+        (lambda waiting: Decision(batch=(sample(77),)), "smp-77 was not offered"),
+    ],
+)
+async def test_a_recipe_that_decides_nonsense_stops_its_own_learning_until_it_is_mended(rig, monkeypatch, odd, message):
+    """Anything else than a failure to be tried again would end the service, again and again, and the whole stack with it."""
+    await arrive(rig, 0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(CountingRecipe, "decide", lambda _self, waiting, _serving: odd(waiting))
+        with pytest.raises(Transient, match=f"CountingRecipe cannot decide: .*{message}"):
+            await rig.settle()
+    assert rig.bus.events == []
+    await rig.settle()
+    assert rig.bus.steps[0].sample_ids == ("smp-0", "smp-1")
+
+
+async def test_a_full_disk_is_waited_for(rig):
+    """A sample that cannot be kept now is no dead letter: its handler is called again for as long as the disk is full."""
+    size = rig.ledger._db.execute("pragma page_count").fetchone()[0]
+    rig.ledger._db.execute(f"pragma max_page_count = {size}")
+    with pytest.raises(Unavailable, match="is the disk full"):
+        await rig.handlers.on_sample(sample(0, feedback="x" * 50_000))
+    rig.ledger._db.execute("pragma max_page_count = 100000")
+    await rig.handlers.on_sample(sample(0, feedback="x" * 50_000))
+    assert rig.ledger.counts(rig.loop.binding.key) == {"waiting": 1}
 
 
 async def test_the_store_refuses_the_write(rig):
