@@ -13,11 +13,12 @@ import hashlib
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dulwich.errors import NotGitRepository
+from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
 from dulwich.lfs import LFSPointer, LFSStore
 from dulwich.object_store import iter_tree_contents
 from dulwich.objects import Blob, Commit, ObjectID, Tree
@@ -75,6 +76,13 @@ class GitArtifactStore:
                     raise Poison(f"the repository holds {manifest.content_id} under the name {content_id}")
         except (NotGitRepository, KeyError):
             raise Poison(f"no content {content_id!r} of scenario {scenario!r} in {self._path}") from None
+        except (
+            zlib.error,
+            FileFormatException,
+            ChecksumMismatch,
+            ValueError,
+        ) as error:  # what a damaged object is to git, and to a manifest
+            raise Poison(f"content {content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}") from error
         except OSError as error:
             raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
         return manifest

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,25 @@ def test_a_damaged_or_missing_large_file_is_not_served(tmp_path: Path) -> None:
     with pytest.raises(Poison, match="missing"):
         store.get(manifest.content_id, "default", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda _: b"", lambda b: b[: len(b) // 2], lambda b: b[:-4] + b"\0\0\0\0"])
+def test_damaged_git_objects_are_named_as_such(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """An error of another kind would end the publisher's rounds, and the next ones, wherever a node is given that content again."""
+    store = GitArtifactStore(tmp_path / "artifacts.git")
+    tree, manifest = make_tree(tmp_path)
+    store.put(tree, manifest, "default")
+    objects = [path for path in (tmp_path / "artifacts.git" / "objects").rglob("*") if path.is_file()]
+    assert len(objects) >= 4
+    for path in objects:
+        whole = path.read_bytes()
+        path.chmod(0o600)
+        path.write_bytes(damage(whole))
+        with pytest.raises(Poison, match="is damaged"):
+            store.get(manifest.content_id, "default", tmp_path / "out")
+        path.write_bytes(whole)
+    assert not (tmp_path / "out").exists()
+    store.get(manifest.content_id, "default", tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", [".gitattributes", "a/.git/config", ".GIT/hooks/post-checkout"])
