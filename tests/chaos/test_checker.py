@@ -218,6 +218,9 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
         lambda f: replace(with_event(f, topics.RELEASES, FORKED), heads={"default": Heads("r2-x", ("r2-x", "r2-c", "r1-b", "r0-a"))}),
         "chain whole", "fork: r1-b of default has 2 children",
     ),
+    "release on a parent that nobody knows": (
+        lambda f: with_event(without(f, "r2-c"), topics.RELEASES, release(2, "r2-c", "r9-z")), "chain whole", "fork: r2-c of default follows r9-z, not r1-b",
+    ),
     "a release published with two contents": (
         lambda f: with_event(f, topics.RELEASES, release(1, "r1-b", "r0-z")), "chain whole", "twice: release r1-b",
     ),

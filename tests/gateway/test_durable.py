@@ -92,8 +92,9 @@ async def running(log: DurableLog) -> AsyncIterator[None]:
 
 
 async def until(what: Callable[[], object]) -> None:
-    while not what():
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(60):
+        while not what():
+            await asyncio.sleep(0.001)
 
 
 async def put(log: DurableLog, *events: bytes) -> None:
