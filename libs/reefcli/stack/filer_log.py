@@ -32,7 +32,11 @@ async def _entries(http: aiohttp.ClientSession, folder: str) -> list[dict[str, A
     found: list[dict[str, Any]] = []
     while True:
         after = {"lastFileName": found[-1]["FullPath"].rpartition("/")[2]} if found else {}
-        async with http.get(f"{folder}/", params={"limit": "1000", **after}, headers={"accept": "application/json"}) as response:
+        query = {"limit": "1000", **after}
+        async with http.get(f"{folder}/", params=query, headers={"accept": "application/json"}, raise_for_status=False) as response:
+            if response.status == 404:  # in a filer's first minute there is no log yet
+                return found
+            response.raise_for_status()
             page = await response.json()
         found += page["Entries"] or []
         if not page["ShouldDisplayLoadMore"]:
