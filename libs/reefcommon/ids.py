@@ -3,7 +3,7 @@
 record_id   the receipt. `rec-<32 hex, time-ordered>-<4 hex shard>`: sortable, and its end tells the partition of its conversation.
 report_id   `rep-<32 hex>-<4 hex shard>`: the shard is that of the first receipt it refers to.
 session_id  the client's tag, or `ses-<32 hex>` found by prefix.
-sample_id, job_id, content_id   digests: the same inputs always give the same id, so that a replay is harmless.
+sample_id, job_id, candidate_id, content_id   digests: the same inputs always give the same id, so that a replay is harmless.
 release_id  one publication in a scenario's chain.
 load_id     `<incarnation>:<sequence>`: one load of one content by the serving fleet.
 """
@@ -85,6 +85,16 @@ def sample_id(report_id: str, record_ids: tuple[str, ...]) -> str:
 def job_id(recipe: str, base_release_id: str, sample_ids: tuple[str, ...]) -> str:
     """The id of one training or proposal job: the same recipe, base and samples always give the same job."""
     return "job-" + digest("job", recipe, base_release_id, sorted(sample_ids))
+
+
+def candidate_id(job_id: str) -> str:
+    """The id of the one candidate that a job makes."""
+    return "cnd-" + digest("candidate", job_id)
+
+
+def refusal_id(recipe: str, sample_id: str) -> str:
+    """The id of a recipe's refusal of a sample: it is refused once, however often it is told."""
+    return "ref-" + digest("refused", recipe, sample_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,6 @@ from services.gateway.domain.routing import RoutingTable
 
 log = structlog.get_logger()
 
-Clock = Callable[[], float]
-"""Unix time, seconds."""
 News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
 Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
 

@@ -105,11 +105,6 @@ def on_new_head(job: Job, head: Release) -> Job | None:
     )
 
 
-def candidate_id(job: Job) -> str:
-    """The id of the one candidate that a job makes."""
-    return "cnd-" + ids.digest("candidate", job.job_id)
-
-
 def candidate_in(publication: Publication) -> str | None:
     """The candidate that a publication speaks of; None where it speaks of none."""
     match publication:
@@ -200,7 +195,7 @@ def step_completed(job: Job, recipe: HarnessRecipe, *, at: datetime, traceparent
 def sample_refused(binding: Binding, sample: SampleReady, reason: str, lag: int | None, *, at: datetime) -> SampleRefused:
     """The event of a sample that this recipe will never use."""
     return SampleRefused(
-        event_id="ref-" + ids.digest("refused", binding.key, sample.event_id),
+        event_id=ids.refusal_id(binding.key, sample.event_id),
         at=at,
         scenario=binding.scenario,
         traceparent=sample.traceparent,

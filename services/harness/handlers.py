@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 from prometheus_client import Counter
 
-from reefcommon import events, topics
+from reefcommon import events, ids, topics
 from reefcommon.artifacts import ArtifactStore, describe
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison
@@ -206,7 +206,7 @@ class Handlers:
             await self._await_verdict(binding, job, samples, content, tree)
 
     async def _await_verdict(self, binding: Binding, job: Job, samples: Sequence[SampleReady], content: str, tree: Tree) -> None:
-        awaiting = replace(job, state="awaiting", content_id=content, candidate_id=domain.candidate_id(job))
+        awaiting = replace(job, state="awaiting", content_id=content, candidate_id=ids.candidate_id(job.job_id))
         at, trace = self.clock(), samples[-1].traceparent if samples else ""
         outgoing = (
             (domain.candidate(awaiting, binding.recipe, tree, at=at, traceparent=trace), topics.CANDIDATES),

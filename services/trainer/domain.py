@@ -85,7 +85,7 @@ class Job:
     @property
     def candidate_id(self) -> str | None:
         """The id of the one candidate that this job makes, if any."""
-        return "cnd-" + ids.digest("candidate", self.job_id) if self.proposes else None
+        return ids.candidate_id(self.job_id) if self.proposes else None
 
     @property
     def awaits_verdict(self) -> bool:
@@ -190,7 +190,7 @@ def batch_facts(batch: Sequence[SampleReady], serving: ids.LoadId, now: datetime
 def refused(binding: Binding, sample: SampleReady, reason: str, lag: int | None, now: datetime) -> SampleRefused:
     """The event of one refusal; the same sample is refused once, however often it is told."""
     return SampleRefused(
-        event_id="ref-" + ids.digest("refused", binding.key, sample.event_id),
+        event_id=ids.refusal_id(binding.key, sample.event_id),
         at=now,
         scenario=sample.scenario,
         traceparent=sample.traceparent,

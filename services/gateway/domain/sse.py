@@ -3,8 +3,6 @@
 A frame ends at an empty line (WHATWG HTML, section 9.2.6); CR LF, LF and CR all end lines.
 """
 
-import orjson
-
 DONE = b"data: [DONE]\n\n"
 LF = 10  # a number: looking for bytes in bytes tries to make a number of them first, and gets over an exception every time
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -70,8 +68,3 @@ def data_of(frame: bytes) -> bytes:
     if frame.startswith(b"data: ") and LF not in frame:
         return frame[6:]
     return b"\n".join(line[5:].removeprefix(b" ") for line in frame.split(b"\n") if line.startswith(b"data:")).strip()
-
-
-def frame_of(body: object) -> bytes:
-    """One frame that carries `body` as JSON."""
-    return b"data: " + orjson.dumps(body) + b"\n\n"
