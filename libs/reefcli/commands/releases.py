@@ -1,12 +1,13 @@
 """`reef releases`: the release chain of a scenario, or the heads of all."""
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import ago, print_asked, print_json, print_table
+from reefcli.output import Cell, ago, print_asked, print_json, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "score", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "score", "reason")
@@ -33,29 +34,23 @@ def releases(
       reef releases default --json | jq '.[0].metrics'
     """
     gateway = find(url, state_dir)
+    columns: Sequence[str]
+    cells: Iterable[Sequence[Cell]]
     if rejected:
         name = scenario or "default"
         rows = gateway.get(f"/reef/scenarios/{name}/rejections", limit=limit)["data"]
-        if as_json:
-            print_json(rows)
-        else:
-            print_table(_REJECTED, [rejected_row(row) for row in rows], empty=f"nothing was rejected in scenario {name!r}")
-            print_asked(gateway.url)
-        return
-    if scenario is None:
+        columns, cells, empty = _REJECTED, (rejected_row(row) for row in rows), f"nothing was rejected in scenario {name!r}"
+    elif scenario is None:
         rows = gateway.get("/reef/scenarios")["data"]
-        if as_json:
-            print_json(rows)
-        else:
-            print_table(("scenario", *_COLUMNS), [(row["scenario"], *release_row(row["head"])) for row in rows], empty="no scenario yet")
-            print_asked(gateway.url)
-        return
-    chain = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["data"]
-    if as_json:
-        print_json(chain)
+        columns, cells, empty = ("scenario", *_COLUMNS), ((row["scenario"], *release_row(row["head"])) for row in rows), "no scenario yet"
     else:
-        print_table(_COLUMNS, [release_row(row) for row in chain], empty=f"scenario {scenario!r} has no release yet")
-        print_asked(gateway.url)
+        rows = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["data"]
+        columns, cells, empty = _COLUMNS, (release_row(row) for row in rows), f"scenario {scenario!r} has no release yet"
+    if as_json:
+        print_json(rows)
+        return
+    print_table(columns, cells, empty=empty)
+    print_asked(gateway.url)
 
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:

@@ -1,0 +1,57 @@
+"""`reef rollback` and `reef promote`: move the head of a scenario's release chain."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from reefcli.gateway import Gateway, find
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
+from reefcli.output import console, print_asked, print_json
+
+Scenario = Annotated[str, typer.Argument(help="For example: default")]
+Reason = Annotated[str, typer.Option(help="Kept with the release.")]
+
+
+def rollback(
+    scenario: Scenario,
+    release_id: Annotated[str, typer.Argument(help="The release to go back to (see `reef releases SCENARIO`).")],
+    reason: Reason = "",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.
+
+    Example:
+
+      reef rollback default r1-114eef
+    """
+    _move(find(url, state_dir), "rollback", scenario, release_id, reason, as_json=as_json)
+
+
+def promote(
+    scenario: Scenario,
+    release_id: Annotated[str, typer.Argument(help="A pending release (see `reef releases SCENARIO`).")],
+    reason: Reason = "",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Let a release that waits for a person serve (recipes with `review: manual`).
+
+    Example:
+
+      reef promote default r1-114eef
+    """
+    _move(find(url, state_dir), "promote", scenario, release_id, reason, as_json=as_json)
+
+
+def _move(
+    gateway: Gateway, operation: Literal["rollback", "promote"], scenario: str, release_id: str, reason: str, *, as_json: bool
+) -> None:
+    release = gateway.post(f"/reef/scenarios/{scenario}/{operation}", {"release_id": release_id, "reason": reason})
+    if as_json:
+        print_json(release)
+    else:
+        console().print(f"{scenario} now serves {release['release_id']} ({operation} of {release_id})", markup=False, soft_wrap=True)
+        print_asked(gateway.url)
