@@ -18,13 +18,13 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from recipes.policy_gradient.policy import ALL_PROJECTIONS
 from recipes.policy_gradient.returns import group_advantages
 from recipes.policy_gradient.rollouts import Rollout, admit
-from recipes.sao.recipe import ALL_PROJECTIONS
 from reefcommon import recipe
 from reefcommon.events import SampleReady
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, EvaluationPlan, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
 
 
 class Knobs(recipe.Knobs):
@@ -111,10 +111,6 @@ class GRPORecipe(WeightRecipe):
     def proposes(self, step: int) -> bool:
         """Every `candidate_every` steps."""
         return step > 0 and step % self.knobs.candidate_every == 0
-
-    def evaluation(self) -> EvaluationPlan:
-        """Held-out feedback decides where the configuration names no tasks."""
-        return EvaluationPlan(method="replay", policy="score_comparison")
 
     def learner(self, model_path: Path) -> Learner:
         """The actor on the base model."""

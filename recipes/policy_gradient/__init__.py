@@ -5,4 +5,5 @@ returns.py    rewards and values -> advantages and returns (pure)
 losses.py     advantages and log-probabilities -> scalar losses (torch)
 policy.py     a LoRA policy on a frozen causal language model (torch, peft)
 critic.py     a value head on the policy's hidden states (torch)
+learner.py    one step over them: micro-batches, metrics, the step's number (torch)
 """

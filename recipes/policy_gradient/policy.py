@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor, optim
     from transformers import DynamicCache
 
+ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a decoder block, as Llama and its kin name them."""
 WEIGHTS, CONFIG, OPTIMIZER = "adapter_model.safetensors", "adapter_config.json", "optimizer.pt"
 
 

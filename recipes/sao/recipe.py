@@ -22,17 +22,16 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
+from recipes.policy_gradient.policy import ALL_PROJECTIONS
 from recipes.policy_gradient.returns import length_adaptive_lambda, skip_observation_gae
 from recipes.policy_gradient.rollouts import admit
 from reefcommon import recipe
 from reefcommon.events import SampleReady
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, EvaluationPlan, Learner, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class Knobs(recipe.Knobs):
@@ -122,10 +121,6 @@ class SAORecipe(WeightRecipe):
     def proposes(self, step: int) -> bool:
         """See the function of this name."""
         return proposes(step, self.knobs)
-
-    def evaluation(self) -> EvaluationPlan:
-        """Held-out feedback decides where the configuration names no tasks."""
-        return EvaluationPlan(method="replay", policy="score_comparison")
 
     def learner(self, model_path: Path) -> Learner:
         """Actor and critic on the base model."""
