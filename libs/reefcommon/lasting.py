@@ -2,10 +2,13 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
+
+from reefcommon.errors import ReefError
 
 log = structlog.get_logger()
 
@@ -16,6 +19,36 @@ def lasting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_end_process)
     return task
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Work that is done again and again. A round that fails is told once, shown as long as the next one fails alike, and tried again."""
+
+    name: str
+    work: Callable[[], Awaitable[object]]
+    every_s: float
+    first_after_s: float = 0.0
+    failing: str = ""
+    result: object = None
+    """What the last round that did not fail has returned."""
+
+    async def run(self) -> None:
+        """For ever."""
+        await asyncio.sleep(self.first_after_s)
+        while True:
+            try:
+                self.result = await self.work()
+                self.failing = ""
+            except ReefError as error:
+                if str(error) != self.failing:
+                    log.warning("round_failed", work=self.name, reason=str(error))
+                self.failing = str(error)
+            await asyncio.sleep(self.every_s)
+
+    async def check(self) -> str | None:
+        """For `/readyz`: what the last round failed with."""
+        return self.failing or None
 
 
 async def end(tasks: Iterable["asyncio.Task[None]"]) -> None:

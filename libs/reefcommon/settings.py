@@ -115,6 +115,10 @@ class ServiceSettings(OwnSettings):
 class HostSettings(ServiceSettings):
     """What a service that hosts recipes can be told."""
 
+    settled_kept_s: float = Field(30 * 24 * 3600, gt=0, description="how long settled samples and jobs are remembered one by one")
+    rejected_kept_s: float = Field(
+        7 * 24 * 3600, gt=0, description="how long the content of a candidate that came to nothing stays in the artifact store"
+    )
     retention_every_s: float = Field(600.0, gt=0, description="pace at which what was kept long enough is removed")
     first_delay_s: float = Field(0.25, gt=0, description="wait before a step that failed is tried again; doubled each time")
     max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")

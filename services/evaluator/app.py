@@ -1,6 +1,5 @@
 """Composition root of the evaluator: settings -> adapters -> handlers -> routes -> application."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -15,10 +14,9 @@ from starlette.applications import Starlette
 from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
-from reefcommon.errors import ReefError
 from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads
-from reefcommon.lasting import end, lasting
+from reefcommon.lasting import Rounds, end, lasting
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
 from reefcommon.serving import HttpServingNode, ServingNode
@@ -82,13 +80,13 @@ def application(plans: Plans, system: SystemSettings, settings: Settings, redis:
             nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
             handlers = build(plans, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(handlers))
-            looks = Looks(handlers, settings.look_again_every_s)
+            looks = Rounds("second looks", handlers.look_again, settings.look_again_every_s)
             start = Start(broker)
             start.begin()
-            task = lasting(start.after(looks.run), "second looks")
+            task = lasting(start.after(looks.run), looks.name)
             health.checks["started"] = start.check
             health.checks["waiting"] = looks.check
-            health.facts.update(waiting_candidates=lambda: looks.waiting, tasks=lambda: [item.name for item in plans.tasks])
+            health.facts.update(waiting_candidates=lambda: looks.result or 0, tasks=lambda: [item.name for item in plans.tasks])
             log.info("evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes])
             yield
             await start.end()
@@ -97,29 +95,3 @@ def application(plans: Plans, system: SystemSettings, settings: Settings, redis:
         await redis.aclose()
 
     return ops_app(health, lifespan)
-
-
-class Looks:
-    """Looks again and again at the candidates that wait for evidence."""
-
-    def __init__(self, handlers: Handlers, every_s: float) -> None:
-        self.handlers = handlers
-        self.every_s = every_s
-        self.waiting = 0
-        self.failing = ""
-
-    async def run(self) -> None:
-        """For ever."""
-        while True:
-            try:
-                self.waiting = await self.handlers.look_again()
-                self.failing = ""
-            except ReefError as error:
-                if str(error) != self.failing:
-                    log.warning("second_look_failed", reason=str(error))
-                self.failing = str(error)
-            await asyncio.sleep(self.every_s)
-
-    async def check(self) -> str | None:
-        """What `/readyz` says."""
-        return self.failing or None

@@ -21,7 +21,7 @@ from reefcommon.fetched import FetchedTrees
 from reefcommon.harness import HarnessRecipe
 from reefcommon.harness_admission import CHAT
 from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.lasting import end, lasting
+from reefcommon.lasting import Rounds, end, lasting
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import load_recipe
 from reefcommon.rejected import Rejected
@@ -30,7 +30,7 @@ from reefcommon.starting import Start
 from reefcommon.telemetry import set_up
 from services.harness.domain import Binding
 from services.harness.handlers import Handlers
-from services.harness.retention import Policy, Retention
+from services.harness.retention import Retention
 from services.harness.settings import Settings
 from services.harness.sqlite import SqliteLedger
 from services.harness.worker import Patience, Worker
@@ -95,18 +95,18 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     worker = build(bindings, ledger, open_artifact_store(system), KafkaPublisher(broker), trees=trees, patience=patience)
     broker.include_router(routes(worker.handlers))
     health = Health(SERVICE, broker=broker)
-    policy = Policy(settings.settled_kept_s, settings.rejected_kept_s, settings.retention_every_s)
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         redis = connect(system.redis_url)
         rejected = Rejected(ledger, worker.handlers.artifacts, RedisReleaseHeads(redis), worker.handlers.storing)
-        retention = Retention(bindings, ledger, trees, rejected, policy, utc_now)
+        retention = Retention(bindings, ledger, trees, rejected, settings.settled_kept_s, settings.rejected_kept_s, utc_now)
+        rounds = Rounds("retention", retention.round, settings.retention_every_s, first_after_s=settings.retention_every_s)
         start = Start(broker)
         start.begin()
         tasks = (
             lasting(start.after(worker.run), "worker"),
-            lasting(start.after(retention.run), "retention"),
+            lasting(start.after(rounds.run), rounds.name),
         )
         health.checks["started"] = start.check
         health.checks["worker"] = lambda: _worker_check(worker)

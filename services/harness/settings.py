@@ -11,10 +11,4 @@ class Settings(HostSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_HARNESS_")
 
-    settled_kept_s: float = Field(
-        30 * 24 * 3600, gt=0, description="how long used and refused samples and ended jobs are remembered one by one"
-    )
-    rejected_kept_s: float = Field(
-        7 * 24 * 3600, gt=0, description="how long the content of a candidate that came to nothing stays in the artifact store"
-    )
     max_attempts: int = Field(6, ge=1, description="tries of a step that fails for a reason other than an outside system being away")

@@ -21,7 +21,7 @@ from reefcommon.config import ServeConfig
 from reefcommon.errors import Unavailable
 from reefcommon.events import utc_now
 from reefcommon.heads_redis import RedisReleaseHeads
-from reefcommon.lasting import end, lasting
+from reefcommon.lasting import Rounds, end, lasting
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
 from reefcommon.serving import HttpServingNode, WeightNode
@@ -93,8 +93,9 @@ def application(config: ServeConfig, system: SystemSettings, settings: Settings,
             nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
             upkeep = build(config, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(upkeep.handlers))
-            show(health, upkeep, broker)
-            running = lasting(work(broker, upkeep, settings.reconcile_every_s), "upkeep")
+            rounds = Rounds("upkeep", upkeep.round, settings.reconcile_every_s)
+            show(health, upkeep, rounds, broker)
+            running = lasting(work(broker, upkeep, rounds), rounds.name)
             yield
             await end((running,))
             await broker.stop()
@@ -103,11 +104,11 @@ def application(config: ServeConfig, system: SystemSettings, settings: Settings,
     return ops_app(health, lifespan)
 
 
-async def work(broker: KafkaBroker, upkeep: Upkeep, every_s: float) -> None:
+async def work(broker: KafkaBroker, upkeep: Upkeep, rounds: Rounds) -> None:
     """Nodes are given what the heads say from the first moment on, whether or not the broker answers. Events are taken once the heads are
     restored: a verdict needs a head to be compared with."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(upkeep.rounds(every_s))
+        tasks.create_task(rounds.run())
         await patiently(lambda: answered(broker.connect))
         await upkeep.start()
         tasks.create_task(patiently(upkeep.handlers.resume))
@@ -122,7 +123,7 @@ async def answered(call: Callable[[], Awaitable[Any]]) -> None:
         raise Unavailable(f"the broker does not answer: {error!r}") from error
 
 
-def show(health: Health, upkeep: Upkeep, broker: KafkaBroker) -> None:
+def show(health: Health, upkeep: Upkeep, rounds: Rounds, broker: KafkaBroker) -> None:
     """What `/readyz` and `/status` say."""
 
     async def restored() -> str | None:
@@ -130,13 +131,10 @@ def show(health: Health, upkeep: Upkeep, broker: KafkaBroker) -> None:
             return "the release heads are being restored from the log"
         return None if upkeep.synced else "no serving node holds the head releases yet; they are being loaded"
 
-    async def kept() -> str | None:
-        return upkeep.last_error or None
-
     async def listening() -> str | None:
         return None if broker.running else "verdicts and commands are not taken yet: the consumer groups are being joined"
 
-    health.checks.update(restored=restored, upkeep=kept, listening=listening)
+    health.checks.update(restored=restored, upkeep=rounds.check, listening=listening)
     health.facts.update(
         nodes=lambda: {node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes},
         scenarios=lambda: list(upkeep.scenarios),

@@ -67,7 +67,6 @@ class Upkeep:
     scenarios: tuple[str, ...]
     ready: bool = False
     synced: bool = False
-    last_error: str = ""
     apart: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Configured scenarios that cannot be, because the nodes serve full weights of another one."""
@@ -83,18 +82,6 @@ class Upkeep:
         for scenario in self.scenarios:
             await self.handlers.create(scenario)
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
-
-    async def rounds(self, every_s: float) -> None:
-        """Compare the nodes with the heads for ever."""
-        while True:
-            try:
-                await self.round()
-                self.last_error = ""
-            except ReefError as error:
-                if str(error) != self.last_error:
-                    log.warning("upkeep_failed", reason=str(error))
-                self.last_error = str(error)
-            await asyncio.sleep(every_s)
 
     async def round(self) -> None:
         """Load what is missing, unload what is too much, and put nodes back that serve again."""

@@ -21,7 +21,7 @@ from reefcommon.evaluation import choose
 from reefcommon.events import utc_now
 from reefcommon.fetched import FetchedTrees
 from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.lasting import end, lasting
+from reefcommon.lasting import Rounds, end, lasting
 from reefcommon.ops import Health, ops_app, run
 from reefcommon.recipe import WeightRecipe, load_recipe
 from reefcommon.rejected import Rejected
@@ -35,7 +35,7 @@ from services.trainer.filesystem import DirectoryCheckpoints
 from services.trainer.handlers import Handlers, StepProcess
 from services.trainer.learning import Learning, Patience, Ports
 from services.trainer.ledger import SqliteLedger
-from services.trainer.retention import Policy, Retention
+from services.trainer.retention import Retention
 from services.trainer.settings import Settings
 
 log = structlog.get_logger()
@@ -116,9 +116,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     broker.include_router(routes(handlers))
     health = Health(SERVICE, broker=broker)
     health.facts["bindings"] = lambda: {loop.binding.key: _facts(loop, ledger) for loop in loops}
-
-    policy = Policy(settings.settled_kept_s, settings.rejected_kept_s, settings.retention_every_s)
-    return ops_app(health, partial(_living, Parts(system, bindings, ledger, broker, loops, health, ports, policy)))
+    return ops_app(health, partial(_living, Parts(system, settings, bindings, ledger, broker, loops, health, ports)))
 
 
 @dataclass(frozen=True)
@@ -126,20 +124,29 @@ class Parts:
     """What lives as long as the process."""
 
     system: SystemSettings
+    settings: Settings
     bindings: tuple[Binding, ...]
     ledger: SqliteLedger
     broker: KafkaBroker
     loops: tuple[Learning, ...]
     health: Health
     ports: Ports
-    policy: Policy
 
-    def retention(self, heads: ReleaseHeads) -> Retention:
+    def retention(self, heads: ReleaseHeads) -> Rounds:
         """What removes what was kept long enough."""
-        checkpoints = DirectoryCheckpoints(self.system.state_dir.resolve() / SERVICE / "states")
-        ports = self.ports
+        ports, every_s = self.ports, self.settings.retention_every_s
         rejected = Rejected(self.ledger, ports.artifacts, heads, ports.storing)
-        return Retention(self.bindings, self.ledger, checkpoints, ports.adapters, rejected, self.policy, ports.clock)
+        retention = Retention(
+            self.bindings,
+            self.ledger,
+            ports.checkpoints,
+            ports.adapters,
+            rejected,
+            self.settings.settled_kept_s,
+            self.settings.rejected_kept_s,
+            ports.clock,
+        )
+        return Rounds("retention", retention.round, every_s, first_after_s=every_s)
 
 
 @asynccontextmanager

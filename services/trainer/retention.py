@@ -7,63 +7,37 @@ adapters     copies that an earlier step has started from
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import structlog
-
-from reefcommon.errors import Poison, Transient
 from reefcommon.fetched import FetchedTrees
 from reefcommon.rejected import Rejected
 from reefcommon.retention import tell_removed
 from services.trainer.domain import Binding
-from services.trainer.filesystem import DirectoryCheckpoints
+from services.trainer.handlers import Checkpoints
 from services.trainer.ledger import SqliteLedger
-
-log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """How long things are kept, seconds."""
-
-    settled_kept_s: float
-    rejected_kept_s: float
-    every_s: float
-
-
-@dataclass(slots=True)
 class Retention:
-    """The rounds. A failure is told and tried again in the next one: keeping too much harms nobody at once."""
+    """What one round needs."""
 
     bindings: tuple[Binding, ...]
     ledger: SqliteLedger
-    checkpoints: DirectoryCheckpoints
+    checkpoints: Checkpoints
     adapters: FetchedTrees
     rejected: Rejected
-    policy: Policy
+    settled_kept_s: float
+    rejected_kept_s: float
     clock: Callable[[], datetime]
-    _told: str = field(default="")
-
-    async def run(self) -> None:
-        """For ever."""
-        while True:
-            await asyncio.sleep(self.policy.every_s)
-            try:
-                await self.round()
-                self._told = ""
-            except (Transient, Poison) as error:
-                if str(error) != self._told:
-                    log.warning("retention_put_off", reason=str(error))
-                self._told = str(error)
 
     async def round(self) -> dict[str, int]:
         """One round. Returns what is gone, by kind."""
         counts = {"samples": 0, "jobs": 0, "contents": 0, "adapters": 0}
-        limit = self.clock() - timedelta(seconds=self.policy.rejected_kept_s)
+        limit = self.clock() - timedelta(seconds=self.rejected_kept_s)
         for scenario in {binding.scenario for binding in self.bindings}:
             counts["contents"] += await self.rejected.drop(scenario, limit)
-        before_ms = int((self.clock() - timedelta(seconds=self.policy.settled_kept_s)).timestamp() * 1000)
+        before_ms = int((self.clock() - timedelta(seconds=self.settled_kept_s)).timestamp() * 1000)
         for binding in self.bindings:
             kept = await asyncio.to_thread(self.checkpoints.kept, binding.key)
             gone = await asyncio.to_thread(self.ledger.forget, binding.key, before_ms, kept)

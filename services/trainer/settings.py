@@ -14,8 +14,4 @@ class Settings(HostSettings):
     step_timeout_s: float = Field(3600.0, gt=0, description="a step that takes longer is killed and tried again")
     niceness: int = Field(10, ge=0, le=19, description="nice value of the step processes, so that serving on the same machine goes first")
     kept_states: int = Field(4, ge=1, description="checkpoints of published releases kept per recipe, newest first, beside the head's")
-    settled_kept_s: float = Field(30 * 24 * 3600, gt=0, description="how long settled samples and jobs are remembered one by one")
-    rejected_kept_s: float = Field(
-        7 * 24 * 3600, gt=0, description="how long the content of a rejected candidate stays in the artifact store"
-    )
     max_attempts: int = Field(5, ge=1, description="tries of a job whose step process dies; then its samples are refused")

@@ -1,10 +1,15 @@
 """Work that ends although it never should: its process ends, and says why."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
+
+from reefcommon.errors import Unavailable
+from reefcommon.lasting import Rounds, end, lasting
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -40,3 +45,28 @@ def test_a_loop_that_ends_ends_its_process_in_order_and_its_log_says_why(how: st
     assert "work_ended" in said
     assert ("a fault nobody thought of" in said) is (how == "fails")
     assert done.returncode == 0
+
+
+async def test_a_round_that_fails_alike_is_told_once_and_shown_until_one_succeeds() -> None:
+    outcomes = iter([Unavailable("the disk is full"), Unavailable("the disk is full"), Unavailable("away"), None])
+    shown: list[str | None] = []
+    over = asyncio.Event()
+
+    async def work() -> int:
+        shown.append(await rounds.check())
+        outcome = next(outcomes, None)
+        if outcome is not None:
+            raise outcome
+        if len(shown) > 4:
+            over.set()
+        return len(shown)
+
+    rounds = Rounds("keeping", work, every_s=0.001)
+    with capture_logs() as told:
+        task = lasting(rounds.run(), rounds.name)
+        async with asyncio.timeout(60):
+            await over.wait()
+        await end((task,))
+    assert shown[:5] == [None, "the disk is full", "the disk is full", "away", None]
+    assert [line["reason"] for line in told if line["event"] == "round_failed"] == ["the disk is full", "away"]
+    assert rounds.result

@@ -10,7 +10,7 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateProposed, SampleRefused, utc_now
 from reefcommon.ids import time_ordered_hex
 from reefcommon.rejected import Rejected
-from services.harness.retention import Policy, Retention
+from services.harness.retention import Retention
 from services.harness.sqlite import SqliteLedger
 from tests.harness.support import BINDING, Published, base_release, first, published, rejected, sample, service
 
@@ -57,7 +57,7 @@ class Dropping:
 def retention(worker, now, heads=None, store=None):
     handlers = worker.handlers
     rejected = Rejected(handlers.inbox, store or Dropping(), heads or Heads(base_release()), handlers.storing)
-    return Retention((BINDING,), handlers.inbox, handlers.trees, rejected, Policy(30 * 86400.0, 7 * 86400.0, 1.0), lambda: now)
+    return Retention((BINDING,), handlers.inbox, handlers.trees, rejected, 30 * 86400.0, 7 * 86400.0, lambda: now)
 
 
 async def window(worker, out, day, number, words):

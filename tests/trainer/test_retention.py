@@ -9,7 +9,7 @@ import pytest
 from reefcommon.ids import record_times_ms, time_ordered_hex
 from reefcommon.rejected import Rejected
 from services.trainer.child import bound_log
-from services.trainer.retention import Policy, Retention
+from services.trainer.retention import Retention
 from tests.recipes.samples import sample
 from tests.trainer.rig import AT, Rig, release
 
@@ -58,7 +58,7 @@ async def rig(tmp_path):
 def retention(rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None) -> Retention:
     return Retention(
         bindings=(rig.loop.binding,), ledger=rig.ledger, checkpoints=rig.checkpoints, adapters=rig.loop.ports.adapters,
-        rejected=Rejected(rig.ledger, store or Dropping(), heads or Heads(), rig.loop.ports.storing), policy=Policy(30 * DAY_S, 7 * DAY_S, 1.0), clock=lambda: now,
+        rejected=Rejected(rig.ledger, store or Dropping(), heads or Heads(), rig.loop.ports.storing), settled_kept_s=30 * DAY_S, rejected_kept_s=7 * DAY_S, clock=lambda: now,
     )  # fmt: skip
 
 
