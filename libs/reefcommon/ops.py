@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import structlog
@@ -22,13 +22,16 @@ from starlette.types import ASGIApp
 
 from reefcommon.bus import lags
 from reefcommon.ceiling import ceiling_of
-from reefcommon.errors import Unavailable
-from reefcommon.telemetry import METRICS_CONTENT_TYPE
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.settings import ServiceSettings, SystemSettings
+from reefcommon.telemetry import METRICS_CONTENT_TYPE, set_up
 
 log = structlog.get_logger()
 
 LAG = Gauge("reef_consumer_lag_events", "events of the partitions assigned to this process that are not handled yet", ["service", "topic"])
 
+Own = TypeVar("Own", bound=ServiceSettings)
+"""A service's own settings."""
 Check = Callable[[], Awaitable[str | None]]
 """Returns None when fine, else what is wrong and what to do."""
 
@@ -101,6 +104,21 @@ def ops_routes(health: Health) -> list[Route]:
 def ops_app(health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> Starlette:
     """The application of a service that has no HTTP surface of its own. `lifespan` starts and stops its broker and tasks."""
     return Starlette(routes=ops_routes(health), lifespan=lifespan)
+
+
+def serve(
+    service: str, settings_type: type[Own], build: Callable[[SystemSettings, Own], ASGIApp], port: Callable[[SystemSettings, Own], int]
+) -> int:
+    """Run a service on the settings in its environment. Exit status 2, with what is wrong on stderr, where one cannot be used."""
+    try:
+        system, settings = SystemSettings.load(), settings_type.load()
+        set_up(service, otlp_endpoint=system.otlp_endpoint)
+        app = build(system, settings)
+    except BadConfig as error:
+        sys.stderr.write(f"{service} cannot start: {error}\n")
+        return 2
+    run(app, host=system.bind_host, port=port(system, settings), drain_s=settings.drain_s)
+    return 0
 
 
 def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:

@@ -14,7 +14,7 @@ from reefcommon.errors import BadConfig
 
 
 class SystemSettings(BaseSettings):
-    """The roles of a Reef deployment and where each is served. A service's own `Settings` extends this with its own prefix."""
+    """The roles of a Reef deployment and where each is served. A service's own `Settings` stand beside it, under a prefix of their own."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_", extra="forbid", frozen=True)
 
@@ -62,14 +62,12 @@ class SystemSettings(BaseSettings):
         """Read the settings from the environment.
 
         Raises:
-            BadConfig: a value is not allowed, or a variable with this service's own prefix is unknown.
+            BadConfig: a value is not allowed.
         """
-        own_prefix = str(cls.model_config.get("env_prefix", ""))
         try:
-            settings = cls(**overrides)  # type: ignore[arg-type]
+            return cls(**overrides)  # type: ignore[arg-type]
         except ValidationError as error:
-            raise BadConfig(explain(error, prefix=own_prefix)) from None
-        return settings
+            raise BadConfig(explain(error, prefix="REEF_")) from None
 
 
 class OwnSettings(BaseSettings):

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -13,9 +14,11 @@ from starlette.applications import Starlette
 
 from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
+from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefcommon.config import load
 from reefcommon.events import utc_now
-from reefcommon.heads_redis import RedisReleaseHeads
+from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.lasting import Rounds, end, lasting
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
@@ -69,8 +72,10 @@ def build(
     return Handlers(plans, RedisReleaseHeads(redis), bench, episodes, RedisEvidence(redis), events, now)
 
 
-def application(plans: Plans, system: SystemSettings, settings: Settings, redis: Redis, store: ArtifactStore) -> Starlette:
-    """The service as one ASGI application; its lifespan starts and stops the consumers and the second looks."""
+def application(system: SystemSettings, settings: Settings) -> Starlette:
+    """The service as one ASGI application; its lifespan starts and stops the consumers and the second looks. Raises BadConfig."""
+    plans = Plans.load(load(system.config or Path("serve.yaml")))
+    redis, store = connect(system.redis_url), open_artifact_store(system)
     broker = kafka_broker(system, SERVICE)
     health = Health(SERVICE, broker=broker)
 

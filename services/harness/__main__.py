@@ -1,6 +1,10 @@
 """`python -m services.harness`."""
 
-from services.harness.app import main
+import sys
+
+from reefcommon.ops import serve
+from services.harness.app import SERVICE, application
+from services.harness.settings import Settings
 
 if __name__ == "__main__":
-    main()
+    sys.exit(serve(SERVICE, Settings, application, lambda system, settings: settings.own_port(system.harness_url, 8913)))

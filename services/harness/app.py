@@ -1,7 +1,6 @@
 """Composition root of the harness service: settings -> adapters -> handlers -> routing table -> operations endpoint."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,19 +14,17 @@ from reefcommon.artifacts import ArtifactStore
 from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefcommon.config import RecipeBinding
-from reefcommon.errors import BadConfig
 from reefcommon.events import utc_now
 from reefcommon.fetched import FetchedTrees
 from reefcommon.harness import HarnessRecipe
 from reefcommon.harness_admission import CHAT
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.lasting import Rounds, end, lasting
-from reefcommon.ops import Health, ops_app, run
+from reefcommon.ops import Health, ops_app
 from reefcommon.recipe import load_recipe
 from reefcommon.rejected import Rejected
 from reefcommon.settings import SystemSettings
 from reefcommon.starting import Start
-from reefcommon.telemetry import set_up
 from services.harness.domain import Binding
 from services.harness.handlers import Handlers
 from services.harness.retention import Retention
@@ -128,15 +125,3 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
 
 async def _worker_check(worker: Worker) -> str | None:
     return "; ".join(f"{key}: {reason}" for key, reason in worker.failing.items()) or None
-
-
-def main() -> None:
-    """Start the service; a mistake in its settings is told in one line."""
-    try:
-        system, settings = SystemSettings.load(), Settings.load()
-        set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
-        app = application(system, settings)
-    except BadConfig as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(2)
-    run(app, host=system.bind_host, port=settings.own_port(system.harness_url, 8913), drain_s=settings.drain_s)

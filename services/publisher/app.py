@@ -16,11 +16,12 @@ from starlette.applications import Starlette
 
 from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
+from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
-from reefcommon.config import ServeConfig
+from reefcommon.config import ServeConfig, load
 from reefcommon.errors import Unavailable
 from reefcommon.events import utc_now
-from reefcommon.heads_redis import RedisReleaseHeads
+from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.lasting import Rounds, end, lasting
 from reefcommon.ops import Health, ops_app
 from reefcommon.rotation import RedisRotation
@@ -70,7 +71,7 @@ def build(
     fleet = Fleet(
         nodes=nodes,
         store=store,
-        staging=Path(system.state_dir) / "staging",
+        staging=system.state_dir / "staging",
         base_model=system.model_name,
         rotation=rotation,
         stage_within_s=settings.stage_within_s,
@@ -82,8 +83,10 @@ def build(
     return Upkeep(handlers, publication, fleet, heads, KafkaReleaseLog(system.kafka_bootstrap), config.all_scenarios)
 
 
-def application(config: ServeConfig, system: SystemSettings, settings: Settings, redis: Redis, store: ArtifactStore) -> Starlette:
-    """The service as one ASGI application; its lifespan starts and stops the consumers and the upkeep."""
+def application(system: SystemSettings, settings: Settings) -> Starlette:
+    """The service as one ASGI application; its lifespan starts and stops the consumers and the upkeep. Raises BadConfig."""
+    config = load(system.config or Path("serve.yaml"))
+    redis, store = connect(system.redis_url), open_artifact_store(system)
     broker = kafka_broker(system, SERVICE)
     health = Health(SERVICE, broker=broker)
 

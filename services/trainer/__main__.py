@@ -1,6 +1,10 @@
 """`python -m services.trainer`."""
 
-from services.trainer.app import main
+import sys
+
+from reefcommon.ops import serve
+from services.trainer.app import SERVICE, application
+from services.trainer.settings import Settings
 
 if __name__ == "__main__":
-    main()
+    sys.exit(serve(SERVICE, Settings, application, lambda system, settings: settings.own_port(system.trainer_url, 8912)))

@@ -1,6 +1,5 @@
 """Composition root of the trainer: settings -> adapters -> handlers and loops -> routing table -> operations endpoint."""
 
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,13 +21,12 @@ from reefcommon.events import utc_now
 from reefcommon.fetched import FetchedTrees
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.lasting import Rounds, end, lasting
-from reefcommon.ops import Health, ops_app, run
+from reefcommon.ops import Health, ops_app
 from reefcommon.recipe import WeightRecipe, load_recipe
 from reefcommon.rejected import Rejected
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
 from reefcommon.starting import Start
-from reefcommon.telemetry import set_up
 from services.trainer.child import ChildProcess
 from services.trainer.domain import Binding
 from services.trainer.filesystem import DirectoryCheckpoints
@@ -186,15 +184,3 @@ def _facts(loop: Learning, ledger: SqliteLedger) -> dict[str, Any]:
 
 async def _check(loops: tuple[Learning, ...]) -> str | None:
     return "; ".join(f"{loop.binding.key}: {loop.failing}" for loop in loops if loop.failing) or None
-
-
-def main() -> None:
-    """Start the service; a mistake in its settings is told in one line."""
-    try:
-        system, settings = SystemSettings.load(), Settings.load()
-        set_up(SERVICE, otlp_endpoint=system.otlp_endpoint)
-        app = application(system, settings)
-    except BadConfig as error:
-        sys.stderr.write(f"{error}\n")
-        sys.exit(2)
-    run(app, host=system.bind_host, port=settings.own_port(system.trainer_url, 8912), drain_s=settings.drain_s)

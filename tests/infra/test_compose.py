@@ -143,7 +143,7 @@ def test_an_adapter_has_one_path_for_all_who_name_it(writer, folder):
         assert f"{volume}:ro" in SERVICES[node]["volumes"]
     assert environment(SERVICES[writer])["REEF_STATE_DIR"] == "/var/lib/reef"
     source = (ROOT / "services" / writer / "app.py").read_text()
-    assert {"staging": 'system.state_dir) / "staging"', "evaluator": "system.state_dir / SERVICE"}[folder] in source
+    assert {"staging": 'system.state_dir / "staging"', "evaluator": "system.state_dir / SERVICE"}[folder] in source
 
 
 def test_large_bodies_are_where_gateway_and_experience_look():
