@@ -5,7 +5,7 @@ Every transition is on disk before the next begins, so that the loop can be kill
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -283,6 +283,6 @@ class Learning:
         return False
 
 
-def _brief(figures: dict[str, float] | object) -> dict[str, float]:
+def _brief(figures: Mapping[str, float]) -> dict[str, float]:
     shown = ("reward_mean", "lag_max", "pg_clipfrac", "train_rollout_logprob_abs_diff")
-    return {name: round(figures[name], 5) for name in shown if name in figures} if isinstance(figures, dict) else {}
+    return {name: round(figures[name], 5) for name in shown if name in figures}

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison
 from reefcommon.events import SampleReady
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
@@ -70,7 +71,7 @@ class Worker:
         if state is not None:
             learner.load(Path(state), actor_from=Path(actor) if actor else None)
         if adopt is not None:
-            learner.adopt(None if adopt == "base" else Path(adopt))
+            learner.adopt(None if adopt == BASE_CONTENT_ID else Path(adopt))
         return learner
 
 
