@@ -92,11 +92,6 @@ def candidate_id(job_id: str) -> str:
     return "cnd-" + digest("candidate", job_id)
 
 
-def refusal_id(recipe: str, sample_id: str) -> str:
-    """The id of a recipe's refusal of a sample: it is refused once, however often it is told."""
-    return "ref-" + digest("refused", recipe, sample_id)
-
-
 @dataclass(frozen=True, slots=True)
 class LoadId:
     """One load of one content by the serving fleet. Staleness is a difference of sequences within one incarnation."""

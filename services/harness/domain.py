@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from reefcommon import ids
+from reefcommon import hosting, ids
 from reefcommon.events import (
     CandidateProposed,
-    Lineage,
     Publication,
     Release,
     ReleasePending,
     ReleasePublished,
     ReleaseRejected,
     SampleReady,
-    SampleRefused,
     StepCompleted,
 )
 from reefcommon.harness import HarnessRecipe, Mutation, Tree
@@ -35,17 +33,8 @@ MAX_ATTEMPTS_ON_NEW_HEADS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(hosting.Binding[HarnessRecipe]):
     """One harness recipe that learns from one scenario."""
-
-    scenario: str
-    dotted: str
-    recipe: HarnessRecipe
-
-    @property
-    def key(self) -> str:
-        """The identity of this binding in the ledger and in job ids."""
-        return f"{self.scenario}/{self.dotted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +138,7 @@ def _on_its_merits(publication: ReleaseRejected) -> bool:
     return publication.evaluation is None or publication.evaluation.verdict == "reject"
 
 
-def lineage(job: Job, recipe: HarnessRecipe) -> Lineage:
-    """Where a candidate of this job comes from."""
-    return Lineage(
-        job_id=job.job_id, sample_ids=job.sample_ids, recipe=recipe.name, knobs=recipe.knobs.model_dump(mode="json"), step=job.step
-    )
-
-
-def candidate(job: Job, recipe: HarnessRecipe, tree: Tree, *, at: datetime, traceparent: str) -> CandidateProposed:
+def candidate(binding: Binding, job: Job, tree: Tree, *, at: datetime, traceparent: str) -> CandidateProposed:
     """The event of an admitted proposal whose tree is in the artifact store."""
     assert job.candidate_id is not None
     assert job.content_id is not None
@@ -169,7 +151,7 @@ def candidate(job: Job, recipe: HarnessRecipe, tree: Tree, *, at: datetime, trac
         content_id=job.content_id,
         base_release_id=job.base_release_id,
         metrics={"entries": float(len(tree)), "mutations": float(len(job.mutations)), "samples": float(len(job.sample_ids))},
-        lineage=lineage(job, recipe),
+        lineage=binding.lineage(job.job_id, job.sample_ids, job.step),
         reason="; ".join(mutation.reason for mutation in job.mutations if mutation.reason),
     )
 
@@ -189,18 +171,4 @@ def step_completed(job: Job, recipe: HarnessRecipe, *, at: datetime, traceparent
         duration_s=max(0.0, (at - job.opened_at).total_seconds()),
         candidate_id=job.candidate_id,
         reason=None if job.candidate_id else f"{job.state}: {job.reason}",
-    )
-
-
-def sample_refused(binding: Binding, sample: SampleReady, reason: str, lag: int | None, *, at: datetime) -> SampleRefused:
-    """The event of a sample that this recipe will never use."""
-    return SampleRefused(
-        event_id=ids.refusal_id(binding.key, sample.event_id),
-        at=at,
-        scenario=binding.scenario,
-        traceparent=sample.traceparent,
-        recipe=binding.recipe.name,
-        sample_id=sample.event_id,
-        reason=reason,
-        lag=lag,
     )

@@ -99,7 +99,7 @@ class Handlers:
         mine = [binding for binding in self.bindings if binding.scenario == sample.scenario]
         if not mine:
             return
-        too_old = {b.key: (domain.sample_refused(b, sample, TOO_OLD, None, at=sample.at), topics.TRAINING) for b in mine}
+        too_old = {b.key: (b.refusal(sample, TOO_OLD, None, sample.at), topics.TRAINING) for b in mine}
         if await asyncio.to_thread(self.inbox.add_sample, list(too_old), sample, too_old) > 0:
             self.wake()
 
@@ -175,7 +175,7 @@ class Handlers:
     async def _refuse(self, binding: Binding, decision: Decision) -> None:
         at = self.clock()
         refusals = [(sample.event_id, reason) for sample, reason, _ in decision.refused]
-        outgoing = [(domain.sample_refused(binding, sample, why, lag, at=at), topics.TRAINING) for sample, why, lag in decision.refused]
+        outgoing = [(binding.refusal(sample, why, lag, at), topics.TRAINING) for sample, why, lag in decision.refused]
         await asyncio.to_thread(self.inbox.refuse, binding.key, refusals, outgoing)
         REFUSED.labels(binding.key).inc(len(refusals))
         await self.flush()
@@ -209,7 +209,7 @@ class Handlers:
         awaiting = replace(job, state="awaiting", content_id=content, candidate_id=ids.candidate_id(job.job_id))
         at, trace = self.clock(), samples[-1].traceparent if samples else ""
         outgoing = (
-            (domain.candidate(awaiting, binding.recipe, tree, at=at, traceparent=trace), topics.CANDIDATES),
+            (domain.candidate(binding, awaiting, tree, at=at, traceparent=trace), topics.CANDIDATES),
             (domain.step_completed(awaiting, binding.recipe, at=at, traceparent=trace), topics.TRAINING),
         )
         await asyncio.to_thread(self.jobs.save, awaiting, expected="proposed", events=outgoing)
@@ -247,5 +247,7 @@ class Handlers:
         with tempfile.TemporaryDirectory(dir=self.trees.root, prefix=".candidate-") as name:
             directory = Path(name)
             write_tree(tree, directory)
-            manifest = describe(directory, "harness", base=job.base_content or "", lineage=domain.lineage(job, binding.recipe))
+            manifest = describe(
+                directory, "harness", base=job.base_content or "", lineage=binding.lineage(job.job_id, job.sample_ids, job.step)
+            )
             return self.artifacts.put(directory, manifest, job.scenario)

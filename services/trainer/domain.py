@@ -12,19 +12,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from reefcommon import ids
+from reefcommon import hosting, ids
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.evaluation import is_held_out
 from reefcommon.events import (
     CandidateProposed,
-    Lineage,
     Publication,
     Release,
     ReleasePending,
     ReleasePublished,
     ReleaseRejected,
     SampleReady,
-    SampleRefused,
     StepCompleted,
 )
 from reefcommon.recipe import Decision, WeightRecipe
@@ -34,19 +32,11 @@ Verdict = Literal["published", "pending", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(hosting.Binding[WeightRecipe]):
     """One weight recipe that learns from one scenario."""
 
-    scenario: str
-    dotted: str
-    recipe: WeightRecipe
     holds_out: bool = False
     """Candidates are judged by replay: the one sample in five that judges them is never trained on."""
-
-    @property
-    def key(self) -> str:
-        """The identity of this binding in the ledger and in job ids."""
-        return f"{self.scenario}/{self.dotted}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,31 +177,6 @@ def batch_facts(batch: Sequence[SampleReady], serving: ids.LoadId, now: datetime
     }
 
 
-def refused(binding: Binding, sample: SampleReady, reason: str, lag: int | None, now: datetime) -> SampleRefused:
-    """The event of one refusal; the same sample is refused once, however often it is told."""
-    return SampleRefused(
-        event_id=ids.refusal_id(binding.key, sample.event_id),
-        at=now,
-        scenario=sample.scenario,
-        traceparent=sample.traceparent,
-        recipe=binding.recipe.name,
-        sample_id=sample.event_id,
-        reason=reason,
-        lag=lag,
-    )
-
-
-def lineage(binding: Binding, job: Job) -> Lineage:
-    """Where a job's candidate comes from."""
-    return Lineage(
-        job_id=job.job_id,
-        sample_ids=job.sample_ids,
-        recipe=binding.recipe.name,
-        knobs=binding.recipe.knobs.model_dump(mode="json"),
-        step=job.step,
-    )
-
-
 def completed(binding: Binding, job: Job) -> StepCompleted:
     """What a finished job tells. Raises ValueError for a job without a checkpoint."""
     if job.finished_at is None:
@@ -245,7 +210,7 @@ def proposed(binding: Binding, job: Job) -> CandidateProposed | None:
         content_id=job.content_id,
         base_release_id=job.base_release_id,
         metrics=dict(job.metrics),
-        lineage=lineage(binding, job),
+        lineage=binding.lineage(job.job_id, job.sample_ids, job.step),
         reason=f"{binding.recipe.name} step {job.step}",
     )
 

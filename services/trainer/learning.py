@@ -149,7 +149,7 @@ class Learning:
     async def _tell_refusals(self) -> None:
         ports, key = self.ports, self.binding.key
         for sample, reason, lag, at in await asyncio.to_thread(ports.inbox.untold, key):
-            await ports.publisher.publish(domain.refused(self.binding, sample, reason, lag, at), topics.TRAINING)
+            await ports.publisher.publish(self.binding.refusal(sample, reason, lag, at), topics.TRAINING)
             await asyncio.to_thread(ports.inbox.told, key, [sample.event_id])
             metrics.REFUSED.labels(key, reason.partition(":")[0]).inc()  # what follows the colon is free text
             log.debug("sample_refused", binding=key, sample=sample.event_id, reason=reason, lag=lag)
@@ -251,7 +251,8 @@ class Learning:
 
     def _put(self, job: Job) -> str:
         tree = self.ports.checkpoints.path(job.binding, job.job_id) / ADAPTER
-        manifest = describe(tree, "lora", base=job.base_content, metrics=dict(job.metrics), lineage=domain.lineage(self.binding, job))
+        lineage = self.binding.lineage(job.job_id, job.sample_ids, job.step)
+        manifest = describe(tree, "lora", base=job.base_content, metrics=dict(job.metrics), lineage=lineage)
         return self.ports.artifacts.put(tree, manifest, job.scenario)
 
     async def _announce(self, job: Job) -> None:
