@@ -14,6 +14,9 @@ Url = Annotated[
     str | None,
     typer.Option("--url", help="The gateway. Default: $REEF_GATEWAY_URL, else the Reef that runs on --state-dir; nothing else is tried."),
 ]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", envvar="REEF_KAFKA_BOOTSTRAP", help="host:port of the broker. Default: the running stack's.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 DEFAULT_STATE_DIR = Path(".reef")

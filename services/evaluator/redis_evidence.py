@@ -4,7 +4,6 @@ reef:{<scenario>}:heldout       hash    sample id -> HeldOut as JSON; the newest
 reef:{<scenario>}:heldout-ids   zset    sample id by the time of its record
 reef:{<scenario>}:waiting       hash    candidate id -> CandidateProposed as JSON: they wait for evidence
 reef:waiting                    set     scenarios with candidates that may wait
-reef:trials                     hash    adapter name -> node: candidates that are loaded for a trial now
 """
 
 from redis.asyncio import Redis

@@ -10,13 +10,9 @@ from reefcli import dead_letters
 from reefcli.commands.topics import address
 from reefcli.dead_letters import Action, Letter, Letters, Wanted
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir
 from reefcli.output import ago, console, print_json, print_story, print_table
 from reefcommon import topics
-
-Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", envvar="REEF_KAFKA_BOOTSTRAP", help="host:port of the broker. Default: the running stack's.")
-]
 
 
 def _known(topic: str | None) -> str | None:

@@ -5,7 +5,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, TypeGuard
@@ -60,7 +60,7 @@ def recipes(
             found.update({listed.recipe: listed for listed in recipes_in(module)})
     rows = [found[key] for key in sorted(found)]
     if as_json:
-        print_json([{field: getattr(row, field) for field in row.__slots__} for row in rows])
+        print_json([asdict(row) for row in rows])
         return
     table = [(r.recipe, r.signal, r.acquisition, ", ".join(r.evolves), r.summary) for r in rows]
     print_table(("recipe", "signal", "acquisition", "evolves", "what it does"), table, empty="no recipe is installed")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir
 from reefcli.output import print_json, print_table
 from reefcli.stack.spec import KafkaAnswers
 from reefcli.stack.state import running
@@ -34,9 +34,7 @@ class Depth:
 
 def topics(
     live: Annotated[bool, typer.Option("--live", help="Ask the broker: partitions, end offsets, consumer lag.")] = False,
-    bootstrap: Annotated[
-        str | None, typer.Option(envvar="REEF_KAFKA_BOOTSTRAP", help="host:port of the broker. Default: the running stack's.")
-    ] = None,
+    bootstrap: Bootstrap = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
