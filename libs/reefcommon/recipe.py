@@ -48,7 +48,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """How candidates are judged where `serve.yaml` does not say: `tasks` with a verifier, or `replay` of held-out samples."""
+    """How candidates are judged: by `tasks` with a verifier, or by `replay` of held-out samples; and by which policy."""
 
     method: Literal["tasks", "replay"] = "replay"
     policy: Policy = "score_comparison"

@@ -12,9 +12,10 @@ from prometheus_client import Counter, Histogram
 from reefcommon import topics
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Transient
-from reefcommon.evaluation import Chosen, is_held_out
+from reefcommon.evaluation import is_held_out
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Release, SampleReady
 from reefcommon.ids import digest
+from reefcommon.recipe import EvaluationPlan
 from reefcommon.releases import ReleaseHeads
 from reefcommon.telemetry import current_traceparent
 from services.evaluator.domain.policies import Rule, Ruling, rule
@@ -102,7 +103,9 @@ class Handlers:
         await self._announce(candidate, evaluation.model_copy(update={"duration_s": duration_s}))
         return ""
 
-    async def _evaluate(self, candidate: CandidateProposed, head: Release, chosen: Chosen, law: Rule, samples: list[HeldOut]) -> Evaluation:
+    async def _evaluate(
+        self, candidate: CandidateProposed, head: Release, chosen: EvaluationPlan, law: Rule, samples: list[HeldOut]
+    ) -> Evaluation:
         if candidate.base_release_id != head.release_id:
             await self.bench.forget(candidate)
             stale = f"stale_base: made from {candidate.base_release_id}, but {head.release_id} is the head"
@@ -123,7 +126,9 @@ class Handlers:
             return _evaluation(Ruling("select", f"always: asked for by name; {found}; nothing was compared"), law, head, evidence)
         return _evaluation(rule(evidence.tasks, law), law, head, evidence)
 
-    async def _evidence(self, candidate: CandidateProposed, head: Release, chosen: Chosen, law: Rule, samples: list[HeldOut]) -> Evidence:
+    async def _evidence(
+        self, candidate: CandidateProposed, head: Release, chosen: EvaluationPlan, law: Rule, samples: list[HeldOut]
+    ) -> Evidence:
         if candidate.kind == "checkpoint" and law.policy == "always":
             await self.bench.check(candidate)
             return Evidence(())

@@ -6,9 +6,9 @@ from typing import Any
 
 from reefcommon.config import EvaluationSection, ServeConfig
 from reefcommon.errors import BadConfig
-from reefcommon.evaluation import Chosen, choose
+from reefcommon.evaluation import choose
 from reefcommon.events import CandidateProposed
-from reefcommon.recipe import resolve
+from reefcommon.recipe import EvaluationPlan, resolve
 from services.evaluator.domain.policies import Rule
 from services.evaluator.domain.tasks import BadTask, Task, as_task
 
@@ -39,7 +39,7 @@ class Plans:
             choose(config, binding.scenario, binding.recipe)
         return cls(config, tasks, verifier)
 
-    def for_candidate(self, candidate: CandidateProposed) -> tuple[Chosen, Rule]:
+    def for_candidate(self, candidate: CandidateProposed) -> tuple[EvaluationPlan, Rule]:
         """The method and the rule for one candidate."""
         section = self.config.evaluation
         chosen = choose(self.config, candidate.scenario, candidate.lineage.recipe)

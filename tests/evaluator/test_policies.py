@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recipes.sao.recipe import SAORecipe
 from reefcommon.config import parse
 from reefcommon.evaluation import choose, is_held_out
 from reefcommon.events import SampleReady, TaskResult
+from reefcommon.recipe import EvaluationPlan
 from services.evaluator.domain.policies import Rule, bootstrap_lower, rule, sign_test
 from services.evaluator.domain.replay import HeldOut, advantages, held_out, lacking, mean_logprob, pair
 from services.evaluator.domain.tasks import BadScore, BadTask, as_score, as_task, seed_of
@@ -178,11 +180,21 @@ def test_likelihood_must_move_with_the_advantage(advantage: float, ours: float, 
     assert (result.candidate > result.head) is wins
 
 
+class Careful(SAORecipe):
+    """A recipe with a plan of its own."""
+
+    name = "careful"
+
+    def evaluation(self) -> EvaluationPlan:
+        return EvaluationPlan("replay", "no_regression")
+
+
 def test_who_says_how_it_is_judged() -> None:
-    plain = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\n")
-    assert choose(plain, "default", "recipes.sao.recipe:SAORecipe").method == "replay"
-    assert choose(plain, "default", "sao").source == "sao"
-    assert choose(plain, "default", "somebody's").source == "default"
-    own = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nevaluation: {tasks: [hi], score: 'math:fsum', policy: paired_confidence}\n")
-    chosen = choose(own, "default", "recipes.sao.recipe:SAORecipe")
-    assert (chosen.method, chosen.policy, chosen.source) == ("tasks", "paired_confidence", "serve.yaml")
+    dotted = f"{__name__}:Careful"
+    plain = parse(f"reef:\n  recipe: {dotted}\n")
+    assert choose(plain, "default", dotted) == choose(plain, "default", "careful") == EvaluationPlan("replay", "no_regression")
+    assert choose(plain, "default", "somebody's") == EvaluationPlan("replay", "score_comparison")
+    tasks = parse(f"reef:\n  recipe: {dotted}\nevaluation: {{tasks: [hi], score: 'math:fsum'}}\n")
+    assert choose(tasks, "default", dotted) == EvaluationPlan("tasks", "no_regression")
+    own = parse(f"reef:\n  recipe: {dotted}\nevaluation: {{tasks: [hi], score: 'math:fsum', policy: paired_confidence}}\n")
+    assert choose(own, "default", dotted) == EvaluationPlan("tasks", "paired_confidence")
