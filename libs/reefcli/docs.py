@@ -16,7 +16,7 @@ Made from `reefcommon.topics` and `reefcommon.events` by `python -m reefcli.docs
 frozen, in the past tense. Readers ignore fields that they do not know; a new meaning is a new type. Every topic has a `.dead`
 beside it for what could never be handled.
 
-| topic | events | key | partitions | kept | written by | read by | what it is |
+| topic | events | key | partitions | kept | written by | read by (consumer groups) | what it is |
 |---|---|---|---|---|---|---|---|
 {rows}
 

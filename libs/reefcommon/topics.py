@@ -14,7 +14,8 @@ FOREVER = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `retention` bounds the log; a topic that others are rebuilt from is kept for ever."""
+    """One topic. `retention` bounds the log; a topic that others are rebuilt from is kept for ever. `consumers`: the consumer groups that
+    read it, and by their own names the services that read all of it without a group."""
 
     name: str
     events: tuple[type[events.Event], ...]
@@ -63,7 +64,7 @@ SAMPLES = Topic(
     4,
     timedelta(days=30),
     ("experience",),
-    ("trainer", "harness", "evaluator"),
+    ("trainer-samples", "harness-samples", "evaluator-samples"),
     "experience that a recipe may use, joined and merged",
 )
 TRAINING = Topic(
@@ -73,7 +74,7 @@ TRAINING = Topic(
     4,
     timedelta(days=30),
     ("trainer", "harness"),
-    ("experience",),
+    ("experience", "gateway"),
     "what the recipes did with the samples: steps and refusals, each with its reason",
 )
 CANDIDATES = Topic(
@@ -82,8 +83,8 @@ CANDIDATES = Topic(
     "scenario",
     4,
     FOREVER,
-    ("trainer", "harness", "gateway"),
-    ("evaluator",),
+    ("trainer", "harness"),
+    ("evaluator-candidates",),
     "what might serve next; anybody may propose",
 )
 EVALUATIONS = Topic(
@@ -93,7 +94,7 @@ EVALUATIONS = Topic(
     4,
     FOREVER,
     ("evaluator",),
-    ("publisher",),
+    ("publisher-evaluations",),
     "verdicts with their evidence",
 )
 RELEASES = Topic(
@@ -103,7 +104,7 @@ RELEASES = Topic(
     4,
     FOREVER,
     ("publisher",),
-    ("gateway", "experience", "trainer", "harness", "evaluator"),
+    ("gateway", "experience", "trainer-releases", "harness-releases", "publisher"),
     "the release chain: what serves, what waits, what came to nothing",
 )
 COMMANDS = Topic(
@@ -113,7 +114,7 @@ COMMANDS = Topic(
     4,
     timedelta(days=30),
     ("gateway",),
-    ("publisher",),
+    ("publisher-commands",),
     "what people ask of the release chain",
 )
 

@@ -1,0 +1,38 @@
+"""The topic registry says who reads what; the services' own routing tables are the proof."""
+
+from dataclasses import fields
+from types import ModuleType
+from typing import Any
+
+import pytest
+from faststream.kafka import KafkaBroker, KafkaRouter
+
+from reefcommon import topics
+from services.evaluator import app as evaluator
+from services.experience import app as experience
+from services.experience.settings import Settings
+from services.harness import app as harness
+from services.publisher import app as publisher
+from services.trainer import app as trainer
+
+WITHOUT_GROUP = {"gateway", "publisher"}
+
+
+def bare(app: ModuleType) -> Any:
+    """Handlers with nothing behind them: none is called here."""
+    return app.Handlers(**{field.name: None for field in fields(app.Handlers) if field.init and not field.name.startswith("_")})
+
+
+@pytest.fixture
+def read() -> set[tuple[str, str]]:
+    """(topic, consumer group) of every row of every routing table."""
+    broker = KafkaBroker()
+    for app in (trainer, harness, evaluator, publisher):
+        broker.include_router(app.routes(bare(app)))
+    broker.include_router(KafkaRouter(handlers=experience.routes(bare(experience), Settings())))
+    return {(topic.name, subscriber.group_id or "") for subscriber in broker.subscribers for topic in subscriber.topics}
+
+
+def test_the_registry_names_the_consumer_groups_that_there_are(read: set[tuple[str, str]]) -> None:
+    named = {(topic.name, group) for topic in topics.ALL for group in topic.consumers if group not in WITHOUT_GROUP}
+    assert named == read
