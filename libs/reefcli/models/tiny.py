@@ -6,13 +6,9 @@ attention takes), untied lm_head so that an adapter on it can learn. Under a sec
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reefcli.models.chat_template import chat_template
-from reefcli.models.hf_files import BYTE_LEVEL_SPECIALS, LlamaShape, write_config, write_tokenizer_config
-
-if TYPE_CHECKING:
-    from reefcli.models.prepare import Progress
+from reefcli.models.hf_files import BYTE_LEVEL_SPECIALS, LlamaShape, Progress, write_config, write_tokenizer_config
 
 SEED = 20250
 STD = 0.02
@@ -35,7 +31,7 @@ TINY = LlamaShape(
 )
 
 
-def write_tiny(directory: Path, progress: "Progress") -> None:
+def write_tiny(directory: Path, progress: Progress) -> None:
     """Write the whole model directory."""
     import numpy as np
     from safetensors.numpy import save_file
