@@ -87,7 +87,7 @@ class OwnSettings(BaseSettings):
         """
         prefix = str(cls.model_config.get("env_prefix", ""))
         known = {prefix + name.upper() for name in cls.model_fields} | {prefix + name for name in cls.others}
-        if unknown := unknown_variables(known, prefix):
+        if unknown := sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
             raise BadConfig(f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
         try:
             return cls(**overrides)  # type: ignore[arg-type]
@@ -155,8 +155,3 @@ def _fields(model: type[BaseModel] | None, path: Sequence[int | str]) -> tuple[s
         inner = field.annotation if field is not None else None
         model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
     return tuple(model.model_fields) if model is not None else ()
-
-
-def unknown_variables(known: set[str], prefix: str) -> list[str]:
-    """Environment variables that start with `prefix` and that nobody reads: most often a typing mistake."""
-    return sorted(name for name in os.environ if name.startswith(prefix) and name not in known)

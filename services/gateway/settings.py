@@ -1,23 +1,21 @@
 """The gateway's own settings: `REEF_GATEWAY_…` in the environment, else the `gateway` section of the `serve.yaml` in `REEF_CONFIG`."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from reefcommon.config import load
-from reefcommon.errors import BadConfig
-from reefcommon.settings import SystemSettings, explain, unknown_variables
+from reefcommon.settings import OwnSettings, SystemSettings
 from services.gateway.domain.rate import Limit
 
-PREFIX = "REEF_GATEWAY_"
 
-
-class Settings(BaseSettings):
+class Settings(OwnSettings):
     """Units are in the names. The environment wins over the file."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="REEF_GATEWAY_")
+    others = ("URL",)  # `SystemSettings` says how others reach the gateway
 
     host: str = "127.0.0.1"
     port: int = Field(8900, ge=0, le=65535)
@@ -71,18 +69,11 @@ class Settings(BaseSettings):
         return env_settings, init_settings
 
     @classmethod
-    def read(cls, system: SystemSettings, **overrides: Any) -> Self:
+    def read(cls, system: SystemSettings) -> Self:
         """From the environment and the file that `system` names.
 
         Raises:
             BadConfig: a value is not allowed, or a variable with the gateway's prefix is unknown.
         """
-        known = {PREFIX + name.upper() for name in cls.model_fields} | {f"{PREFIX}URL"}
-        unknown = unknown_variables(known, PREFIX)
-        if unknown:
-            raise BadConfig(f"unknown environment variables: {', '.join(unknown)}. Known: {', '.join(sorted(known))}")
         section = load(system.config).gateway.model_dump() if system.config is not None else {}
-        try:
-            return cls(**{**section, **overrides})
-        except ValidationError as error:
-            raise BadConfig(explain(error, prefix=PREFIX.lower())) from None
+        return cls.load(**section)
