@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reefcommon.errors import Unavailable
 from services.gateway import metrics
+from services.gateway.client import AsgiOutlet, ClientGone, ClientWatch
 from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
@@ -27,7 +28,6 @@ from services.gateway.limits import Limits
 from services.gateway.repeats import Repeats
 from services.gateway.scopes import OPEN
 from services.gateway.stopping import Stopping
-from services.gateway.watch import AsgiOutlet, ClientGone, ClientWatch
 
 log = structlog.get_logger()
 

@@ -20,6 +20,7 @@ import structlog
 
 from reefcommon import topics
 from services.gateway import metrics
+from services.gateway.client import ClientGone, ClientWatch, NoWatch, Outlet
 from services.gateway.domain.answer import Captured, encoded, recorded, take
 from services.gateway.domain.assembly import Assembly, Malformed
 from services.gateway.domain.errors import ApiError, no_room, not_durable
@@ -41,7 +42,6 @@ from services.gateway.handlers import (
 from services.gateway.intake import own_receipt
 from services.gateway.progress import Progress
 from services.gateway.tracing import Spans
-from services.gateway.watch import ClientGone, ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
 

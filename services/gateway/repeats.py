@@ -12,6 +12,7 @@ import structlog
 from reefcommon.errors import Unavailable
 from reefcommon.ids import time_ordered_hex
 from services.gateway import metrics
+from services.gateway.client import ClientWatch, NoWatch, Outlet
 from services.gateway.domain.errors import NOT_DURABLE, ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
@@ -20,7 +21,6 @@ from services.gateway.domain.remembered import entry_of
 from services.gateway.handlers import KnownKeys, Ledger
 from services.gateway.inference import Inference
 from services.gateway.lease import Lease
-from services.gateway.watch import ClientWatch, NoWatch, Outlet
 
 log = structlog.get_logger()
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+from services.gateway.client import AsgiOutlet
 from services.gateway.domain.errors import ApiError
-from services.gateway.watch import AsgiOutlet
 
 TELL_S = 0.5  # a client that does not read is not waited for
 
