@@ -86,7 +86,6 @@ class Letters:
     """All letters, by id, in the order in which they came."""
 
     found: dict[str, Letter] = field(default_factory=dict)
-    unreadable: int = 0
     _settled: dict[str, DeadLetterSettled] = field(default_factory=dict)
 
     def take(self, value: bytes | None) -> None:
@@ -94,7 +93,6 @@ class Letters:
         try:
             event = _EVENTS.validate_json(value or b"")
         except ValidationError:
-            self.unreadable += 1
             return
         if isinstance(event, DeadLetterSettled):
             self._settled.setdefault(event.dead_id, event)

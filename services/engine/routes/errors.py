@@ -1,7 +1,5 @@
 """Errors as OpenAI clients expect them, with vLLM's type names: `{"error": {message, type, param, code}}`."""
 
-from collections.abc import Awaitable, Callable
-
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -62,9 +60,6 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, _ours)
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(HTTPException, _http)
-
-
-Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 async def _ours(_request: Request, error: Exception) -> Response:
