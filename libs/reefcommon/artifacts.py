@@ -15,11 +15,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+import structlog
 from pydantic import BaseModel, ConfigDict
 
-from reefcommon.errors import Poison, Transient
+from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import Kind, Lineage
 from reefcommon.ids import digest
+
+log = structlog.get_logger()
 
 MANIFEST_NAME = "reef-manifest.json"
 _CONTENT_ID = re.compile(r"[a-z]+-[0-9a-f]{8,64}")
@@ -118,13 +121,31 @@ def read_manifest(tree: Path) -> Manifest:
 
 
 def materialize(store: ArtifactStore, content: str, scenario: str, root: Path) -> Path:
-    """The verified files of `content` under `root`, fetched once. The path is new for every content, as an engine's caches need it."""
+    """The verified files of `content` under `root`, fetched once, and again where the copy was damaged since: the store has the whole one.
+
+    The path is new for every content, as an engine's caches need it.
+    """
     target = root / check_content_id(content)
     if target.is_dir():
-        verify(target, read_manifest(target))
-        return target
+        try:
+            verify(target, read_manifest(target))
+        except (Poison, ValueError, FileNotFoundError) as error:
+            log.warning("copy_damaged", path=str(target), reason=str(error))
+            _put_away(target)
+        else:
+            return target
     store.get(content, scenario, target)
     return target
+
+
+def _put_away(tree: Path) -> None:
+    """Remove a tree in one step. What a death leaves of it is removed as `staged` removes leftovers."""
+    try:
+        away = Path(tempfile.mkdtemp(prefix=".partial-", dir=tree.parent))
+        tree.rename(away / tree.name)
+    except OSError as error:
+        raise Unavailable(f"cannot remove the damaged copy {tree}: {error}") from error
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def check_content_id(content: str) -> str:

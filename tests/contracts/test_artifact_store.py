@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reefcommon.artifacts import ArtifactStore, Manifest, describe, hash_tree, materialize, read_manifest
+from reefcommon.artifacts import MANIFEST_NAME, ArtifactStore, Manifest, describe, hash_tree, materialize, read_manifest
 from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.artifacts_lakefs import LakeFSArtifactStore
 from reefcommon.errors import Poison
@@ -95,3 +95,19 @@ def test_many_at_once(store: ArtifactStore, tmp_path: Path) -> None:
         list(pool.map(lambda pair: store.put(*pair, "default"), trees))
         found = list(pool.map(lambda i: store.get(trees[i][1].content_id, "default", tmp_path / "out" / str(i % 4)), range(12)))
     assert found == [manifest for _, manifest in trees]
+
+
+def test_a_damaged_copy_is_fetched_again(tmp_path: Path) -> None:
+    """Else a release that the store holds whole could never be served, nor gone back to, until somebody removes the copy."""
+    store = GitArtifactStore(tmp_path / "artifacts.git")
+    tree, manifest = make_tree(tmp_path)
+    store.put(tree, manifest, "default")
+    copy = materialize(store, manifest.content_id, "default", tmp_path / "copies")
+    for name in (MANIFEST_NAME, "adapter_model.safetensors"):
+        for damage in (b"", b"other", None):
+            (copy / name).unlink()
+            if damage is not None:
+                (copy / name).write_bytes(damage)
+            assert hash_tree(materialize(store, manifest.content_id, "default", tmp_path / "copies")) == manifest.files
+            assert read_manifest(copy) == manifest
+    assert [path.name for path in (tmp_path / "copies").iterdir()] == [manifest.content_id]
