@@ -15,7 +15,7 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import obstore
@@ -65,15 +65,20 @@ class Merger:
         first = _path(place, made.offset)
         if await self._get(first) != original:
             raise MergeFailed(f"{first} is not what it was a moment ago")
-        note = f"{NOTES}/{place}"
-        kept = base64.b64encode(original).decode()
-        await self._put(note, orjson.dumps({"offset": made.offset, "end": made.end, "parts": made.parts[1:], "first": kept}))
-        await asyncio.to_thread(self.flush)
+        note = await self._note(place, made.offset, made.end, made.parts[1:], original)
         await self._put(first, made.data)
         if await self._get(first) != made.data:
             await self._put(first, original)
             raise MergeFailed(f"{first} is not what was written; it is as it was again")
         await self._finish(note)
+
+    async def _note(self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes) -> str:
+        """Say durably what is about to be written over, and what may be removed then. Returns the note's path."""
+        note = f"{NOTES}/{place}"
+        kept = base64.b64encode(first).decode()
+        await self._put(note, orjson.dumps({"offset": offset, "end": end, "parts": parts, "first": kept}))
+        await asyncio.to_thread(self.flush)
+        return note
 
     async def _finish(self, note: str) -> None:
         """Remove the parts of a merge whose whole is there; where it is not, all parts are, the first one in the note."""
@@ -107,11 +112,12 @@ class Merger:
         pieces = await self._pieces(place)
         if not pieces:
             return
-        path = _path(place, pieces[-1].offset)
-        data = await self._get(path)
-        if records_of(pieces[-1].offset, data):
-            await self._put(path, data)
-            await asyncio.to_thread(self.flush)
+        offset = pieces[-1].offset
+        data = await self._get(_path(place, offset))
+        if records_of(offset, data):
+            note = await self._note(place, offset, end_of(offset, data), (), data)
+            await self._put(_path(place, offset), data)
+            await self._finish(note)
 
     async def _pieces(self, place: str) -> list[Piece]:
         found = await self._listed(f"{place}/records/")
