@@ -17,9 +17,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from reefcli.errors import CannotStart
 from reefcli.stack import logs, sweep
 from reefcli.stack.embedded import Options, embedded_stack
+from reefcli.stack.lives import StackEvent
 from reefcli.stack.ports import choose
 from reefcli.stack.state import StackState, locked, read_state, running, secrets_of, write_state
-from reefcli.stack.supervisor import StackEvent
 from reefcommon import topics
 from reefcommon.config import parse
 

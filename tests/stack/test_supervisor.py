@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from reefcli.errors import CannotStart, StackFailed
+from reefcli.stack.lives import RestartPolicy, StackEvent
 from reefcli.stack.ports import choose
 from reefcli.stack.spec import HttpReady, ProcessSpec, TcpOpen
-from reefcli.stack.supervisor import RestartPolicy, StackEvent, Supervisor
+from reefcli.stack.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_program.py")
 QUICK = RestartPolicy(first_delay_s=0.02, max_delay_s=0.05, deaths=3, probe_every_s=0.03, free_port_within_s=0.3)
@@ -161,6 +162,30 @@ async def test_a_program_that_dies_for_good_later_is_reported_to_whoever_waits(
     async with asyncio.timeout(20):
         failure = await supervisor.failed()
     assert "engine ended 3 times" in str(failure)
+    await supervisor.stop()
+
+
+async def test_what_only_learns_may_die_as_often_as_it_likes_without_ending_what_serves(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    """Damage that a program meets each time it starts must not stop those that answer."""
+    events: list[StackEvent] = []
+    supervisor = supervise(events.append)
+    learns = replace(fake(tmp_path, "trainer", die=1, live=0.3), vital=False)
+    await supervisor.start([fake(tmp_path, "engine"), learns])
+    async with asyncio.timeout(20):
+        while sum(e.kind == "died" for e in events) < QUICK.deaths + 2:
+            await asyncio.sleep(0.02)
+    notes = [e.text for e in events if e.kind == "note"]
+    assert notes[0].startswith(f"ended {QUICK.deaths} times in a row (exit code 1): the others go on")
+    assert "engine" in supervisor.children
+    await supervisor.stop()
+
+
+async def test_what_was_never_ready_ends_the_start_also_where_it_only_learns(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+    supervisor = supervise()
+    with pytest.raises(StackFailed, match="trainer ended 3 times in a row"):
+        await supervisor.start([replace(fake(tmp_path, "trainer", die=1, live=0, after=0), vital=False)])
     await supervisor.stop()
 
 

@@ -5,7 +5,7 @@ import json
 
 from rich.console import Console
 
-from reefcli.stack.supervisor import StackEvent
+from reefcli.stack.lives import StackEvent
 from reefcli.stack.view import JsonView, LiveView, PlainView, view_for
 
 EVENTS = [

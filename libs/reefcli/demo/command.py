@@ -28,8 +28,8 @@ from reefcli.demo.view import LiveView, PlainView, View, describe
 from reefcli.demo.watch import follow
 from reefcli.errors import CannotStart, StackFailed
 from reefcli.stack.embedded import Options, Stack, embedded_stack
+from reefcli.stack.lives import StackEvent
 from reefcli.stack.state import locked
-from reefcli.stack.supervisor import StackEvent
 from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
 from reefcommon.events import ReleasePublished

@@ -14,10 +14,11 @@ from reefcli.models import UnknownModelError, prepare
 from reefcli.stack import filer_log, logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
 from reefcli.stack.disk import check_disk, why_no_room
 from reefcli.stack.housekeeping import Job, keep_house
+from reefcli.stack.lives import RestartPolicy, StackEvent
 from reefcli.stack.merger import Merger
 from reefcli.stack.merging import Limits
 from reefcli.stack.spec import S3Writable
-from reefcli.stack.supervisor import RestartPolicy, StackEvent, Step, Supervisor
+from reefcli.stack.supervisor import Step, Supervisor
 from reefcli.stack.sweep import sweep
 from reefcommon.bus import ensure_topics
 from reefcommon.config import ServeConfig

@@ -29,6 +29,8 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
     "harness": (ENGINE,),
     "trainer": (ENGINE,),
 }
+# Without these nobody is answered. What the others would have done lies in the log until they are back.
+_ANSWERS = ("gateway", ENGINE)
 
 
 def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, adapters: int, env: Mapping[str, str]) -> ProcessSpec:
@@ -71,6 +73,7 @@ def _python(
         ends_before=_ASKS.get(name, ()),
         url=url,
         ports=(port,),
+        vital=name in _ANSWERS,
         ready_within_s=ready_within_s,
         stop_within_s=20.0,
     )

@@ -3,8 +3,8 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from reefcli.stack.lives import RestartPolicy
 from reefcli.stack.merging import Limits
-from reefcli.stack.supervisor import RestartPolicy
 from reefcommon.settings import OwnSettings
 
 
@@ -15,8 +15,10 @@ class Settings(OwnSettings):
 
     hung_after_s: float = Field(60.0, gt=0, description="a program without any sign of life for this long is killed and started again")
     settled_s: float = Field(10.0, ge=0, description="a death after having been ready for this long does not count as a quick one")
-    quick_deaths: int = Field(5, ge=1, description="quick deaths in a row after which the stack gives up")
-    max_delay_s: float = Field(10.0, gt=0, description="longest pause before a restart; the first one is at once")
+    quick_deaths: int = Field(
+        5, ge=1, description="quick deaths in a row of the gateway, the engine, the broker or a store after which the stack gives up"
+    )
+    max_delay_s: float = Field(60.0, gt=0, description="longest pause before a restart; the first one is at once")
 
     housekeeping_every_s: float = Field(600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none")
     merge_least: int = Field(256, ge=2, description="objects of a partition that are worth a merge; a quarter as many stay small")

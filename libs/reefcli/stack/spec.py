@@ -63,7 +63,8 @@ class ProcessSpec:
     programs (and `topics`, the step that creates them) that must be ready before it starts; it ends before those, and before
     the ones in `ends_before`, which it can do without for a while. When it has died it starts again at once, whatever else is away,
     but for `restarts_after`: programs without which it would only die again. `probe` says that it is ready; `alive` (absent: `probe`)
-    is what a program that does not hang answers to, with whatever it says.
+    is what a program that does not hang answers to, with whatever it says. Where one that is not `vital` dies too often after it had been
+    ready, the others go on without it.
     """
 
     name: str
@@ -80,5 +81,6 @@ class ProcessSpec:
     files: tuple[ConfigFile, ...] = ()
     directories: tuple[Path, ...] = ()
     cwd: Path | None = None
+    vital: bool = True
     ready_within_s: float = 60.0
     stop_within_s: float = 15.0

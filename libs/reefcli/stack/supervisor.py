@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from reefcli.errors import CannotStart, StackFailed
 from reefcli.stack import ports
+from reefcli.stack.lives import RestartPolicy, StackEvent
 from reefcli.stack.logs import log_tail
 from reefcli.stack.probes import lives, why_not_ready
 from reefcli.stack.process import Child, spawn
@@ -27,38 +28,6 @@ Step = Callable[[], Awaitable[None]]
 EXIT_CONFIG = (2, 78)  # what our services, and sysexits.h, answer to a wrong configuration: trying again cannot help
 
 
-@dataclass(frozen=True, slots=True)
-class StackEvent:
-    """Something that a person may want to see. `fraction` (0..1) belongs to `progress`; a `note` is said once, as it is."""
-
-    name: str
-    kind: Literal["starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped", "note"]
-    text: str = ""
-    fraction: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """A program that ends is started again: the first time at once, then after a growing pause; too many quick deaths in a row are final.
-
-    A death is quick where the program had not been ready for `settled_s` seconds. One that gives no sign of life for `hung_after_s`
-    seconds is killed, and that is a death like any other.
-    """
-
-    first_delay_s: float = 0.5
-    max_delay_s: float = 10.0
-    deaths: int = 5
-    settled_s: float = 10.0
-    hung_after_s: float = 60.0
-    probe_every_s: float = 0.1
-    alive_every_s: float = 2.0
-    free_port_within_s: float = 5.0
-
-    def delay_s(self, deaths: int) -> float:
-        """The pause before the next start, after so many quick deaths in a row."""
-        return min(self.first_delay_s * 2.0 ** (deaths - 2), self.max_delay_s) if deaths > 1 else 0.0
-
-
 @dataclass(slots=True)
 class _Program:
     spec: ProcessSpec
@@ -66,6 +35,7 @@ class _Program:
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     ready_at: float = 0.0
     deaths: int = 0
+    was_ready: bool = False
     task: asyncio.Task[None] | None = None
 
 
@@ -229,6 +199,7 @@ class Supervisor:
                     raise CannotStart(f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}")
                 program.ready_at = time.monotonic()
                 program.ready.set()
+                program.was_ready = True
                 self._tell(StackEvent(spec.name, "ready", spec.url))
                 await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
             return hung.result() if hung.done() and not child.ended else f"exit code {child.process.returncode}"
@@ -247,9 +218,14 @@ class Supervisor:
         spec = program.spec
         program.deaths = program.deaths + 1 if quick else 1
         self._tell(StackEvent(spec.name, "died", how))
-        if hopeless or program.deaths >= self._policy.deaths:
-            often = "" if hopeless else f" {program.deaths} times in a row"
+        if hopeless:
+            program.deaths = max(program.deaths, self._policy.deaths)
+        if program.deaths < self._policy.deaths:
+            return
+        often = "" if hopeless else f" {program.deaths} times in a row"
+        if spec.vital or not program.was_ready:
             raise StackFailed(f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}")
+        self._tell(StackEvent(spec.name, "note", f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}"))
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         """A program is given up: whoever waits in `failed()` learns why."""

@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from reefcli.stack.supervisor import StackEvent
+from reefcli.stack.lives import StackEvent
 
 _SYMBOL = {"ready": ("✓", "green"), "died": ("✗", "red"), "stopped": ("■", "dim"), "stopping": ("…", "yellow")}
 _SHOWN_IN_PIPE = frozenset({"starting", "ready", "died", "restarting", "stopped", "note"})
