@@ -14,7 +14,7 @@ Cell = str | int | float | bool | None
 
 def console(*, err: bool = False) -> Console:
     """The console of one command. Made when needed, so that a test's captured streams are used."""
-    return Console(stderr=err, highlight=False)
+    return Console(stderr=err, highlight=False, emoji=False)  # `package.module:X:` is no emoji
 
 
 def print_json(value: Any) -> None:

@@ -121,12 +121,16 @@ def resolve(dotted: str) -> Any:
         BadConfig: there is no such module or name.
     """
     module_name, _, name = dotted.partition(":")
+    if not module_name or not name:
+        raise BadConfig(f"{dotted} names nothing: write package.module:NAME")
     try:
         return getattr(importlib.import_module(module_name), name)
     except ModuleNotFoundError as error:
         raise BadConfig(f"{dotted}: no module {error.name!r}; is its folder installed or on PYTHONPATH?") from None
     except AttributeError:
         raise BadConfig(f"{dotted}: module {module_name} has no {name!r}") from None
+    except (ImportError, SyntaxError) as error:
+        raise BadConfig(f"{dotted}: module {module_name} cannot be imported: {error}") from None
 
 
 def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:

@@ -129,6 +129,63 @@ def test_doctor_checks_a_file_and_says_what_to_do(tmp_path: Path, monkeypatch: p
     assert "batch_sise" in reef("doctor", "-c", str(bad), code=1)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("records",),
+        ("releases",),
+        ("dlq", "list"),
+        ("topics", "--live"),
+        ("replay",),
+        ("serve", "-c", str(ROOT / "recipes/sao/examples/sao/serve.yaml")),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_state_directory_that_is_a_file_is_said_to_be_one(
+    words: tuple[str, ...], below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REEF_GATEWAY_URL", raising=False)
+    (tmp_path / "file").write_text("")
+    said = reef(*words, "--state-dir", str(tmp_path / "file" / below), code=1)
+    assert "is a file, not a directory. Name a directory with --state-dir." in said
+
+
+@pytest.mark.parametrize(("where", "said"), [("file", "is a file"), ("/proc/reef", "cannot write")])
+def test_doctor_sees_that_nothing_can_be_kept_there(where: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "serve.yaml").write_text(f"{GOOD}state_dir: {tmp_path / where}\n")
+    for named in (("--state-dir", str(tmp_path / where)), ("-c", str(tmp_path / "serve.yaml"))):
+        assert said in reef("doctor", *named, code=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("gateway: {tokens_file: none.yaml}", "gateway.tokens_file: cannot read none.yaml: No such file or directory"),
+        ("gateway: {tokens_file: sha.yaml}", "row 0.sha256: not the 64 digits that `printf"),
+        ("gateway: {tokens_file: scope.yaml}", "row 0.scopes.0: a scope is 'infer', 'report', 'read' or 'admin'. A row"),
+        ("evaluation: {tasks: 'nope:X', score: 'nope:Y'}", "evaluation.tasks: nope:X: no module 'nope'"),
+        ("evaluation: {tasks: [a], score: 'math:nope'}", "evaluation.score: math:nope: module math has no 'nope'"),
+        ("evaluation: {tasks: [a], score: 'broken_score:f'}", "evaluation.score: broken_score:f: module broken_score cannot be imported"),
+        ("evaluation: {tasks: [a], score: nothing}", "evaluation.score: nothing names nothing: write package.module:NAME"),
+        ("evaluation: {tasks: [a]}", "evaluation.score: missing"),
+    ],
+)
+def test_serve_and_doctor_find_what_a_service_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("serve.yaml").write_text(f"{GOOD}{text}\n")
+    Path("broken_score.py").write_text("def f(:\n")
+    Path("sha.yaml").write_text("[{sha256: abc, scopes: [read]}]")
+    Path("scope.yaml").write_text(f"[{{sha256: {'0' * 64}, scopes: [fly]}}]")
+    assert said in reef("serve", "-c", "serve.yaml", "--state-dir", "state", code=1)
+    assert not Path("state").exists()
+    found = reef("doctor", "-c", "serve.yaml", code=1)
+    assert said in found
+    assert "serve.yaml\twrong\tcannot be used" in found
+
+
 def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -11,13 +11,11 @@ import typer
 from rich.console import Console
 from rich.panel import Panel
 
+from reefcli.checks import check_config
 from reefcli.effective import override
-from reefcli.models import UnknownModelError, check
 from reefcli.options import AsJson, state_dir_words
 from reefcli.output import console
 from reefcommon.config import ServeConfig, load
-from reefcommon.errors import BadConfig
-from reefcommon.recipe import load_recipe
 
 if TYPE_CHECKING:
     from reefcli.stack.embedded import Stack
@@ -77,44 +75,10 @@ def serve(
     # Recipes of one's own lie beside where one works; the services, started with `python -m`, find them there too.
     sys.path.insert(0, str(Path.cwd()))
     wanted = override(load(config), changes)
-    check_recipes(wanted)
-    check_model(wanted)
-    check_tokens(wanted)
+    check_config(wanted)
     out = console()
     with view_for(out, as_json=as_json) as view:
         asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
-
-
-def check_recipes(config: ServeConfig) -> None:
-    """Find every recipe and check its knobs before anything starts.
-
-    Raises:
-        BadConfig: a recipe cannot be found, or a knob is not allowed.
-    """
-    for binding in config.reef:
-        load_recipe(binding.recipe, binding.knobs)
-
-
-def check_model(config: ServeConfig) -> None:
-    """See that the base model is one that can be prepared, before anything starts.
-
-    Raises:
-        BadConfig: neither a known name nor a directory that holds a model.
-    """
-    try:
-        check(config.model.name)
-    except UnknownModelError as error:
-        raise BadConfig(f"model.name: {error}") from None
-
-
-def check_tokens(config: ServeConfig) -> None:
-    """See that the gateway's tokens can be read, before anything starts. Raises BadConfig."""
-    path = config.gateway.tokens_file
-    if path is not None:
-        try:
-            path.read_bytes()
-        except OSError as error:
-            raise BadConfig(f"gateway.tokens_file: cannot read {path}: {error.strerror or error}") from None
 
 
 async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool) -> None:

@@ -111,12 +111,29 @@ def secrets_of(state_dir: Path) -> Secrets:
         raise CannotStart(f"{path} cannot be read ({type(error).__name__}): restore it, or start on another --state-dir") from None
 
 
+def why_no_directory(state_dir: Path) -> str:
+    """What to say where a file lies in the place of the directory, or of one above it; empty where none does."""
+    here = state_dir.absolute()
+    file = next((path for path in (here, *here.parents) if path.is_file()), None)
+    if file is None:
+        return ""
+    what = "it" if file == here else str(file)
+    return f"cannot use the state directory {state_dir}: {what} is a file, not a directory. Name a directory with --state-dir."
+
+
 def read_state(state_dir: Path) -> StackState | None:
-    """The last run on this directory, alive or not; None where there was none."""
+    """The last run on this directory, alive or not; None where there was none.
+
+    Raises:
+        CannotStart: a file lies in the directory's place, or it cannot be read.
+    """
     try:
         return StackState.model_validate_json((state_dir / "stack.json").read_bytes())
     except (FileNotFoundError, ValidationError):
         return None
+    except OSError as error:
+        reason = why_no_directory(state_dir) or f"cannot read the state directory {state_dir}: {error.strerror}. Whose is it?"
+        raise CannotStart(reason) from None
 
 
 def running(state_dir: Path) -> StackState | None:
@@ -158,7 +175,8 @@ def locked(directory: Path) -> Iterator[Path]:
         state_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise CannotStart(f"cannot use the state directory {state_dir}: {error.strerror}. Choose another with --state-dir.") from None
+        reason = f"cannot use the state directory {state_dir}: {error.strerror}. Choose another with --state-dir."
+        raise CannotStart(why_no_directory(directory) or reason) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

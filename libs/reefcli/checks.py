@@ -1,0 +1,96 @@
+"""What a serve.yaml names is looked at before anything starts, by `reef serve` and by `reef doctor`: with the services' own rules.
+
+Every check raises BadConfig, with the key that is wrong.
+"""
+
+import re
+import tempfile
+from pathlib import Path
+
+from reefcli.errors import CannotStart
+from reefcli.models import UnknownModelError, check
+from reefcli.stack.state import why_no_directory
+from reefcommon.config import ServeConfig
+from reefcommon.errors import BadConfig
+from reefcommon.recipe import load_recipe, resolve
+
+# What pydantic says of a row of tokens, and what a person wants to know. A scope that nobody knows leaves an empty tuple behind.
+_WORDS = (
+    (re.compile(r"(scopes\.\d+: [^;]*); row \d+\.scopes: Tuple should have at least 1 item[^.;]*"), r"\1"),
+    (re.compile(r"Tuple should have at least 1 item[^.;]*"), "names no scope"),
+    (re.compile(r"String should match pattern '\^\[0-9a-f\]\{64\}\$'"), 'not the 64 digits that `printf %s "$TOKEN" | sha256sum` prints'),
+    (re.compile(r"Input should be ('infer')"), r"a scope is \1"),
+    (re.compile(r"Field required"), "missing"),
+    (re.compile(r"\[Errno \d+\] ([^:]+): '[^']*'"), r"\1"),
+)
+
+
+def check_config(config: ServeConfig) -> None:
+    """Everything that a service would refuse once it has started."""
+    check_recipes(config)
+    check_model(config)
+    check_tokens(config)
+    check_evaluation(config)
+
+
+def check_recipes(config: ServeConfig) -> None:
+    """Find every recipe and check its knobs."""
+    for binding in config.reef:
+        load_recipe(binding.recipe, binding.knobs)
+
+
+def check_model(config: ServeConfig) -> None:
+    """See that the base model is one that can be prepared: a known name, or a directory that holds a model."""
+    try:
+        check(config.model.name)
+    except UnknownModelError as error:
+        raise BadConfig(f"model.name: {error}") from None
+
+
+def check_tokens(config: ServeConfig) -> None:
+    """See that the gateway will take its tokens file."""
+    if config.gateway.tokens_file is not None:
+        from services.gateway import tokens
+
+        try:
+            tokens.read(config.gateway.tokens_file)
+        except BadConfig as error:
+            raise BadConfig(_in_words(str(error))) from None
+
+
+def _in_words(message: str) -> str:
+    for pattern, words in _WORDS:
+        message = pattern.sub(words, message)
+    return message
+
+
+def check_evaluation(config: ServeConfig) -> None:
+    """See that the evaluator will find its held-out tasks and the function that scores their answers."""
+    section = config.evaluation
+    for key, named in (("tasks", section.tasks), ("score", section.score)):
+        if isinstance(named, str) and named:
+            try:
+                resolve(named)
+            except BadConfig as error:
+                raise BadConfig(f"evaluation.{key}: {error}") from None
+    if section.tasks or section.score:
+        from services.evaluator.plans import Plans
+
+        Plans.load(config)
+
+
+def check_state_dir(state_dir: Path) -> Path:
+    """See that the stack can keep its state there; nothing is left behind. Returns the nearest directory that is there already.
+
+    Raises:
+        CannotStart: it is a file, or nothing can be written there.
+    """
+    if reason := why_no_directory(state_dir):
+        raise CannotStart(reason)
+    here = state_dir.absolute()
+    try:
+        there = next(path for path in (here, *here.parents) if path.exists())
+        with tempfile.TemporaryFile(dir=there):
+            return there
+    except OSError as error:
+        raise CannotStart(f"cannot write to the state directory {state_dir}: {error.strerror}. Choose another with --state-dir.") from None
