@@ -2,13 +2,22 @@
 
     reef.samples.v1 --(score < 0.5 and words)--> a harness tree with one rule --> reef.candidates.v1 --> evaluator --> publisher
 
-Run it beside a Reef that is up (it reads the same REEF_* settings as the services):  python -m recipes.examples.kafka_recipe
+Run it beside a Reef that has held-out tasks, which a candidate can win on (an `evaluation:` section; without one nothing is released):
+
+    reef serve -c recipes/feedback_rules/examples/greeting/serve.yaml
+    python -m recipes.examples.kafka_recipe
+
+then report a receipt with {"score": 0, "feedback": "Please greet me with Hello first."}. It finds the Reef that runs on $REEF_STATE_DIR
+(.reef); $REEF_KAFKA_BOOTSTRAP names another broker, and the other REEF_* settings are those of the services.
 """
 
 import asyncio
+import json
+import sys
 import tempfile
 from pathlib import Path
 
+from aiokafka.errors import KafkaConnectionError
 from faststream import AckPolicy, FastStream
 from faststream.kafka import KafkaBroker
 
@@ -20,9 +29,22 @@ from reefcommon.harness_files import write_tree
 from reefcommon.ids import digest
 from reefcommon.settings import SystemSettings
 
+
+def running_broker(settings: SystemSettings) -> str:
+    """host:port that the settings name, else that of the stack on the state directory; empty where none runs there."""
+    if "kafka_bootstrap" in settings.model_fields_set:
+        return settings.kafka_bootstrap
+    try:
+        stack = json.loads((settings.state_dir / "stack.json").read_text())
+    except (OSError, ValueError):
+        return ""
+    return "" if stack["phase"] == "ended" else str(stack["urls"].get("kafka", ""))
+
+
 settings = SystemSettings()
+address = running_broker(settings)
 store = open_artifact_store(settings)
-broker = KafkaBroker(settings.kafka_bootstrap, acks="all")
+broker = KafkaBroker(address or settings.kafka_bootstrap, acks="all")
 
 
 @broker.subscriber("reef.samples.v1", group_id="my-recipe", auto_offset_reset="earliest", ack_policy=AckPolicy.NACK_ON_ERROR)
@@ -43,4 +65,9 @@ async def on_sample(sample: SampleReady) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(FastStream(broker).run())
+    if not address:
+        sys.exit(f"no Reef runs on {settings.state_dir}: start one, or name its REEF_STATE_DIR, or a broker in REEF_KAFKA_BOOTSTRAP")
+    try:
+        asyncio.run(FastStream(broker).run())
+    except KafkaConnectionError:
+        sys.exit(f"no broker answers at {address}: is that Reef up? `reef status` shows where its broker is")

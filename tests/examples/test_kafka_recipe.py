@@ -14,8 +14,6 @@ from reefcommon.bus import ensure_topics
 from reefcommon.events import CandidateProposed, SampleReady, utc_now
 from reefcommon.harness_files import read_tree
 
-pytestmark = pytest.mark.broker
-
 
 def sample(scenario: str, number: int, *, score: float | None, feedback: str | None) -> SampleReady:
     return SampleReady(
@@ -24,6 +22,29 @@ def sample(scenario: str, number: int, *, score: float | None, feedback: str | N
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("env", "stack", "said"),
+    [
+        ({}, "", "no Reef runs on "),
+        ({}, '{"phase": "ended", "urls": {"kafka": "127.0.0.1:9"}}', "no Reef runs on "),
+        ({}, '{"phase": "ready", "urls": {"kafka": "127.0.0.1:9"}}', "no broker answers at 127.0.0.1:9: is that Reef up?"),
+        ({"REEF_KAFKA_BOOTSTRAP": "127.0.0.1:9"}, "", "no broker answers at 127.0.0.1:9: is that Reef up?"),
+    ],
+)
+async def test_a_broker_that_is_not_there_is_one_line(tmp_path, env, stack, said):
+    (tmp_path / "stack.json").write_text(stack)
+    known = {name: value for name, value in os.environ.items() if name != "REEF_KAFKA_BOOTSTRAP"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "recipes.examples.kafka_recipe", stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
+        env={**known, "REEF_STATE_DIR": str(tmp_path), **env},
+    )  # fmt: skip
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    assert said in err.decode()
+    assert "Traceback" not in err.decode()
+
+
+@pytest.mark.broker
 async def test_words_about_a_low_score_become_a_candidate(kafka_bootstrap, tmp_path):
     await ensure_topics(kafka_bootstrap)
     scenario = f"s{uuid.uuid4().hex[:8]}"

@@ -53,7 +53,16 @@ def _print_stack(stack: StackState) -> None:
     phase = f"starting, {stack.progress}" if stack.phase == "starting" else stack.phase
     console().print(f"{stack.config or 'stack'}: {phase}, started {ago(stack.started_at)}, pid {stack.pid}", markup=False, soft_wrap=True)
     names = dict.fromkeys((*stack.planned, *stack.processes))
-    print_table(("process", "state", "pid", "url"), [(name, *_process_row(stack, name), stack.urls.get(name, "")) for name in names])
+    print_table(
+        ("process", "state", "pid", "url"), [(name, *_process_row(stack, name), _url(stack, name)) for name in names], whole=("url",)
+    )
+
+
+def _url(stack: StackState, name: str) -> str:
+    """Where the program is reached: the broker and the store of heads are noted by what they do, not by what they are."""
+    if name == "seaweedfs" and "s3" in stack.ports:
+        return f"http://127.0.0.1:{stack.ports['s3']}"
+    return stack.urls.get({"tansu": "kafka", "valkey": "redis"}.get(name, name), "")
 
 
 def _process_row(stack: StackState, name: str) -> tuple[str, int | None]:
@@ -72,7 +81,7 @@ def _print_gateway(body: dict[str, Any]) -> None:
     if learning := list(_recipe_rows(body["services"])):
         print_table(_RECIPE_COLUMNS, learning)
     heads = [(scenario, head["release_id"], head["operation"], ago(head["created_at"])) for scenario, head in body["heads"].items()]
-    print_table(("scenario", "serves", "operation", "since"), heads, empty="no scenario yet")
+    print_table(("scenario", "serves", "operation", "since"), heads, whole=("serves",), empty="no scenario yet")
 
 
 def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
