@@ -94,10 +94,11 @@ def test_status_shows_the_running_stack_and_what_is_not_ready(gateway: FakeGatew
     me = psutil.Process()
     record = ProcessRecord(pid=me.pid, created=me.create_time())
     dead = ProcessRecord(pid=me.pid, created=1.0)
-    state = this_process(phase="ready", processes={"tansu": record, "engine": dead}, urls={"gateway": gateway.url})
+    urls = {"gateway": gateway.url, "kafka": "127.0.0.1:16461"}
+    state = this_process(phase="ready", processes={"tansu": record, "engine": dead}, urls=urls)
     write_state(tmp_path, state)
     output = reef("status", "--state-dir", str(tmp_path))
-    assert f"tansu\tup\t{me.pid}" in output
+    assert f"tansu\tup\t{me.pid}\t127.0.0.1:16461" in output
     assert "engine\trestarting" in output
     assert "trainer\tnot ready\t0\thttp: does not answer" in output
     found = json.loads(reef("status", "--state-dir", str(tmp_path), "--json"))
