@@ -46,7 +46,7 @@ class Gateway:
                 return response.json()
         except httpx.HTTPStatusError as error:
             hint = state_dir_words(self.state_dir) if self.state_dir else ""
-            raise CommandFailed(_explain(error.response, hint)) from None
+            raise CommandFailed(_explain(error.response, hint, token=bool(self.token))) from None
         except httpx.TimeoutException:
             raise CommandFailed(f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; look at its log, or at `reef status`") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -97,17 +97,20 @@ _COMMANDS = (
 )
 
 
-def _explain(response: httpx.Response, where: str) -> str:
-    """The gateway's own message with commands in place of paths, and what to do where that follows from the status."""
+def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
+    """The gateway's own message with commands in place of paths, and what to do where the status tells that. `token`: one was sent."""
+    code = ""
     try:
         error = response.json().get("error", {})
         message = str(error.get("message", "")) if isinstance(error, dict) else str(error)
+        code = str(error.get("code", "")) if isinstance(error, dict) else ""
     except (ValueError, AttributeError):
         message = response.text[:200]
-    message = _in_commands(message, where)
+    message = _in_commands(message, where).rstrip(".")
+    refused = "The token in $REEF_TOKEN is not one that this Reef knows." if token else "Put a token into $REEF_TOKEN."
     hint = {
-        401: " Put a token into $REEF_TOKEN.",
-        403: " The token in $REEF_TOKEN lacks the scope for this.",
+        401: f" {refused}",
+        403: "" if code == "scenario_not_allowed" else " The token in $REEF_TOKEN lacks the scope for this.",
         503: f" `reef status{where}` shows what is not ready.",
     }.get(response.status_code, "")
     return f"{message or response.reason_phrase} (HTTP {response.status_code}).{hint}"

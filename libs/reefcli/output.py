@@ -1,14 +1,18 @@
 """How commands print: JSON when asked for, rich tables on a terminal, tab-separated columns in a pipe."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+_NARROWEST = 12  # columns: narrower than this, words fall apart
+_LABEL = 12
 Cell = str | int | float | bool | None
 
 
@@ -23,8 +27,14 @@ def print_json(value: Any) -> None:
     typer.echo(orjson.dumps(value, option=option, default=str).decode())
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title: str = "", empty: str = "nothing yet") -> None:
-    """A table of cells; `empty` is said where there are no rows."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, whole: Collection[str] = (), title: str = "", empty: str = "nothing yet"
+) -> None:
+    """A table of cells; `empty` is said where there are no rows.
+
+    The first column, and those in `whole`, hold what is meant to be copied: they are never folded or cut. Where the others cannot become
+    narrow enough for that, each row is a block of lines.
+    """
     out, cells = console(), [[_shown(cell) for cell in row] for row in rows]
     if not out.is_terminal:
         for line in [list(columns), *cells] if cells else [[f"({empty})"]]:
@@ -33,12 +43,38 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, title
     if not cells:
         out.print(f"[dim]{empty}[/dim]")
         return
+    natural = [max(cell_len(part) for text in texts for part in text.split("\n")) for texts in zip(columns, *cells, strict=True)]
+    rigid = [number == 0 or name in whole for number, name in enumerate(columns)]
+    widths = _fitting(natural, rigid, out.width)
+    if widths is None:
+        for line in cells:
+            _print_block(out, columns, line)
+        return
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
+        words = any(" " in line[number] for line in cells)  # ids are cut, sentences go over several lines
+        table.add_column(name, width=width, no_wrap=rigid[number] or not words, overflow="fold" if words else "ellipsis")
     for line in cells:
-        table.add_row(*line)
+        table.add_row(*(Text(cell) for cell in line))
     out.print(table)
+
+
+def _fitting(natural: Sequence[int], rigid: Sequence[bool], room: int) -> list[int] | None:
+    """Widths that fit into `room` with two spaces between columns: the widest soft one becomes narrower, down to a limit. None: no room."""
+    widths = list(natural)
+    while sum(widths) + 2 * (len(widths) - 1) > room:
+        soft = [number for number, width in enumerate(widths) if not rigid[number] and width > _NARROWEST]
+        if not soft:
+            return None
+        widths[max(soft, key=lambda number: widths[number])] -= 1
+    return widths
+
+
+def _print_block(out: Console, columns: Sequence[str], line: Sequence[str]) -> None:
+    out.print(Text(line[0], style="bold"), soft_wrap=True)
+    for name, cell in zip(columns[1:], line[1:], strict=True):
+        if cell:
+            out.print(Text.assemble((f"  {name:<{_LABEL}} ", "dim"), cell), soft_wrap=True)
 
 
 def print_story(lines: Iterable[tuple[str, str]]) -> None:
@@ -52,6 +88,20 @@ def print_asked(url: str) -> None:
     """Below a table on a terminal: whom it comes from. Nothing in a pipe."""
     if (out := console()).is_terminal:
         out.print(f"from {url}", style="dim", markup=False, soft_wrap=True)
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 win`, `2 wins`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def compared(scores: Sequence[float]) -> list[str]:
+    """Figures with as many digits as it takes to tell them apart: three decimals, or up to six significant digits more."""
+    for digits in range(3, 10):
+        shown = [f"{score:.{digits}f}" for score in scores]
+        if len(set(shown)) == len(set(scores)):
+            return shown
+    return [f"{score:.3f}" for score in scores]
 
 
 def ago(at: Any) -> str:
@@ -74,4 +124,6 @@ def _shown(cell: Cell) -> str:
         return ""
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    if isinstance(cell, float):
+        return f"{cell:.0f}" if 1000 <= abs(cell) < 1e15 else f"{cell:.4g}"
+    return str(cell)

@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from rich.text import Text
 
-from tests.cli.fake_gateway import CHAIN, REJECTED, FakeGateway, reef
+from tests.cli.fake_gateway import CHAIN, REJECTED, FakeGateway, reef, release
 
 COMMANDS = ("serve", "status", "releases", "rollback", "promote", "records", "recipes", "topics", "doctor")
 
@@ -12,18 +13,42 @@ COMMANDS = ("serve", "status", "releases", "rollback", "promote", "records", "re
 def test_what_was_rejected_and_why(gateway: FakeGateway) -> None:
     lines = [line.split("\t") for line in reef("releases", "default", "--rejected").splitlines()]
     assert lines[0][:2] == ["candidate or command", "outcome"]
-    assert (lines[1][0], lines[1][1], lines[1][3], lines[1][4]) == ("cand-1", "rejected", "0.250 (head 0.500)", "the head scored higher")
+    assert (lines[1][0], lines[1][1], lines[1][3], lines[1][4]) == ("cand-1", "rejected", "0.250 against 0.500", "the head scored higher")
     assert json.loads(reef("releases", "--rejected", "--json")) == REJECTED
 
 
 def test_releases_in_a_pipe_are_plain_columns_and_as_json_the_gateways_own_rows(gateway: FakeGateway) -> None:
     lines = [line.split("\t") for line in reef("releases", "default", "--limit", "7").splitlines()]
-    assert lines[0] == ["release", "", "operation", "kind", "when", "score", "parent"]
+    assert lines[0] == ["release", "", "operation", "kind", "when", "evidence", "parent"]
     assert lines[1][:4] == ["rel-2", "serving", "training", "lora"]
-    assert lines[1][5:] == ["0.912 (head 0.500)", "rel-1"]
+    assert lines[1][5:] == ["0.912 against 0.500", "rel-1"]
     assert gateway.asked[-1][1] == "/reef/scenarios/default/releases?limit=7"
     assert json.loads(reef("releases", "default", "--json")) == CHAIN
     assert reef("releases").splitlines()[1].startswith("default\trel-2\tserving")
+
+
+def test_evidence_tells_scores_apart_and_who_won(gateway: FakeGateway) -> None:
+    close = {"candidate_score": -0.0421, "head_score": -0.0424, "wins": 4, "losses": 3, "ties": 1}
+    gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": [release("rel-2", current=True, evaluation=close)]})
+    assert "\t4 won, 3 lost, 1 tied; -0.0421 against -0.0424\t" in reef("releases", "default")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 110, 160])
+def test_what_is_copied_is_never_folded(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    receipt, session = "rec-0192f0c1a5d27cc1b1d2a4f1f0c3e5a7-9f3c", "ses-5a9d4c0b7b29a10d5c50683b1952dcf6"
+    row = {"record_id": receipt, "at": "2026-01-01T00:00:00Z", "outcome": "ok", "session_id": session, "release_id": "r1-114eef"}
+    gateway.answers["/reef/scenarios/default/records"] = (200, {"data": [{**row, "duration_ms": 19361.7}]})
+    chain = [release("r12-114eef", parent="r11-0c3e5a", evaluation={"candidate_score": 0.5, "head_score": 0.25, "wins": 4})]
+    gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": chain})
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = reef("records")
+    assert receipt in shown
+    assert "r1-114eef" in shown
+    assert "19362" in shown
+    assert {"r12-114eef", "r11-0c3e5a"} <= set(Text.from_ansi(reef("releases", "default")).plain.split())
+    assert "recipes.feedback_rules.recipe:FeedbackRulesRecipe" in reef("recipes")
+    assert "reef.inferences.v1" in reef("topics")
 
 
 @pytest.mark.parametrize(("verb", "served"), [("rollback", "rel-3"), ("promote", "rel-4")])
@@ -40,14 +65,20 @@ def test_an_unknown_scenario_is_the_same_error_everywhere_and_errors_name_comman
     assert reef("records", "nosuch", code=1) == reef("releases", "nosuch", code=1)
     message = "Scenario 'default' has no release 'r9'; see /reef/scenarios/default/releases."
     gateway.answers["/reef/scenarios/default/rollback"] = (404, {"error": {"message": message}})
-    assert "has no release 'r9'; see `reef releases default`. (HTTP 404)" in reef("rollback", "default", "r9", code=1)
+    assert "has no release 'r9'; see `reef releases default` (HTTP 404)." in reef("rollback", "default", "r9", code=1)
     gateway.answers["/reef/scenarios"] = (503, {"error": {"message": "Try again; /readyz and /reef/status say whether it is."}})
-    assert "Try again; `reef status` says whether it is." in reef("releases", code=1)
+    assert "Try again; `reef status` says whether it is (HTTP 503)." in reef("releases", code=1)
 
 
 def test_a_token_goes_along_and_a_missing_one_is_asked_for(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "No bearer token. (HTTP 401). Put a token into $REEF_TOKEN." in reef("releases", "secret", code=1)
+    assert "No bearer token (HTTP 401). Put a token into $REEF_TOKEN." in reef("releases", "secret", code=1)
     monkeypatch.setenv("REEF_TOKEN", "t0ken")
+    assert "No bearer token (HTTP 401). The token in $REEF_TOKEN is not one that this Reef knows." in reef("releases", "secret", code=1)
+    refused = {"message": "This token is not good for scenario 'other'.", "code": "scenario_not_allowed"}
+    gateway.answers["/reef/scenarios/other/releases"] = (403, {"error": refused})
+    assert reef("releases", "other", code=1) == "reef: This token is not good for scenario 'other' (HTTP 403).\n"
+    gateway.answers["/reef/scenarios/other/releases"] = (403, {"error": {**refused, "code": "missing_scope"}})
+    assert "lacks the scope" in reef("releases", "other", code=1)
     reef("releases", "default")
     assert gateway.asked[-1][2] == "Bearer t0ken"
 

@@ -234,7 +234,7 @@ def test_serve_refuses_a_model_that_cannot_be_before_anything_is_started(tmp_pat
     assert not (tmp_path / "state").exists()
 
 
-def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path: Path) -> None:
+def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = "http://127.0.0.1:16879"
     stack = Stack(tmp_path, "", "", {"gateway": url}, Supervisor("s"))
 
@@ -247,6 +247,9 @@ def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path
     assert "Console" not in said(tmp_path)
     assert f"reef status --state-dir {tmp_path}\n" in said(tmp_path)
     assert "reef status\n" in said(Path(".reef"))
+    assert "authorization" not in said(tmp_path)
+    monkeypatch.setattr(f"{__name__}.GOOD", GOOD + "gateway: {tokens_file: t.yaml}\n")
+    assert f'curl {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(tmp_path)
     assert "REEF_FREE_PORTS=1" in reef("serve", "--help")
 
 

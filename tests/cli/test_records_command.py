@@ -14,6 +14,9 @@ def test_records_are_listed_filtered_and_shown_in_full(gateway: FakeGateway) -> 
     assert shown["record"]["event_id"] == "rec-1"
     assert (shown["steps"], shown["releases"]) == ([], [])
     assert "reef: no record gone (HTTP 404)" in reef("records", "show", "gone", code=1)
+    receipt = "rec-0192f0c1a5d27cc1b1d2a4f1f0c3e5a7-9f3c"
+    gateway.answers[f"/reef/records/{receipt}"] = (200, {"record": {"event_id": receipt}})
+    assert reef("records", receipt) == reef("records", "show", receipt)
     assert "which record?" in reef("records", "show", code=1)
     assert "did you mean: reef records show rec-1" in reef("records", "default", "rec-1", code=1)
 

@@ -70,7 +70,7 @@ def list_(
         print_json([_described(letter) for letter in found[:limit]])
         return
     columns = ("id", "topic", "place", "group", "times", "when", "handled", "reason")
-    print_table(columns, [_row(letter) for letter in found[:limit]], empty="no dead letters")
+    print_table(columns, [_row(letter) for letter in found[:limit]], whole=("topic",), empty="no dead letters")
     if len(found) > limit:
         console().print(f"{len(found) - limit} more; --limit shows them", style="dim")
 

@@ -22,6 +22,9 @@ def rollback(
 ) -> None:
     """Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.
 
+    Learning goes on from there: later candidates start from this release, and the next winner serves in its place. With `review: manual`
+    at the recipe in serve.yaml, winners wait for a person (`reef promote`).
+
     Example:
 
       reef rollback default r1-114eef

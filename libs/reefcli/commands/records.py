@@ -1,5 +1,6 @@
 """`reef records`: what was asked and answered, and what was said about it."""
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -10,11 +11,12 @@ from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import ago, print_asked, print_json, print_story, print_table
 
+_RECEIPT = re.compile(r"rec-[0-9a-f]{32}-[0-9a-f]{4}")
 _PAGES = 20  # of a thousand steps each: what is older is not looked for
 
 
 def records(
-    scenario: Annotated[str, typer.Argument(help="A scenario; or the word `show`, followed by a receipt.")] = "default",
+    scenario: Annotated[str, typer.Argument(help="A scenario; or the word `show`, followed by a receipt; or a receipt.")] = "default",
     record_id: Annotated[str | None, typer.Argument(help="With `show`: the receipt.")] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
@@ -33,6 +35,8 @@ def records(
       reef records show rec-0192f0c1a5d27cc1b1d2a4f1f0c3e5a7-9f3c
     """
     gateway = find(url, state_dir)
+    if record_id is None and _RECEIPT.fullmatch(scenario):
+        scenario, record_id = "show", scenario
     if scenario == "show":
         if record_id is None:
             raise CommandFailed("which record? reef records show RECEIPT")
@@ -47,7 +51,7 @@ def records(
         print_json(rows)
     else:
         columns = ("record", "when", "outcome", "session", "turn", "release", "ms")
-        print_table(columns, [_row(row) for row in rows], empty=f"no records in scenario {scenario!r} yet")
+        print_table(columns, [_row(row) for row in rows], whole=("release",), empty=f"no records in scenario {scenario!r} yet")
         print_asked(gateway.url)
 
 

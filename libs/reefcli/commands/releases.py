@@ -7,10 +7,10 @@ import typer
 
 from reefcli.gateway import find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import Cell, ago, print_asked, print_json, print_table
+from reefcli.output import Cell, ago, compared, print_asked, print_json, print_table
 
-_COLUMNS = ("release", "", "operation", "kind", "when", "score", "parent")
-_REJECTED = ("candidate or command", "outcome", "when", "score", "reason")
+_COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
+_REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 
 def releases(
@@ -22,6 +22,10 @@ def releases(
     as_json: AsJson = False,
 ) -> None:
     """Which versions there were, which one serves, and why.
+
+    The column `evidence` tells how the candidate did against the head of that time on the held-out tasks: tasks won, lost and tied, then
+    both mean scores. They are on the scale of `evaluation.score` in serve.yaml, higher is better; wins and losses decide, unless
+    `evaluation.policy` says otherwise. --json has the policy, the reason and each task.
 
     Examples:
 
@@ -49,26 +53,27 @@ def releases(
     if as_json:
         print_json(rows)
         return
-    print_table(columns, cells, empty=empty)
+    print_table(columns, cells, whole=("release", "parent"), empty=empty)
     print_asked(gateway.url)
 
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """One release as cells of a table."""
     mark = "serving" if row["current"] else "pending" if row["pending"] else ""
-    return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), _score(row), row["parent_id"] or ""
+    return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), evidence(row), row["parent_id"] or ""
 
 
 def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """One rejection as cells of a table."""
     what = row["candidate_id"] or row["command_id"] or row["event_id"]
-    return what, row["outcome"], ago(row["at"]), _score(row), row["reason"]
+    return what, row["outcome"], ago(row["at"]), evidence(row), row["reason"]
 
 
-def _score(row: dict[str, Any]) -> str:
-    """Candidate and head scores of its evaluation, where it had one."""
-    evaluation = row["evaluation"] or {}
-    candidate, head = evaluation.get("candidate_score"), evaluation.get("head_score")
-    if candidate is None:
+def evidence(row: dict[str, Any]) -> str:
+    """Tasks won, lost and tied, and both mean scores, as far as there was an evaluation."""
+    found = row["evaluation"] or {}
+    scores = [found[key] for key in ("candidate_score", "head_score") if found.get(key) is not None]
+    if not scores:
         return ""
-    return f"{candidate:.3f}" + (f" (head {head:.3f})" if head is not None else "")
+    tasks = ", ".join(f"{found[key]} {word}" for key, word in (("wins", "won"), ("losses", "lost"), ("ties", "tied")) if found.get(key))
+    return "; ".join(filter(None, (tasks, " against ".join(compared(scores)))))

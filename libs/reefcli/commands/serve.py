@@ -122,5 +122,6 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
     out.print(Panel(text, title="Reef is up", expand=False) if out.is_terminal else text, markup=False, soft_wrap=not out.is_terminal)
     body = f'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     # outside of the panel and never wrapped, so that it can be copied
-    curl = f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
+    bearer = '-H "authorization: Bearer $REEF_TOKEN" ' if config.gateway.tokens_file else ""  # in quotes that let the shell fill it in
+    curl = f"curl {url}/v1/chat/completions {bearer}-H 'content-type: application/json' -d '{body}'"
     out.print(f"\nTry:\n{curl}\nreef status{state_dir_words(state_dir)}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)

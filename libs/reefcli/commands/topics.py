@@ -54,6 +54,10 @@ def topics(
             print_json([asdict(depth) for depth in depths])
         else:
             print_table(("topic", "partitions", "events", "lag by consumer group"), [_depth_row(depth) for depth in depths])
+            if any(behind is None for depth in depths for behind in depth.lag.values()):
+                typer.echo(
+                    "without offsets: reads the topic from its beginning at each start, or has not handled anything of it yet", err=True
+                )
         return
     rows = [_described(topic) for topic in registry.ALL]
     if as_json:

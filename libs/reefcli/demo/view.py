@@ -15,9 +15,11 @@ from rich.text import Text
 from reefcli.demo.presets import Preset
 from reefcli.demo.progress import Progress
 from reefcli.demo.watch import Seen
+from reefcli.output import compared, counted
 from reefcommon.events import (
     CandidateEvaluated,
     CandidateProposed,
+    Evaluation,
     ReleasePending,
     ReleasePublished,
     ReleaseRejected,
@@ -57,8 +59,7 @@ def describe(event: Seen) -> str | None:
             return f"step {event.step:<3} {len(event.sample_ids)} samples,{shown} lag {lag:.1f},{masked} {event.duration_s:.1f} s: {kind}"
         case CandidateEvaluated():
             e = event.evaluation
-            scores = "" if e.candidate_score is None or e.head_score is None else f" {e.candidate_score:.3f} against {e.head_score:.3f},"
-            return f"verdict  {e.verdict}:{scores} {e.wins} wins {e.losses} losses {e.ties} ties ({e.policy}, {e.duration_s:.1f} s)"
+            return f"verdict  {e.verdict}: {_why(e)} ({e.policy}, {e.duration_s:.1f} s)"
         case ReleasePublished():
             return f"release  {event.release.release_id} ({event.release.operation}) serves from now on"
         case ReleasePending():
@@ -67,6 +68,15 @@ def describe(event: Seen) -> str | None:
             return f"nothing published: {event.outcome}, {event.reason}"
         case ServingSynced() | CandidateProposed() | SampleRefused():
             return None
+
+
+def _why(e: Evaluation) -> str:
+    """By what rule a candidate was chosen, or not: tasks won and lost decide, the means only tell how far apart they are."""
+    if e.candidate_score is None or e.head_score is None:
+        return e.reason
+    means = " against ".join(compared((e.candidate_score, e.head_score)))
+    law = e.reason if e.policy == "always" else e.reason.partition("; ")[2] or e.reason
+    return f"{counted(e.wins, 'task')} won, {e.losses} lost, {e.ties} tied (means {means}); rule: {law}"
 
 
 class PlainView:
