@@ -10,7 +10,7 @@ from pathlib import Path
 from reefcli.errors import CannotStart
 from reefcli.models import UnknownModelError, check
 from reefcli.stack.state import why_no_directory
-from reefcommon.config import ServeConfig
+from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe, resolve
 
@@ -23,6 +23,19 @@ _WORDS = (
     (re.compile(r"Field required"), "missing"),
     (re.compile(r"\[Errno \d+\] ([^:]+): '[^']*'"), r"\1"),
 )
+
+
+def read_config(path: Path) -> ServeConfig:
+    """Read a serve.yaml; where a recipe is not written as one, an installed one that may be meant is named."""
+    try:
+        return load(path)
+    except BadConfig as error:
+        advice = ""
+        if named := re.search(r"recipe: must be of the form .* \(got '([^']+)'\)", str(error)):
+            from reefcli.commands.recipes import meant
+
+            advice = meant(named[1])
+        raise BadConfig("\n".join(filter(None, (str(error), advice)))) from None
 
 
 def check_config(config: ServeConfig) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from reefcli.errors import CommandFailed
-from reefcli.options import state_dir_words
+from reefcli.options import program, state_dir_words
 from reefcli.stack.state import running
 
 _TIMEOUT_S = 45.0  # a rollback is answered when it is served
@@ -86,7 +86,7 @@ def find(url: str | None, state_dir: Path) -> Gateway:
 
 def nobody(state_dir: Path) -> str:
     """What to say where no stack runs on the directory."""
-    return f"no Reef runs on {state_dir}; start one (reef serve -c serve.yaml{state_dir_words(state_dir)}), or name one with --url"
+    return f"no Reef runs on {state_dir}; start one ({program()} serve -c serve.yaml{state_dir_words(state_dir)}), or name one with --url"
 
 
 # The gateway speaks to HTTP clients; a person at a terminal has commands.

@@ -92,6 +92,12 @@ class ReefGroup(TyperGroup):
         one.command(name)(found)
         return get_command(one)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; an unknown one is compared with all there are."""
+        if args and args[0] not in _COMMANDS:
+            self.commands.update({name: TyperCommand(name) for name in self.list_commands(ctx)})
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:

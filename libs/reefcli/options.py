@@ -1,6 +1,9 @@
 """Options that several commands share, and how a command finds the gateway."""
 
+import os
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +23,14 @@ Bootstrap = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 DEFAULT_STATE_DIR = Path(".reef")
+
+
+def program() -> str:
+    """How `reef` is called here: by its name where the shell finds it, else by the path by which it was called."""
+    called = sys.argv[0]
+    if Path(called).name != "reef" or shutil.which("reef"):
+        return "reef"
+    return shlex.quote(os.path.relpath(called) if Path(called).is_relative_to(Path.cwd()) else called)
 
 
 def state_dir_words(state_dir: Path) -> str:

@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
@@ -135,8 +135,15 @@ def explain(error: ValidationError, *, prefix: str = "", model: type[BaseModel] 
             continue
         value = item.get("input")
         shown = "" if item["type"] == "missing" else f" (got {value!r:.120})"
-        lines.append(f"{key}: {item['msg']}{shown}")
+        lines.append(f"{key}: {_in_words(item['type'], item['msg'], _described(model, item['loc']))}{shown}")
     return "\n".join(lines)
+
+
+def _in_words(kind: str, said: str, description: str) -> str:
+    """What pydantic says, without its own terms where there are better ones."""
+    if kind == "missing":
+        return "required, but missing" + (f"; it is {description}" if description else "")
+    return f"must be of the form {description}" if kind == "string_pattern_mismatch" and description else said
 
 
 def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str]) -> str:
@@ -150,8 +157,24 @@ def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str
 
 def _fields(model: type[BaseModel] | None, path: Sequence[int | str]) -> tuple[str, ...]:
     """The fields of the section at `path` of `model`; empty where that is no section."""
+    section = _section(model, path)
+    return tuple(section.model_fields) if section is not None else ()
+
+
+def _described(model: type[BaseModel] | None, path: Sequence[int | str]) -> str:
+    """What the field at `path` is described as; empty where it is not."""
+    section = _section(model, path[:-1])
+    field = section.model_fields.get(str(path[-1])) if section is not None and path else None
+    return (field.description or "") if field is not None else ""
+
+
+def _section(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:
+    """The section at `path` of `model`; a number is a row of a list of sections."""
     for part in path:
-        field = model.model_fields.get(str(part)) if model is not None else None
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if model is not None else None
         inner = field.annotation if field is not None else None
+        inner = get_args(inner)[0] if get_origin(inner) is tuple else inner
         model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-    return tuple(model.model_fields) if model is not None else ()
+    return model

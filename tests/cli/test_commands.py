@@ -101,4 +101,5 @@ def test_help_lists_everything_and_each_command_teaches_by_example() -> None:
     for name in COMMANDS:
         assert "Example" in reef(name, "--help")
     assert "No such command" in reef("frobnicate", code=2)
+    assert "Did you mean 'topics'" in reef("topcs", code=2)
     assert "Missing option" in reef("serve", code=2)

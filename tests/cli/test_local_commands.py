@@ -57,6 +57,7 @@ def test_a_recipe_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch
     assert [row["recipe"] for row in json.loads(reef("recipes", "my_own_recipe:Mine", "--json"))] == ["my_own_recipe:Mine"]
     assert "my_own_recipe:Nine is not a recipe; those in my_own_recipe: my_own_recipe:Mine" in reef("recipes", "my_own_recipe:Nine", code=1)
     assert "cannot import not_there" in reef("recipes", "not_there", code=1)
+    assert "Did you mean recipes.sao.recipe:SAORecipe?" in reef("recipes", "sao", code=1)
 
 
 def test_recipes_are_listed_without_torch() -> None:
@@ -206,13 +207,16 @@ def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyP
         ("reef: [", "is not valid YAML: line 1, column 8: "),
         ("reef:\n  recipe: a\n recipe: b\n", "is not valid YAML: line 3, column 2: "),
         ("- a\n", "must be a mapping"),
-        ("model: tiny\n", "reef: Field required"),
+        ("model: tiny\n", "reef: required, but missing"),
         (GOOD + "gateway:\n  port: 99999\n", "gateway.port"),
         (GOOD + "colour: red\n", "colour: unknown key 'colour'"),
         (GOOD + "gateway:\n  prot: 1\n", "gateway.prot: unknown key 'prot'; did you mean 'port'? (allowed here: host, port, "),
         (GOOD + "evalution: {}\n", "unknown key 'evalution'; did you mean 'evaluation'?"),
         (GOOD + "model: huge\n", "model.name: model 'huge' is neither one of smollm2, tiny nor a directory"),
         ("reef:\n  recipe: recipes.nothing.here:Recipe\n", "no module"),
+        ("reef:\n  recipe: sao\n", "reef.0.recipe: must be of the form package.module:Class (got 'sao')"),
+        ("reef:\n  recipe: sao\n", "Did you mean recipes.sao.recipe:SAORecipe?"),
+        ("reef:\n  batch_size: 1\n", "reef.0.recipe: required, but missing; it is package.module:Class"),
         (GOOD + "  learning_rat: 1\n", "learning_rat"),
         (GOOD + "  batch_sise: 1\n", "reef.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?\nAllowed knobs: "),
         (GOOD + "  scenrio: a\n", "did you mean 'scenario'?"),

@@ -55,6 +55,24 @@ def test_a_terminal_gets_a_table_with_what_is_ready_what_waits_and_what_died() -
     assert out.getvalue().rstrip().endswith("restarting"), "once up, events are lines below the table"
 
 
+def test_the_end_is_told_without_how_far_the_start_had_come() -> None:
+    out = io.StringIO()
+    view = view_for(Console(file=out, force_terminal=True, width=100))
+    assert isinstance(view, LiveView)
+    with view:
+        for event in (StackEvent("tansu", "ready"), StackEvent("gateway", "starting"), StackEvent("tansu", "stopping")):
+            view(event)
+        told = Console(file=io.StringIO(), width=100)
+        told.print(view.render())
+        view(StackEvent("tansu", "stopped"))
+    assert "stopping, in order: 1 to go" in told.file.getvalue()  # type: ignore[attr-defined]
+    assert "ready" not in out.getvalue().rsplit("tansu", 1)[1]
+    pipe = io.StringIO()
+    plain = view_for(Console(file=pipe, force_terminal=False, width=100))
+    plain(StackEvent("tansu", "stopping"))
+    assert "tansu       stopping" in pipe.getvalue()
+
+
 def test_json_lines_carry_every_event_whole() -> None:
     out = io.StringIO()
     view = view_for(Console(file=out, force_terminal=False, width=20), as_json=True)

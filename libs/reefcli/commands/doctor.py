@@ -11,13 +11,12 @@ from typing import Annotated, Literal
 import psutil
 import typer
 
-from reefcli.checks import check_config, check_state_dir
+from reefcli.checks import check_config, check_state_dir, read_config
 from reefcli.options import DEFAULT_STATE_DIR, AsJson
 from reefcli.output import console, print_json, print_table
 from reefcli.stack import ports, seaweedfs, tansu, valkey
 from reefcli.stack.disk import check_disk
 from reefcli.stack.state import StackState, running
-from reefcommon.config import load
 from reefcommon.errors import ReefError
 
 _MODULES = {
@@ -135,7 +134,7 @@ def _config(path: Path | None, named: Path | None) -> tuple[Finding | None, Path
     sys.path.insert(0, str(Path.cwd()))  # recipes of one's own lie beside where one works
     state_dir = named or DEFAULT_STATE_DIR
     try:
-        parsed = load(path)
+        parsed = read_config(path)
         state_dir = named or parsed.state_dir
         check_config(parsed)
     except ReefError as error:

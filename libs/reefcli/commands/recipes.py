@@ -1,5 +1,6 @@
 """`reef recipes`: the learning methods that are installed, each with its three dimensions."""
 
+import difflib
 import importlib
 import inspect
 import pkgutil
@@ -83,7 +84,20 @@ def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise CommandFailed(f"cannot import {name}: {error}. Is its folder installed, or do you stand in its parent folder?") from None
+        advice = meant(name) or "Is its folder installed, or do you stand in its parent folder?"
+        raise CommandFailed(f"cannot import {name}: {error}. {advice}") from None
+
+
+def meant(word: str) -> str:
+    """`Did you mean …?` where an installed recipe is called so in short, or nearly; else empty."""
+    known = {name: listed.recipe for module in modules("recipes") for listed in recipes_in(module) for name in _names(listed)}
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.75)
+    return f"Did you mean {known[close[0]]}?" if close else ""
+
+
+def _names(listed: Listed) -> tuple[str, ...]:
+    module, _, cls = listed.recipe.partition(":")
+    return listed.name.lower(), module.split(".")[1], cls.lower(), listed.recipe.lower()
 
 
 def _named(dotted: str) -> Listed:

@@ -15,7 +15,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, program
 from reefcli.output import console, print_json, print_table
 from reefcli.stack.state import StackState
 from reefcli.stack.state import running as running_stack
@@ -123,7 +123,7 @@ def _plan(
     needed = () if into and kept_here else ("kafka",) if into else ("kafka", "redis", "experience")
     options = {"kafka": "--bootstrap", "redis": "--redis", "experience": "--experience"}
     if missing := [options[name] for name in needed if not urls[name]]:
-        raise CommandFailed(f"no stack runs on {state_dir}: start one (reef serve -c serve.yaml), or name {', '.join(missing)}")
+        raise CommandFailed(f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), or name {', '.join(missing)}")
     home = state_dir.absolute()
     place = into or str(home / "replay" / "chdb")
     embedded = not named["kafka"] and (stack is None or "tansu" in stack.processes)

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.panel import Panel
 
-from reefcli.checks import check_config
+from reefcli.checks import check_config, read_config
 from reefcli.effective import override
-from reefcli.options import AsJson, state_dir_words
+from reefcli.options import AsJson, program, state_dir_words
 from reefcli.output import console
-from reefcommon.config import ServeConfig, load
+from reefcommon.config import ServeConfig
 
 if TYPE_CHECKING:
     from reefcli.stack.embedded import Stack
@@ -74,7 +74,7 @@ def serve(
     }
     # Recipes of one's own lie beside where one works; the services, started with `python -m`, find them there too.
     sys.path.insert(0, str(Path.cwd()))
-    wanted = override(load(config), changes)
+    wanted = override(read_config(config), changes)
     check_config(wanted)
     out = console()
     with view_for(out, as_json=as_json) as view:
@@ -106,6 +106,7 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
                 _welcome(config, stack, state_dir, out)
             raise await stack.failed()
     except asyncio.CancelledError:
+        view.__exit__(None, None, None)  # what is said now belongs below the table
         if not as_json:
             out.print(f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True)
 
@@ -124,4 +125,4 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
     # outside of the panel and never wrapped, so that it can be copied
     bearer = '-H "authorization: Bearer $REEF_TOKEN" ' if config.gateway.tokens_file else ""  # in quotes that let the shell fill it in
     curl = f"curl {url}/v1/chat/completions {bearer}-H 'content-type: application/json' -d '{body}'"
-    out.print(f"\nTry:\n{curl}\nreef status{state_dir_words(state_dir)}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)
+    out.print(f"\nTry:\n{curl}\n{program()} status{state_dir_words(state_dir)}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)

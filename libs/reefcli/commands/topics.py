@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir, program
 from reefcli.output import print_json, print_table
 from reefcli.stack.spec import KafkaAnswers
 from reefcli.stack.state import running
@@ -97,7 +97,7 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
     found = bootstrap or (state.urls.get("kafka") if state else None)
     if not found:
         raise CommandFailed(
-            f"no stack runs on {state_dir}: start one (reef serve -c serve.yaml), or name a broker with --bootstrap host:port"
+            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), or name a broker with --bootstrap host:port"
         )
     return found
 

@@ -27,6 +27,7 @@ from reefcli.demo.users import Users
 from reefcli.demo.view import LiveView, PlainView, View, describe
 from reefcli.demo.watch import follow
 from reefcli.errors import CannotStart, StackFailed
+from reefcli.options import program
 from reefcli.stack.embedded import Options, Stack, embedded_stack
 from reefcli.stack.lives import StackEvent
 from reefcli.stack.state import locked
@@ -44,6 +45,8 @@ NEXT_STEPS = """What to try next (the improved model is in {state}; `reef demo` 
   {reef} releases --state-dir {state}
       the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings an earlier release back"""
 
+_SILENCE_S = 10.0
+
 
 @dataclass(slots=True)
 class Demo:
@@ -55,12 +58,18 @@ class Demo:
     view: View
     progress: Progress
     started: float = field(default_factory=time.monotonic)
+    said_at: float = field(default_factory=time.monotonic)
     new_release: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started
+
+    def say(self, text: str) -> None:
+        """One line that matters."""
+        self.said_at = time.monotonic()
+        self.view.say(text)
 
     def on_stack(self, event: StackEvent) -> None:
         """The supervisor says something."""
@@ -71,10 +80,10 @@ class Demo:
         if event.kind == "ready" and event.name in self.progress.starting:
             self.progress.starting.remove(event.name)
         if event.kind == "stopping" and event.name == "gateway":
-            self.view.say("stopping everything in order; this takes some seconds")
+            self.say("stopping everything in order; this takes some seconds")
         if event.kind in {"ready", "died", "restarting"} or (event.kind == "progress" and event.text):
             still = ", ".join(self.progress.starting)
-            self.view.say(f"{event.name:<11} {event.kind} {event.text}" + (f"   (starting: {still})" if still else ""))
+            self.say(f"{event.name:<11} {event.kind} {event.text}" + (f"   (starting: {still})" if still else ""))
 
     async def run(self) -> bool:
         """The whole demonstration. True where the goal was reached."""
@@ -82,10 +91,11 @@ class Demo:
         options = Options(config_path=self.preset.config)
         async with embedded_stack(config, self.state_dir, options, listener=self.on_stack) as stack:
             users = Users(self.preset, stack.urls["gateway"], self.progress, self.seed)
+            self.say("asking the model that serves now the held-out questions, to know where it begins")
             await self._measure(users)
-            jobs = [
-                asyncio.ensure_future(job) for job in (users.live(), self._watch(stack, users), self._until_reached(users), stack.failed())
-            ]
+            self.say(f"{self.preset.users} users ask and judge the answers; a training step takes {self.preset.batch} of them")
+            work = (users.live(), self._watch(stack, users), self._until_reached(users), stack.failed(), self._while_silent())
+            jobs = [asyncio.ensure_future(job) for job in work]
             try:
                 done, _ = await asyncio.wait(jobs, timeout=self.preset.deadline_s, return_when=asyncio.FIRST_COMPLETED)
                 for job in done:
@@ -96,18 +106,26 @@ class Demo:
                 for job in jobs:
                     job.cancel()
                 await asyncio.gather(*jobs, return_exceptions=True)
-            self.view.say("the users go home")
+            self.say("the users go home")
             return self._reached()
 
     def _reached(self) -> bool:
         return self.progress.heldout[-1][2] >= self.preset.reward_goal and len(self.progress.learned) >= self.preset.releases_goal
+
+    async def _while_silent(self) -> None:
+        """Say how far it is where nothing has been said for a while."""
+        while True:
+            await asyncio.sleep(1)
+            if time.monotonic() - self.said_at >= _SILENCE_S:
+                waiting = len(self.progress.rewards) - self.progress.consumed
+                self.say(f"{len(self.progress.rewards)} answers judged, {waiting} of them wait for a training step or are in one")
 
     async def _measure(self, users: Users, samples: int | None = None) -> None:
         """One point of the curve: held-out reward of what the gateway serves now."""
         sequence = self.progress.releases[-1].release.sequence if self.progress.releases else 0
         value = await users.heldout_reward(samples=samples)
         self.progress.heldout.append((self.elapsed_s, sequence, value))
-        self.view.say(f"held-out reward of the served model: {value:.3f}")
+        self.say(f"held-out reward of the served model: {value:.3f}")
 
     async def _until_reached(self, users: Users) -> None:
         while True:
@@ -126,14 +144,14 @@ class Demo:
             users.something_consumed.set()
             line = describe(event)
             if line is not None:
-                self.view.say(line)
+                self.say(line)
             if isinstance(event, ReleasePublished) and event.release.operation == "training":
                 self.new_release.set()
             self.view.refresh()
 
 
 def demo(
-    model: Annotated[str, typer.Option(help="smollm2: the real 135M model, about ten minutes. tiny: under two minutes.")] = "smollm2",
+    model: Annotated[str, typer.Option(help="smollm2: the real 135M model, five to ten minutes. tiny: under two minutes.")] = "smollm2",
     state_dir: Annotated[Path | None, typer.Option(help="Where the stack keeps its state. Default: .reef/demo-MODEL")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh/--continue", help="Begin with an empty state directory, or go on with the last one.")
@@ -180,8 +198,7 @@ def _finish(console: Console, run: Demo, summary: dict[str, Any], *, as_json: bo
         console.print("Stopped before anything was learned.")
         return
     png = report.draw_png(run.progress, run.state_dir / "reward.png", title=run.preset.about)
-    reef = ".venv/bin/reef" if Path(".venv/bin/reef").exists() else "reef"
-    words = NEXT_STEPS.format(state=run.state_dir, config=_shown(run.preset.config), reef=reef)
+    words = NEXT_STEPS.format(state=run.state_dir, config=_shown(run.preset.config), reef=program())
     report.show(console, run.progress, summary, png=png, next_steps=words)
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")

@@ -234,3 +234,5 @@ def discard(plan: Plan) -> None:
     if "://" not in plan.into:
         shutil.rmtree(plan.into, ignore_errors=True)
     Checkpoint(plan.checkpoint).forget()
+    with contextlib.suppress(OSError):  # another replay's is there, or nothing ever was
+        plan.checkpoint.parent.rmdir()

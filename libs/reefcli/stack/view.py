@@ -16,7 +16,7 @@ from rich.text import Text
 from reefcli.stack.lives import StackEvent
 
 _SYMBOL = {"ready": ("✓", "green"), "died": ("✗", "red"), "stopped": ("■", "dim"), "stopping": ("…", "yellow")}
-_SHOWN_IN_PIPE = frozenset({"starting", "ready", "died", "restarting", "stopped", "note"})
+_SHOWN_IN_PIPE = frozenset({"starting", "ready", "died", "restarting", "stopping", "stopped", "note"})
 
 
 class View(Protocol):
@@ -109,6 +109,9 @@ class LiveView:
             table.add_column()
         for name, row in self._rows.items():
             table.add_row(self._mark(row), Text(name, style="bold"), *self._cells(row))
+        if any(row.kind in ("stopping", "stopped") for row in self._rows.values()):
+            left = sum(row.kind == "stopping" for row in self._rows.values())
+            return Group(table, Text(f"stopping, in order: {left} to go", style="dim")) if left else table
         done = sum(row.kind == "ready" for row in self._rows.values())
         total = max(len(self._rows), 1)
         bar = Table.grid(padding=(0, 1))
