@@ -153,6 +153,12 @@ def test_a_state_directory_that_is_a_file_is_said_to_be_one(
     assert "is a file, not a directory. Name a directory with --state-dir." in said
 
 
+def test_the_demonstration_takes_no_file_for_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = reef("demo", "--state-dir", str(tmp_path / "file"), code=2)
+    assert "is a file, not a directory" in " ".join(said.replace("│", " ").split())
+
+
 @pytest.mark.parametrize(("where", "said"), [("file", "is a file"), ("/proc/reef", "cannot write")])
 def test_doctor_sees_that_nothing_can_be_kept_there(where: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")

@@ -73,6 +73,13 @@ def test_the_end_is_told_without_how_far_the_start_had_come() -> None:
     assert "tansu       stopping" in pipe.getvalue()
 
 
+def test_stopped_before_anything_began_shows_no_bar() -> None:
+    out = io.StringIO()
+    with view_for(Console(file=out, force_terminal=True, width=100)):
+        pass
+    assert "ready" not in out.getvalue()
+
+
 def test_json_lines_carry_every_event_whole() -> None:
     out = io.StringIO()
     view = view_for(Console(file=out, force_terminal=False, width=20), as_json=True)

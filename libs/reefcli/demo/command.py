@@ -30,7 +30,7 @@ from reefcli.errors import CannotStart, StackFailed
 from reefcli.options import program
 from reefcli.stack.embedded import Options, Stack, embedded_stack
 from reefcli.stack.lives import StackEvent
-from reefcli.stack.state import locked
+from reefcli.stack.state import locked, why_no_directory
 from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
 from reefcommon.events import ReleasePublished
@@ -87,6 +87,14 @@ class Demo:
 
     async def run(self) -> bool:
         """The whole demonstration. True where the goal was reached."""
+        silence = asyncio.ensure_future(self._while_silent())
+        try:
+            return await self._run()
+        finally:
+            silence.cancel()
+            await asyncio.gather(silence, return_exceptions=True)
+
+    async def _run(self) -> bool:
         config = serve_config.load(self.preset.config)
         options = Options(config_path=self.preset.config)
         async with embedded_stack(config, self.state_dir, options, listener=self.on_stack) as stack:
@@ -94,7 +102,7 @@ class Demo:
             self.say("asking the model that serves now the held-out questions, to know where it begins")
             await self._measure(users)
             self.say(f"{self.preset.users} users ask and judge the answers; a training step takes {self.preset.batch} of them")
-            work = (users.live(), self._watch(stack, users), self._until_reached(users), stack.failed(), self._while_silent())
+            work = (users.live(), self._watch(stack, users), self._until_reached(users), stack.failed())
             jobs = [asyncio.ensure_future(job) for job in work]
             try:
                 done, _ = await asyncio.wait(jobs, timeout=self.preset.deadline_s, return_when=asyncio.FIRST_COMPLETED)
@@ -116,9 +124,14 @@ class Demo:
         """Say how far it is where nothing has been said for a while."""
         while True:
             await asyncio.sleep(1)
-            if time.monotonic() - self.said_at >= _SILENCE_S:
+            if time.monotonic() - self.said_at < _SILENCE_S:
+                continue
+            if self.progress.starting:
+                self.say(f"still starting: {', '.join(self.progress.starting)}")
+            elif self.progress.rewards:
                 waiting = len(self.progress.rewards) - self.progress.consumed
-                self.say(f"{len(self.progress.rewards)} answers judged, {waiting} of them wait for a training step or are in one")
+                first = "" if self.progress.steps else "; the first step loads the libraries and takes longest"
+                self.say(f"{len(self.progress.rewards)} answers judged, {waiting} of them wait for a training step or are in one{first}")
 
     async def _measure(self, users: Users, samples: int | None = None) -> None:
         """One point of the curve: held-out reward of what the gateway serves now."""
@@ -213,8 +226,10 @@ def _forget(state: Path) -> bool:
     """Remove the state of an earlier demonstration, and nothing that is not one. False where there was none.
 
     Raises:
-        typer.BadParameter: the directory holds something else.
+        typer.BadParameter: the directory holds something else, or is a file.
     """
+    if reason := why_no_directory(state):
+        raise typer.BadParameter(reason, param_hint="--state-dir")
     if not state.exists():
         return False
     if any(state.iterdir()) and not (state / "secrets.json").is_file():

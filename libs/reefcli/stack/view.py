@@ -113,7 +113,9 @@ class LiveView:
             left = sum(row.kind == "stopping" for row in self._rows.values())
             return Group(table, Text(f"stopping, in order: {left} to go", style="dim")) if left else table
         done = sum(row.kind == "ready" for row in self._rows.values())
-        total = max(len(self._rows), 1)
+        total = len(self._rows)
+        if not total:
+            return Text()
         bar = Table.grid(padding=(0, 1))
         bar.add_row(ProgressBar(total=total, completed=done, width=32), Text(f"{done} of {total} ready", style="dim"))
         return Group(table, bar)
