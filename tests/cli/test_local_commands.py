@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from reefcli.commands import doctor, serve
 from reefcli.main import SUMMARIES, cli
+from reefcli.options import program
 from reefcli.stack import seaweedfs, tansu
 from reefcli.stack.embedded import Stack
 from reefcli.stack.supervisor import Supervisor
@@ -261,6 +262,22 @@ def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path
     monkeypatch.setattr(f"{__name__}.GOOD", GOOD + "gateway: {tokens_file: t.yaml}\n")
     assert f'curl {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(tmp_path)
     assert "REEF_FREE_PORTS=1" in reef("serve", "--help")
+
+
+@pytest.mark.parametrize(
+    ("called", "on_path", "shown"),
+    [
+        (".venv/bin/reef", False, ".venv/bin/reef"),
+        ("{here}/.venv/bin/reef", False, ".venv/bin/reef"),
+        ("/opt/my reef/bin/reef", False, "'/opt/my reef/bin/reef'"),
+        ("/opt/bin/reef", True, "reef"),
+        ("/lib/reefcli/__main__.py", False, "reef"),
+    ],
+)
+def test_hints_call_reef_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, on_path: bool, shown: str) -> None:
+    monkeypatch.setattr(sys, "argv", [called.format(here=Path.cwd())])
+    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/reef" if on_path else None)
+    assert program() == shown
 
 
 def test_serve_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
