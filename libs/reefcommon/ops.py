@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -38,7 +39,11 @@ Check = Callable[[], Awaitable[str | None]]
 
 @dataclass(slots=True)
 class Health:
-    """What a service knows of itself. `checks` decide readiness; `facts` are shown in `/status`."""
+    """What a service knows of itself. `checks` decide readiness; `facts` are shown in `/status`.
+
+    `last_error` may be over: `last_error_at` is when it was seen last. What a service waited for until it was ready for the first time is
+    no error once it is.
+    """
 
     service: str
     checks: dict[str, Check] = field(default_factory=dict)
@@ -46,6 +51,12 @@ class Health:
     broker: KafkaBroker | None = None
     started_at: float = field(default_factory=time.time)
     last_error: str | None = None
+    last_error_at: datetime | None = None
+    _was_ready: bool = False
+
+    def note(self, error: str) -> None:
+        """This is wrong now."""
+        self.last_error, self.last_error_at = error, datetime.now(UTC)
 
     async def failures(self) -> dict[str, str]:
         """The checks that fail, each with its reason."""
@@ -53,7 +64,9 @@ class Health:
         if (ceiling := ceiling_of(self.broker)) is not None and ceiling.reason is not None:
             found["dead_letters"] = ceiling.reason
         if found:
-            self.last_error = "; ".join(f"{name}: {reason}" for name, reason in found.items())
+            self.note("; ".join(f"{name}: {reason}" for name, reason in found.items()))
+        elif not self._was_ready:
+            self._was_ready, self.last_error, self.last_error_at = True, None, None
         return found
 
     async def lag(self) -> dict[str, int]:
@@ -63,7 +76,7 @@ class Health:
             for row in await lags(self.broker) if self.broker is not None else []:
                 by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
         except Unavailable as error:
-            self.last_error = str(error)
+            self.note(str(error))
         LAG.clear()  # a partition that went to another process is counted there
         for topic, events in by_topic.items():
             LAG.labels(self.service, topic).set(events)
@@ -77,6 +90,7 @@ class Health:
             "failures": await self.failures(),
             "lag": await self.lag(),
             "last_error": self.last_error,
+            "last_error_at": self.last_error_at,
             **{name: fact() for name, fact in self.facts.items()},
         }
 

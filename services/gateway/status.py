@@ -69,4 +69,5 @@ def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
         "failures": dict.fromkeys(facts.get("failures") or {}, "the reason is shown to tokens that are good for every scenario"),
         "lag": facts.get("lag") or {},
         "last_error": None,
+        "last_error_at": None,
     }

@@ -55,6 +55,9 @@ def build(
 ) -> tuple[Handlers, tuple[Learning, ...]]:
     """The service on its ports: the same function for production and tests."""
     loops = tuple(Learning(binding, ports, process(binding), patience) for binding in bindings)
+    for loop in loops:
+        if (last := ledger.last(loop.binding.key)) is not None:
+            loop.show(last)
 
     def wake(scenario: str) -> None:
         for loop in loops:
@@ -179,6 +182,7 @@ def _facts(loop: Learning, ledger: SqliteLedger) -> dict[str, Any]:
         "refused": ledger.refusals(key),
         "last_metrics": loop.last_metrics,
         "last_error": loop.last_error,
+        "last_error_at": loop.last_error_at,
     }
 
 

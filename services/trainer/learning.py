@@ -67,6 +67,7 @@ class Learning:
     step: int = 0
     last_metrics: dict[str, float] = field(default_factory=dict)
     last_error: str | None = None
+    last_error_at: datetime | None = None
     failing: str | None = None
     _attempts: int = 0
 
@@ -80,7 +81,8 @@ class Learning:
                     progressed = await self.once()
                 except Transient as error:
                     failures += 1
-                    self.failing = self.last_error = str(error)
+                    self.failing = str(error)
+                    self._note(self.failing)
                     log.warning("learning_interrupted", binding=self.binding.key, attempt=failures, reason=str(error))
                     await asyncio.sleep(min(self.patience.first_delay_s * 2 ** (failures - 1), self.patience.max_delay_s))
                     continue
@@ -231,7 +233,8 @@ class Learning:
         )
 
     async def _fail(self, job: Job, reason: str) -> None:
-        self._attempts, self.last_error = 0, reason
+        self._attempts = 0
+        self._note(reason)
         metrics.STEPS.labels(job.binding, "failed").inc()
         log.error("job_failed", binding=job.binding, job=job.job_id, reason=reason)
         failed = replace(job, state="failed", reason=reason, finished_at=self.ports.clock())
@@ -262,7 +265,7 @@ class Learning:
             await ports.publisher.publish(candidate, topics.CANDIDATES)
         await ports.publisher.publish(domain.completed(self.binding, job), topics.TRAINING)
         await asyncio.to_thread(ports.jobs.save, replace(job, state="complete"))
-        self._show(job)
+        self._tell_step(job)
         head = await asyncio.to_thread(ports.heads.head, job.scenario)
         await asyncio.to_thread(self._prune, domain.weights_content(head) if head else BASE_CONTENT_ID)
 
@@ -272,12 +275,19 @@ class Learning:
         keep = domain.states_to_keep(ports.jobs.named(kept), head_content, ports.kept_states)
         ports.checkpoints.prune(key, keep)
 
-    def _show(self, job: Job) -> None:
-        self.step, self.last_metrics = job.step, dict(job.metrics)
+    def _tell_step(self, job: Job) -> None:
+        self.show(job)
         metrics.STEPS.labels(job.binding, "complete").inc()
+        log.info("step_completed", binding=job.binding, job=job.job_id, step=job.step, candidate=job.candidate_id, **_brief(job.metrics))
+
+    def show(self, job: Job) -> None:
+        """This is the last finished step: after a restart too."""
+        self.step, self.last_metrics = job.step, dict(job.metrics)
         for name, value in job.metrics.items():
             metrics.LAST.labels(job.binding, name).set(value)
-        log.info("step_completed", binding=job.binding, job=job.job_id, step=job.step, candidate=job.candidate_id, **_brief(job.metrics))
+
+    def _note(self, error: str) -> None:
+        self.last_error, self.last_error_at = error, self.ports.clock()
 
     def _wait(self, what: str) -> bool:
         self.doing = what

@@ -1,6 +1,7 @@
 """The lag gauge: what Prometheus sees is what `/status` says, and nothing stays behind from partitions that went elsewhere."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 import pytest
 from aiokafka import TopicPartition
@@ -71,6 +72,29 @@ def test_an_unknown_lag_is_absent_and_not_zero(client, consumer):
     assert answer.status_code == 200
     assert SERIES not in answer.text
     assert "away" in client.get("/status").json()["last_error"]
+
+
+def test_an_error_that_is_over_has_its_time_and_the_wait_at_the_start_is_none():
+    wrong: list[str] = ["not started yet"]
+    health = Health("trainer")
+
+    async def check() -> str | None:
+        return wrong[0] if wrong else None
+
+    health.checks["started"] = check
+    client = TestClient(Starlette(routes=ops_routes(health)))
+    assert client.get("/status").json()["last_error"] == "started: not started yet"
+    wrong.clear()
+    assert client.get("/readyz").status_code == 200
+    status = client.get("/status").json()
+    assert (status["last_error"], status["last_error_at"]) == (None, None)
+    wrong.append("the broker is away")
+    seen = client.get("/status").json()["last_error_at"]
+    wrong.clear()
+    over = client.get("/status").json()
+    assert (over["failures"], over["last_error"]) == ({}, "started: the broker is away")
+    assert over["last_error_at"] == seen
+    assert datetime.fromisoformat(seen).tzinfo is not None
 
 
 def test_metrics_of_a_service_without_a_broker_are_served():

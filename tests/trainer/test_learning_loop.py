@@ -38,6 +38,16 @@ async def test_a_batch_becomes_one_candidate_and_waits_for_its_verdict(rig):
     assert rig.ledger.counts(rig.loop.binding.key) == {"trained": 2, "waiting": 2}
 
 
+async def test_a_restart_shows_the_last_finished_step(rig):
+    await arrive(rig, 0, 1)
+    await rig.settle()
+    shown = rig.loop.step, rig.loop.last_metrics
+    assert shown[0] == 1
+    assert shown[1]
+    await rig.restart()
+    assert (rig.loop.step, rig.loop.last_metrics) == shown
+
+
 async def test_published_rejected_and_rolled_back_actors(rig):
     """The actor follows the head; the critic, and with it the step count, only ever goes on."""
     await arrive(rig, 0, 1)
