@@ -132,15 +132,20 @@ class Publication:
         return work.to("staged", nodes=nodes)
 
     async def _advance(self, work: Work) -> Work:
+        """It is a link of the chain from now on, however long ago it was planned; what an interrupted run made of it keeps its time."""
+        release = work.planned.model_copy(update={"created_at": self.now()})
         try:
-            await self.heads.advance(work.planned)
+            await self.heads.advance(release)
         except Conflict as error:
+            there = await self.heads.release(work.scenario, release.release_id)
+            if there is not None and there == release.model_copy(update={"created_at": there.created_at}):
+                return work.to("head_advanced", release=there)
             head = await self.heads.head(work.scenario)
             if work.planned.operation == "rollback" and head is not None and work.rebased < MAX_REBASES:
                 moved = rebased(work.planned, head, f"{work.work_id}:{work.rebased + 1}")
                 return work.to("staged", release=moved, rebased=work.rebased + 1)
             return await self._abandon(work, "conflicted", str(error))
-        return work.to("head_advanced")
+        return work.to("head_advanced", release=release)
 
     async def _announce(self, work: Work) -> Work:
         release = work.planned

@@ -7,7 +7,9 @@ import pytest
 from reefcommon.events import (
     ReleasePublished,
     ReleaseRejected,
+    utc_now,
 )
+from services.publisher.domain.replay import replay
 from services.publisher.redis_works import RedisWorks
 from tests.publisher.conftest import World
 from tests.publisher.fakes import Fuse, Killed, evaluated
@@ -48,6 +50,28 @@ async def test_the_kill_test_reaches_every_effect(world: World) -> None:
     await world.process(fuse).handlers.on_evaluated(evaluated("default", (await world.head()).release_id))
     assert len(fuse.calls) <= 16
     assert {"save", "load_adapter", "chat", "advance", "publish", "drop_pending"} <= set(fuse.calls)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("effect", ["load_adapter", "advance"])
+async def test_a_release_that_was_interrupted_serves_since_its_head_moved(world: World, when: str, effect: str) -> None:
+    """Not since it was planned; and what the log says is what the chain holds, to the byte."""
+    await world.started()
+    fuse = Fuse()
+    await world.process(fuse).handlers.on_evaluated(evaluated("default", (await world.head()).release_id, "first"))
+    position = fuse.calls.index(effect)
+    event = evaluated("default", (await world.head()).release_id, "second")
+    with pytest.raises(Killed):
+        await world.process(Fuse(left=position, after=when == "after")).handlers.on_evaluated(event)
+    stopped = utc_now()
+    moved = (await world.head()).candidate_id == event.candidate.event_id
+    await (await world.started()).handlers.resume()
+    head = await world.head()
+    assert head.candidate_id == event.candidate.event_id
+    assert moved is (effect == "advance" and when == "after")
+    assert (head.created_at > stopped) is not moved
+    assert head.created_at > event.at
+    assert replay(world.events.sent).chains() == (await world.heads.chain("default"))[::-1]
 
 
 @pytest.mark.parametrize("effect", range(12))

@@ -9,7 +9,8 @@ from reefcommon.events.learning import Evaluation, Lineage
 
 
 class Release(Value):
-    """One link of a scenario's append-only chain. `contents` maps each kind to the content that this release serves of it."""
+    """One link of a scenario's append-only chain. `contents` maps each kind to the content that this release serves of it. `created_at`:
+    when the head moved to it, which is when it began to serve; while it is pending, when it was made."""
 
     release_id: str
     scenario: str
