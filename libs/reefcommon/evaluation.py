@@ -9,6 +9,8 @@ from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.recipe import EvaluationPlan, load_recipe, resolve
 
 HELD_OUT_SHARE = 5
+HELD_OUT = "held_out"
+"""Why the trainer refuses a sample that is kept for evaluation."""
 
 
 def is_held_out(sample_id: str) -> bool:

@@ -4,13 +4,15 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import structlog
 
 from reefcommon.errors import ReefError
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 def lasting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -22,15 +24,15 @@ def lasting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
 
 
 @dataclass(slots=True)
-class Rounds:
+class Rounds(Generic[T]):
     """Work that is done again and again. A round that fails is told once, shown as long as the next one fails alike, and tried again."""
 
     name: str
-    work: Callable[[], Awaitable[object]]
+    work: Callable[[], Awaitable[T]]
     every_s: float
     first_after_s: float = 0.0
     failing: str = ""
-    result: object = None
+    result: T | None = None
     """What the last round that did not fail has returned."""
 
     async def run(self) -> None:

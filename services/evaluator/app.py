@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,11 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
             task = lasting(start.after(looks.run), looks.name)
             health.checks["started"] = start.check
             health.checks["waiting"] = looks.check
-            health.facts.update(waiting_candidates=lambda: looks.result or 0, tasks=lambda: [item.name for item in plans.tasks])
+            health.facts.update(
+                waiting_candidates=lambda: len(looks.result or ()),
+                waiting_for=lambda: [asdict(item) for item in looks.result or ()],
+                tasks=lambda: [item.name for item in plans.tasks],
+            )
             log.info("evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes])
             yield
             await start.end()

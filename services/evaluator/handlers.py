@@ -50,6 +50,15 @@ class EvidenceStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """A candidate that waits for evidence, and how much of it there is and is needed."""
+
+    scenario: str
+    candidate_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Handlers:
     """The arrivals. A verdict may be given twice: its id is that of the candidate and the head, and the publisher takes it once."""
 
@@ -74,12 +83,12 @@ class Handlers:
             await self.evidence.wait(event)
             log.info("candidate_waits", scenario=event.scenario, candidate=event.event_id, reason=reason)
 
-    async def look_again(self) -> int:
-        """Judge the candidates that waited and need not any more. Returns how many go on waiting."""
-        left = 0
+    async def look_again(self) -> list[Waits]:
+        """Judge the candidates that waited and need not any more. Returns those that go on waiting, each with what it lacks."""
+        left = []
         for candidate in await self.evidence.waiting():
-            if await self.judged(candidate):
-                left += 1
+            if reason := await self.judged(candidate):
+                left.append(Waits(candidate.scenario, candidate.event_id, reason))
             else:
                 await self.evidence.done(candidate)
         return left

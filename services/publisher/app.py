@@ -107,7 +107,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     return ops_app(health, lifespan)
 
 
-async def work(broker: KafkaBroker, upkeep: Upkeep, rounds: Rounds) -> None:
+async def work(broker: KafkaBroker, upkeep: Upkeep, rounds: Rounds[None]) -> None:
     """Nodes are given what the heads say from the first moment on, whether or not the broker answers. Events are taken once the heads are
     restored: a verdict needs a head to be compared with."""
     async with asyncio.TaskGroup() as tasks:
@@ -126,7 +126,7 @@ async def answered(call: Callable[[], Awaitable[Any]]) -> None:
         raise Unavailable(f"the broker does not answer: {error!r}") from error
 
 
-def show(health: Health, upkeep: Upkeep, rounds: Rounds, broker: KafkaBroker) -> None:
+def show(health: Health, upkeep: Upkeep, rounds: Rounds[None], broker: KafkaBroker) -> None:
     """What `/readyz` and `/status` say."""
 
     async def restored() -> str | None:

@@ -133,7 +133,7 @@ class Parts:
     health: Health
     ports: Ports
 
-    def retention(self, heads: ReleaseHeads) -> Rounds:
+    def retention(self, heads: ReleaseHeads) -> Rounds[dict[str, int]]:
         """What removes what was kept long enough."""
         ports, every_s = self.ports, self.settings.retention_every_s
         rejected = Rejected(self.ledger, ports.artifacts, heads, ports.storing)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from reefcommon import hosting, ids
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.evaluation import is_held_out
+from reefcommon.evaluation import HELD_OUT, is_held_out
 from reefcommon.events import (
     CandidateProposed,
     Publication,
@@ -130,7 +130,7 @@ def choose(binding: Binding, waiting: Sequence[SampleReady], trained: Collection
     usable = sort_by_use([s for s in waiting if not _judges(binding, s)], trained)
     decision = checked(binding.recipe.decide(usable.fresh, ids.LoadId.parse(head.load_id)), usable.fresh)
     spent = tuple((sample, "already_trained", None) for sample in usable.spent)
-    held_out = tuple((sample, "held_out", None) for sample in judges)
+    held_out = tuple((sample, HELD_OUT, None) for sample in judges)
     return Decision(batch=decision.batch, refused=(*held_out, *spent, *decision.refused))
 
 

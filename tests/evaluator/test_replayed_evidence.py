@@ -16,7 +16,9 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     event = candidate()
     await process.on_candidate(event)
     assert world.verdicts() == []
-    assert await process.look_again() == 1
+    (waits,) = await process.look_again()
+    assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
+    assert waits.reason == "insufficient_evidence: 0 held-out samples differ from the mean score, 5 are needed (0 are there)"
     liked = {7, 9}
 
     def logprob(model: str, tokens: list[int]) -> float:
@@ -27,11 +29,11 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
         await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
     kept = [i for i in range(60) if is_held_out(f"smp-{i}")]
     assert {sample.sample_id for sample in await process.evidence.samples("default")} == {f"smp-{i}" for i in kept}
-    assert await (await world.process()).look_again() == 0
+    assert await (await world.process()).look_again() == []
     [found] = world.verdicts()
     assert (found.verdict, found.wins, found.losses) == ("select", len(kept), 0)
     assert {task.task for task in found.tasks} == {f"smp-{i}" for i in kept}
-    assert await process.look_again() == 0
+    assert await process.look_again() == []
     assert len(world.verdicts()) == 1
     assert not world.nodes[0].adapters
 
@@ -51,7 +53,7 @@ async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
     process = await world.process()
     await process.on_candidate(candidate())
     await world.advance("r1-000000")
-    assert await process.look_again() == 0
+    assert await process.look_again() == []
     assert "stale_base" in world.verdicts()[0].reason
 
 
@@ -66,7 +68,7 @@ async def test_a_candidate_waits_until_its_verdict_is_acknowledged(world: World)
         await process.look_again()
     world.events.down = False
     assert world.verdicts() == []
-    assert await (await world.process()).look_again() == 0
+    assert await (await world.process()).look_again() == []
     assert len(world.verdicts()) == 1
     assert await process.evidence.waiting() == []
 

@@ -128,6 +128,26 @@ async def test_outcomes_are_kept_once(store: ClickHouseStore) -> None:
     assert len(await store.database.query("SELECT * FROM servings FINAL")) == 1
 
 
+async def test_a_sample_that_is_kept_for_evaluation_is_called_so(store: ClickHouseStore) -> None:
+    """The trainer gives it back as it does what is stale; to who reads the record it is something else."""
+    said = [report("rec-1", report_id=f"rep-{n}") for n in range(2)]
+    event = inference(record_id="rec-1")
+    samples = [make_sample(one, [record(event)], realign_tokens=0) for one in said]
+    refused = [
+        events.SampleRefused(event_id=f"ref-{n}", at=T0, scenario="s", recipe="sao", sample_id=sample.event_id, reason=reason)
+        for n, (sample, reason) in enumerate(zip(samples, ("held_out", "stale"), strict=True))
+    ]
+    await store.insert_records([record(event)])
+    await store.insert_samples(samples)
+    await store.insert_outcomes(refused)
+    found = await ClickHouseReads(store.database).record("rec-1")
+    assert found is not None
+    assert [(row["reason"], row["kept_for_evaluation"]) for row in found["refusals"]] == [
+        ("held_out: kept for evaluation, which judges candidates by it", True),
+        ("stale", False),
+    ]
+
+
 async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseStore) -> None:
     made = [inference(record_id=f"client-{n % 3}-{n}", at=n // 2, outcome="ok" if n % 2 else "failed", scenario="s") for n in range(9)]
     await store.insert_records([record(event, session=f"ses-{n % 2}") for n, event in enumerate(made)])

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reefcommon.evaluation import HELD_OUT
 from services.experience.clickhouse import rows
 from services.experience.clickhouse.client import Database, Row
 from services.experience.ports import UnknownCursor
@@ -45,7 +46,7 @@ class ClickHouseReads:
             "SELECT * FROM refusals FINAL WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
             ids=[sample["sample_id"] for sample in samples],
         )
-        about = {"reports": reports, "samples": samples, "refusals": refusals}
+        about = {"reports": reports, "samples": samples, "refusals": [_worded(row) for row in refusals]}
         if not found:
             (own,) = await self.database.query("SELECT * FROM reports FINAL WHERE report_id = {id:String}", id=record_id)
             return {"record": rows.parked(own).report.model_dump(), "session_id": None, "session_turn": None, "retry_of": None, **about}
@@ -150,3 +151,10 @@ class ClickHouseReads:
     async def _list(self, sql: str, **parameters: Any) -> list[Row]:
         found = await self.database.query(sql, **parameters)
         return [{name: rows.load(value) if name in _JSON_COLUMNS else value for name, value in row.items()} for row in found]
+
+
+def _worded(refusal: Row) -> Row:
+    """Nothing is wrong with what is held out: a candidate will be judged by it."""
+    held_out = refusal["reason"] == HELD_OUT
+    words = {"reason": f"{HELD_OUT}: kept for evaluation, which judges candidates by it"} if held_out else {}
+    return {**refusal, **words, "kept_for_evaluation": held_out}
