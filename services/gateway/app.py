@@ -113,7 +113,7 @@ def assemble(
         "evaluator": system.evaluator_url,
         "publisher": system.publisher_url,
     }
-    status = SystemStatus(health, table, services, ports.engine_rows)
+    status = SystemStatus(health, table, services, ports.engine_rows, scenarios.learns)
     rejections = Rejections()
     desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, int(health.started_at))
     edge = Edge(

@@ -34,6 +34,8 @@ def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,  # it would send clients to whatever host they named
+        # Without tokens a page of another origin in a browser on this machine could command by a form; the content type keeps it out.
+        strict_content_type=True,
     )
     app.router.routes.extend(control_routes(desk))
     app.router.routes.extend(_open_routes(desk, health, app))

@@ -9,6 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
+from reefcommon.events import Release
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from services.gateway.domain.access import Grant, Scope
 from services.gateway.domain.errors import ApiError, invalid
@@ -110,7 +111,7 @@ def _scenarios(desk: Desk) -> APIRouter:
     async def scenarios(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
         table = desk.scenarios.handlers.table
         heads = [head for name in table.scenarios() if grant.sees(name) and (head := table.head(name)) is not None]
-        return _json({"data": [{"scenario": head.scenario, "head": release_row(head, current=True, pending=False)} for head in heads]})
+        return _json({"data": [_scenario_row(desk, head) for head in heads]})
 
     @routes.get("/scenarios/{scenario}/contract", dependencies=[Depends(desk.allow("read"))])
     async def contract(scenario: Scenario) -> Response:
@@ -140,11 +141,12 @@ def _scenarios(desk: Desk) -> APIRouter:
 def _commands(desk: Desk) -> APIRouter:
     routes = APIRouter(prefix="/reef", tags=["releases"])
 
-    @routes.post("/scenarios", status_code=201)
+    @routes.post("/scenarios", status_code=201, responses={200: {"description": "it exists already, and is left as it is"}})
     async def create(body: NewScenario, request: Request, grant: Annotated[Grant, Depends(desk.allow("admin"))]) -> Response:
         grant.check("admin", body.scenario)
+        existed = desk.scenarios.handlers.table.head(body.scenario) is not None
         release = await desk.scenarios.create(body.scenario, _trace(request))
-        return _json({"scenario": body.scenario, "head": release_row(release, current=True, pending=False)}, 201)
+        return _json(_scenario_row(desk, release), 200 if existed else 201)
 
     @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
     async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
@@ -230,6 +232,11 @@ def _refusal(status: int, body: bytes) -> ApiError:
     if status in {400, 404}:
         return ApiError(status, message, code=code)
     return ApiError(503, message, code=code, retry_after_s=2)
+
+
+def _scenario_row(desk: Desk, head: Release) -> dict[str, Any]:
+    row = release_row(head, current=True, pending=False)
+    return {"scenario": head.scenario, "learns": desk.scenarios.learns(head.scenario), "head": row}
 
 
 def _trace(request: Request) -> str:

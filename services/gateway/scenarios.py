@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from reefcommon.config import ServeConfig
+from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.errors import Unavailable
 from reefcommon.events import PromoteRequested, Release, ReleasePublished, ReleaseRejected, RollbackRequested, ScenarioCreateRequested
 from services.gateway.domain.errors import ApiError
@@ -45,11 +45,12 @@ class Scenarios:
             raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="scenario")
 
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
-        """Newest first: what waits for a person, then the chain."""
+        """Newest first: what waits for a person, stale or not, then the chain."""
         chain, pending = await asyncio.gather(self.handlers.heads.chain(scenario, limit=limit), self.handlers.heads.pending(scenario))
         if not chain and not pending:
             self.exists(scenario)
-        waiting = [release_row(release, current=False, pending=True) for release in reversed(pending)]
+        head = chain[0].release_id if chain else None
+        waiting = [release_row(release, current=False, pending=True, head=head) for release in reversed(pending)]
         return waiting + [release_row(release, current=position == 0, pending=False) for position, release in enumerate(chain)]
 
     async def create(self, scenario: str, traceparent: str = "") -> Release:
@@ -99,10 +100,17 @@ class Scenarios:
     def _command(self, kind: type[Command], scenario: str, release_id: str, reason: str, traceparent: str) -> Awaitable[News]:
         return self.handlers.on_command(kind, scenario, traceparent, release_id=release_id, reason=reason)
 
+    def learns(self, scenario: str) -> bool:
+        """Whether a recipe is bound to it; otherwise it is answered and recorded, and that is all."""
+        return bool(self._bindings(scenario))
+
+    def _bindings(self, scenario: str) -> list[RecipeBinding]:
+        return [b for b in self.config.reef if b.scenario == scenario] if self.config is not None else []
+
     def contract(self, scenario: str) -> dict[str, Any]:
         """What a client must send for learning to happen."""
         self.exists(scenario)
-        bindings = [b for b in self.config.reef if b.scenario == scenario] if self.config is not None else []
+        bindings = self._bindings(scenario)
         header = {"x-reef-scenario": scenario} if scenario != "default" else {}
         return {
             "scenario": scenario,
@@ -128,9 +136,11 @@ class Scenarios:
         }
 
 
-def release_row(release: Release, *, current: bool, pending: bool) -> dict[str, Any]:
-    """One release as the API shows it."""
-    return {**release.model_dump(mode="json"), "current": current, "pending": pending}
+def release_row(release: Release, *, current: bool, pending: bool, head: str | None = None) -> dict[str, Any]:
+    """One release as the API shows it. A pending one that was made from another release than `head` can never be promoted: `stale`."""
+    stale = pending and head is not None and release.parent_id != head
+    why = f"made from {release.parent_id}, but {head} is the head: it cannot be promoted" if stale else ""
+    return {**release.model_dump(mode="json"), "current": current, "pending": pending, "stale": stale, "stale_reason": why}
 
 
 def published(news: News) -> Release:

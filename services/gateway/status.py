@@ -23,6 +23,8 @@ class SystemStatus:
     table: RoutingTable
     services: dict[str, str]
     engines: Callable[[], list[dict[str, Any]]]
+    learns: Callable[[str], bool]
+    """Whether a recipe learns from a scenario."""
 
     async def read(self, grant: Grant) -> dict[str, Any]:
         """The whole picture; to those who may see some scenarios only, theirs and no words of others."""
@@ -40,6 +42,7 @@ class SystemStatus:
                     "adapter": head.adapter,
                     "operation": head.operation,
                     "created_at": head.created_at,
+                    "learns": self.learns(scenario),
                 }
         engines = self.engines()
         if grant.scenarios is not None:

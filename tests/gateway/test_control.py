@@ -31,6 +31,20 @@ async def test_releases_are_listed_newest_first(bench: Bench) -> None:
     assert (await bench.http.get("/reef/scenarios/nowhere/releases")).status_code == 404
 
 
+async def test_a_pending_release_that_can_never_be_promoted_says_so(bench: Bench) -> None:
+    """The publisher refuses what was made from another release than the head; so the list says it before somebody tries."""
+    bench.heads.chains["default"].insert(0, release("default", 1, "a"))
+    fresh, late = release("default", 2, "b"), release("default", 1, "c")
+    fresh = fresh.model_copy(update={"parent_id": "rel-default-1"})
+    late = late.model_copy(update={"release_id": "rel-late", "parent_id": "rel-default-0"})
+    bench.heads.waiting["default"] = [late, fresh]
+    rows = (await bench.http.get("/reef/scenarios/default/releases")).json()["data"]
+    assert {row["release_id"]: row["stale"] for row in rows if row["pending"]} == {"rel-default-2": False, "rel-late": True}
+    assert {row["release_id"]: row["stale_reason"] for row in rows if row["stale_reason"]} == {
+        "rel-late": "made from rel-default-0, but rel-default-1 is the head: it cannot be promoted"
+    }
+
+
 async def test_rollback_and_promote(bench: Bench) -> None:
     """200 with the new release; 404 for one that is not there; 409 where the publisher refuses; 504 with where to look."""
     bench.commands.answers = [
@@ -58,7 +72,7 @@ async def test_scenarios_are_created_on_demand(bench: Bench) -> None:
     made = await bench.http.post("/reef/scenarios", json={"scenario": "fresh"})
     assert (made.status_code, made.json()["scenario"]) == (201, "fresh")
     again = await bench.http.post("/reef/scenarios", json={"scenario": "default"})
-    assert again.json()["head"]["release_id"] == "rel-default-0"
+    assert (again.status_code, again.json()["head"]["release_id"]) == (200, "rel-default-0")
     assert [type(command) for command in bench.commands.sent] == [ScenarioCreateRequested]
     assert (await bench.http.post("/reef/scenarios", json={"scenario": "Not A Name"})).json()["error"]["param"] == "scenario"
     names = [row["scenario"] for row in (await bench.http.get("/reef/scenarios")).json()["data"]]
@@ -121,6 +135,10 @@ async def test_contract(bench: Bench) -> None:
     assert contract["learns"]
     silent = (await bench.http.get("/reef/scenarios/slow/contract")).json()
     assert (silent["learns"], silent["report"]["headers"]) == (False, {"x-reef-scenario": "slow"})
+    listed = {row["scenario"]: row["learns"] for row in (await bench.http.get("/reef/scenarios")).json()["data"]}
+    heads = (await bench.http.get("/reef/status")).json()["heads"]
+    assert listed == {scenario: row["learns"] for scenario, row in heads.items()}
+    assert (listed["default"], listed["slow"]) == (True, False)
 
 
 async def test_operations(bench: Bench) -> None:
