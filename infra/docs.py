@@ -1,7 +1,7 @@
-"""The generated parts of docs/operations.md: every setting and every metric, read from the code.
+"""The generated parts of docs/operations.md and docs/serve-yaml.md: every setting, metric, section and knob, read from the code.
 
-python -m infra.docs            says whether the page is current
-python -m infra.docs --write    makes it so
+python -m infra.docs            says whether the pages are current
+python -m infra.docs --write    makes them so
 """
 
 import ast
@@ -9,7 +9,7 @@ import importlib
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
+from infra import serve_yaml
 from infra.jobs import setup
 from reefcli.stack import settings as stack
 from reefcommon.settings import SystemSettings
@@ -133,29 +134,35 @@ def metrics_section() -> str:
     return "\n".join(rows)
 
 
-# ------------------------------------------------------------------ the page
+# ------------------------------------------------------------------ the pages
+
+SECTIONS: Mapping[str, Callable[[], str]] = {"settings": settings_section, "metrics": metrics_section}
+PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {PAGE: SECTIONS, serve_yaml.PAGE: serve_yaml.SECTIONS}
 
 
-def current(page: str) -> str:
-    """The page with its generated parts as the code has them now."""
-    for name, section in (("settings", settings_section()), ("metrics", metrics_section())):
+def current(page: str, sections: Mapping[str, Callable[[], str]] = SECTIONS) -> str:
+    """The page with its generated parts as the code has them now. Raises ValueError where it lacks one of them."""
+    for name, section in sections.items():
         start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
         before, found, rest = page.partition(start)
         _, ended, after = rest.partition(end)
         if not found or not ended:
-            raise ValueError(f"{PAGE.name} has no section between `{start.strip()}` and `{end.strip()}`")
-        page = f"{before}{start}{section}{end}{after}"
+            raise ValueError(f"the page has no section between `{start.strip()}` and `{end.strip()}`")
+        page = f"{before}{start}{section()}{end}{after}"
     return page
 
 
 def main() -> int:
-    """Exit status 1 where the page is not current and was not to be written."""
-    before = PAGE.read_text(encoding="utf-8")
-    after = current(before)
-    if "--write" in sys.argv:
-        PAGE.write_text(after, encoding="utf-8")
-        return 0
-    return int(before != after)
+    """Exit status 1 where a page is not current and was not to be written."""
+    stale = 0
+    for path, sections in PAGES.items():
+        before = path.read_text(encoding="utf-8")
+        after = current(before, sections)
+        if "--write" in sys.argv:
+            path.write_text(after, encoding="utf-8")
+        else:
+            stale |= int(before != after)
+    return stale
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ class RecipeBinding(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:Class")
-    scenario: str = Field("default", pattern=SCENARIO_PATTERN)
+    recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:Class, importable where Reef is started")
+    scenario: str = Field("default", pattern=SCENARIO_PATTERN, description="whose traffic it learns from")
     review: Literal["auto", "manual"] = Field("auto", description="manual: a winner stays pending until it is promoted")
 
     @property
@@ -55,31 +55,35 @@ class EvaluationSection(Section):
 
     tasks: str | tuple[Any, ...] = Field((), description="held-out tasks: a list of prompts or message lists, or package.module:NAME")
     score: str = Field("", description="package.module:function (task, answer) -> finite float, higher is better")
-    policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] = "score_comparison"
-    samples_per_task: int = Field(4, ge=1, le=256)
-    max_tokens: int = Field(64, ge=1)
-    temperature: float = Field(1.0, ge=0)
-    min_win_margin: int = Field(0, ge=0, description="select only if wins - losses is greater than this")
-    confidence: float = Field(0.95, gt=0.5, lt=1)
-    min_effect: float = Field(0.0, ge=0)
+    policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] = Field(
+        "score_comparison", description="what makes a winner; absent: the recipe's own plan counts before this default"
+    )
+    samples_per_task: int = Field(4, ge=1, le=256, description="answers of each side to each task")
+    max_tokens: int = Field(64, ge=1, description="tokens of each of these answers at most")
+    temperature: float = Field(1.0, ge=0, description="at which these answers are sampled, with the same seeds on both sides")
+    min_win_margin: int = Field(0, ge=0, description="score_comparison: select only if wins - losses is greater than this")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="paired_confidence: of the sign test and of the mean's lower bound")
+    min_effect: float = Field(0.0, ge=0, description="paired_confidence: the lower bound of the mean difference must be greater than this")
 
 
 class GatewaySection(Section):
     """The HTTP edge. Every key is a setting of the gateway too, under its own name in the environment, which wins."""
 
-    host: str = "127.0.0.1"
-    port: int = Field(8900, ge=1, le=65535)
+    host: str = Field("127.0.0.1", description="address that the gateway listens on; loopback all the same without tokens_file")
+    port: int = Field(8900, ge=1, le=65535, description="port that the gateway listens on")
     tokens_file: Path | None = Field(None, description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback")
     implicit_scenarios: bool = Field(False, description="create a scenario when a request first names it")
-    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024, description="a request's body; past it 413")
     max_header_bytes: int = Field(
         32 * 1024, ge=4096, le=1024 * 1024, description="names and values of a request's headers; its target alike"
     )
-    max_headers: int = Field(100, ge=16)
+    max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
     head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
     body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body, which may take ten of them")
-    requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False, description="of a token that states no limit of its own; 0: no limit")
-    burst_requests: int = Field(0, ge=0, description="how many of them at once; 0: two seconds' worth")
+    requests_per_s: float = Field(
+        0.0, ge=0, allow_inf_nan=False, description="requests each second of a token without a limit of its own; 0: none"
+    )
+    burst_requests: int = Field(0, ge=0, description="how many of these at once; 0: two seconds' worth")
     concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on one gateway; 0: no limit")
 
 
@@ -94,24 +98,24 @@ class ServingSection(Section):
 class ExternalSection(Section):
     """Real systems instead of the embedded ones; what is absent is started by `reef serve`."""
 
-    kafka: str | None = None
-    kafka_idempotence: bool = True
-    redis: str | None = None
-    clickhouse: str | None = None
-    artifacts: str | None = None
-    otlp: str | None = None
+    kafka: str | None = Field(None, description="host:port[,host:port…]; absent: the embedded broker")
+    kafka_idempotence: bool = Field(True, description="idempotent producers, where `kafka` is named: on for Apache Kafka")
+    redis: str | None = Field(None, description="redis://host:port/0 of Redis 7+ or Valkey; absent: the embedded Valkey")
+    clickhouse: str | None = Field(None, description="http://user:password@host:8123/database; absent: embedded chDB")
+    artifacts: str | None = Field(None, description="lakefs://key:secret@host:port/repository; absent: git + LFS on the disk")
+    otlp: str | None = Field(None, description="http://collector:4318; absent: no traces leave the processes")
 
 
 class ServeConfig(Section):
     """A whole `serve.yaml`."""
 
-    reef: tuple[RecipeBinding, ...]
-    model: ModelSection = ModelSection()
-    evaluation: EvaluationSection = EvaluationSection()
-    gateway: GatewaySection = GatewaySection()
-    serving: ServingSection = ServingSection()
-    external: ExternalSection = ExternalSection()
-    state_dir: Path = Path(".reef")
+    reef: tuple[RecipeBinding, ...] = Field(description="what learns: one recipe as a mapping, or several as a list")
+    model: ModelSection = Field(ModelSection(), description="what is served and trained; a text alone is its name")
+    evaluation: EvaluationSection = Field(EvaluationSection(), description="how a candidate is compared with the current head")
+    gateway: GatewaySection = Field(GatewaySection(), description="the HTTP edge")
+    serving: ServingSection = Field(ServingSection(), description="the serving nodes")
+    external: ExternalSection = Field(ExternalSection(), description="real systems instead of the embedded ones")
+    state_dir: Path = Field(Path(".reef"), description="everything that the embedded stack keeps; `--state-dir` wins")
     scenarios: tuple[str, ...] = Field((), description="further scenarios that are recorded without a recipe")
 
     @field_validator("reef", mode="before")

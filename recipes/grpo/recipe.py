@@ -33,18 +33,18 @@ class Knobs(recipe.Knobs):
     batch_size: int = Field(32, ge=2, description="rollouts per optimizer step: a multiple of group_size")
     group_size: int = Field(8, ge=2, description="rollouts of one prompt that are compared with each other")
     max_staleness: int = Field(0, ge=0, description="releases that a rollout's weights may be behind the head")
-    eps_clip: float = Field(0.3, gt=0, le=1)
-    eps_clip_high: float = Field(5.0, gt=0)
-    policy_lr: float = Field(1e-4, gt=0)
-    entropy_coef: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
-    lora_r: int = Field(8, ge=1)
-    lora_alpha: int = Field(16, ge=1)
-    target_modules: tuple[str, ...] = Field(ALL_PROJECTIONS, min_length=1)
-    prompt_gradient: bool = True
+    eps_clip: float = Field(0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked")
+    eps_clip_high: float = Field(5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked")
+    policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
+    entropy_coef: float = Field(0.0, ge=0, description="how much of the mean entropy is taken off the loss")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    lora_r: int = Field(8, ge=1, description="rank of the adapter")
+    lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
+    target_modules: tuple[str, ...] = Field(ALL_PROJECTIONS, min_length=1, description="projections that the adapter changes")
+    prompt_gradient: bool = Field(True, description="false: no gradient through the prompt's keys and values; several times faster")
     micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
     candidate_every: int = Field(1, ge=1, description="optimizer steps between two candidates")
-    seed: int = 0
+    seed: int = Field(0, description="of the adapter's first weights")
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:

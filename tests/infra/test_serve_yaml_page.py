@@ -1,0 +1,43 @@
+"""docs/serve-yaml.md is what the models say, and its examples are files that can be used."""
+
+import re
+
+import pytest
+
+from infra import docs, serve_yaml
+from reefcommon.config import RecipeBinding, Section, ServeConfig, parse
+
+PAGE = serve_yaml.PAGE.read_text()
+SECTIONS = {name: type(field.default) for name, field in ServeConfig.model_fields.items() if isinstance(field.default, Section)}
+MODELS = {
+    "top": ServeConfig,
+    "reef": RecipeBinding,
+    **SECTIONS,
+    **{name: recipe.knobs_type for name, recipe in serve_yaml.recipes().items()},
+}
+
+
+def test_the_tables_are_current():
+    assert docs.current(PAGE, serve_yaml.SECTIONS) == PAGE, "run: PYTHONPATH=libs:. .venv/bin/python -m infra.docs --write"
+
+
+def test_every_section_has_its_table():
+    assert SECTIONS.keys() | {"top", "reef", "knobs"} == serve_yaml.SECTIONS.keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_key_says_what_it_means(name):
+    assert [key for key, field in MODELS[name].model_fields.items() if not field.description] == []
+
+
+def test_types_bounds_and_defaults_come_from_the_fields():
+    table = serve_yaml.section("evaluation")
+    assert "| `samples_per_task` | integer, >= 1, <= 256 | `4` |" in table
+    assert "| `tasks` | text or list | `[]` |" in table
+    assert "| `recipe` | text | required |" in serve_yaml.table(RecipeBinding)
+    assert "| `kafka_idempotence` | true, false | `true` |" in serve_yaml.section("external")
+
+
+def test_the_examples_can_be_used():
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert [len(parse(text).reef) for text in examples] == [1, 2]
