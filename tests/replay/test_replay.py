@@ -103,7 +103,7 @@ async def test_a_replay_is_equal_and_a_planted_difference_is_named(tmp_path: Pat
         assert (code, found.get("different"), found.get("differences")) == (0, {}, []), said
         assert 200 < found["resumed_at"] < found["events"] == sent
         assert found["rows"]["records"] > 1000
-        assert not (tmp_path / "replay" / "chdb").exists(), "nothing is left behind"
+        assert not (tmp_path / "replay").exists(), "nothing is left behind"
         samples = len(await read_all(system.stack.kafka_bootstrap, topics.SAMPLES.name))
         assert samples == found["rows"]["samples"], "a replay sends nothing"
 
