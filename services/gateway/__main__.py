@@ -72,6 +72,7 @@ def main() -> int:
         access_log=False,
         server_header=False,
         date_header=False,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=settings.drain_s + 1,  # the gateway's own deadline comes first, and tells the clients
         loop="uvloop",
         http=bounded(2 * settings.max_header_bytes, settings.head_timeout_s),

@@ -28,6 +28,9 @@ class Settings(OwnSettings):
     )
     max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
     head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
+    keep_alive_s: int = Field(
+        75, ge=1, description="how long a connection may be idle; clients should give theirs up sooner, or one is closed just as it is used"
+    )
     body_timeout_s: float = Field(
         60.0, gt=0, description="longest silence in the middle of a request's body, which may take ten of them; then 408"
     )

@@ -31,7 +31,7 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 async def serving(app: Any) -> AsyncIterator[str]:
     """An application on a free loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=1, lifespan="on")
+    config = uvicorn.Config(app, log_level="critical", ws="none", timeout_keep_alive=75, timeout_graceful_shutdown=1, lifespan="on")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))
     while not server.started:
