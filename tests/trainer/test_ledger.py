@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from reefcommon.errors import Transient
+from reefcommon.ids import record_times_ms
+from reefcommon.retention import TOO_OLD
 from services.trainer.domain import Start, open_job
 from services.trainer.ledger import SqliteLedger
 from tests.recipes.samples import AT, sample
 from tests.trainer.rig import release
 from tests.trainer.test_domain import BINDING
+from tests.trainer.test_retention import receipt
 
 KEY = BINDING.key
 
@@ -108,3 +111,65 @@ def test_the_samples_of_a_job_come_in_its_order(ledger):
     job = replace(job_of(*samples), sample_ids=("smp-2", "smp-0", "smp-1"))
     ledger.open(job, samples)
     assert [one.event_id for one in ledger.batch(job)] == ["smp-2", "smp-0", "smp-1"]
+
+
+FAR_MS = record_times_ms([receipt(100)])[0]
+
+
+def refused(ledger, number, day):
+    """A sample of that day, refused and told."""
+    ledger.put(KEY, sample(number, record_ids=(receipt(day, number),)))
+    ledger.refuse(KEY, [(f"smp-{number}", "stale", 3)], AT)
+    ledger.told(KEY, [f"smp-{number}"])
+
+
+def trained(ledger, number, **end):
+    """A finished job of one sample of that day."""
+    one = sample(number, record_ids=(receipt(number, number),))
+    ledger.put(KEY, one)
+    job = replace(job_of(one), state="complete", finished_at=AT, **end)
+    ledger.open(job_of(one), [one])
+    ledger.save(job)
+    return job
+
+
+def test_what_is_forgotten_later_and_is_older_opens_no_way_back_for_what_was_forgotten_before(ledger):
+    refused(ledger, 10, day=10)
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 1, "jobs": 0}
+    refused(ledger, 5, day=5)
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 1, "jobs": 0}
+    ledger.put(KEY, sample(10, record_ids=(receipt(10, 10),)))
+    assert ledger.refusals(KEY) == {TOO_OLD: 1}
+
+
+def test_of_a_refusal_that_was_told_the_identity_is_kept_for_a_while_and_of_another_all(ledger):
+    ledger.put(KEY, sample(0, record_ids=(receipt(0),)))
+    ledger.refuse(KEY, [("smp-0", "stale", 3)], AT)
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 0, "jobs": 0}
+    assert [one.event_id for one, *_ in ledger.untold(KEY)] == ["smp-0"]
+    ledger.told(KEY, ["smp-0"])
+    assert ledger._rows("select sample_id, body from samples") == [("smp-0", None)]
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 1, "jobs": 0}
+
+
+def test_the_last_job_is_kept_without_its_state_too(ledger):
+    """Its state can be lost, as with another disk; what it waits for and where its recipe stands is asked of the ledger."""
+    trained(ledger, 0)
+    last = trained(ledger, 1)
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 1, "jobs": 1}
+    assert ledger.last(KEY) == last
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 0, "jobs": 0}
+
+
+@pytest.mark.parametrize("verdict", [None, "pending", "rejected"])
+def test_a_job_is_kept_while_its_candidate_is_judged_or_its_content_lies_in_the_store(ledger, verdict):
+    job = trained(ledger, 0, proposes=True, content_id="lora-0")
+    if verdict is not None:
+        ledger.judge(job.candidate_id, verdict)
+    trained(ledger, 1)
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 0, "jobs": 0}
+    if verdict == "rejected":
+        ledger.drop([one.job_id for one in ledger.lost("default")])
+    else:
+        ledger.judge(job.candidate_id, "published")
+    assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 1, "jobs": 1}
