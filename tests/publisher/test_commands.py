@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from reefcommon.config import parse
 from reefcommon.evaluation import bound
 from reefcommon.events import PromoteRequested, ReleasePending, ReleasePublished, ReleaseRejected, RollbackRequested, utc_now
+from services.publisher import publication
 from services.publisher.domain.releases import needs_review
 from tests.publisher.conftest import REVIEWED, World
 from tests.publisher.fakes import Fuse, Killed, evaluated
@@ -102,6 +104,59 @@ async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: Worl
     assert [release.operation for release in chain] == ["rollback", "training", "training", "training", "training", "creation"]
     assert chain[0].contents == old.contents
     assert all(old.adapter in node.adapters for node in world.nodes)
+
+
+async def test_a_rollback_that_another_process_has_finished_meanwhile_is_not_made_again(world: World) -> None:
+    """Both had looked when neither had begun; the later of them plans on the head that the earlier has made."""
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "a")
+    await world.publish(upkeep, "b")
+    late: Any = await world.started()
+    release = late.handlers.heads.release
+
+    async def overtaken(*args: str) -> object:
+        await world.command(upkeep, rollback(old.release_id))
+        return await release(*args)
+
+    late.handlers.heads.release = overtaken
+    await world.command(late, rollback(old.release_id))
+    assert [release.operation for release in await world.heads.chain("default")] == ["rollback", "training", "training", "creation"]
+
+
+async def test_a_rollback_that_is_resumed_and_read_again_at_once_is_made_once(world: World) -> None:
+    """The head moved while its process was away, so it is planned anew: from where the other run left off, not from its beginning."""
+    upkeep = await world.started()
+    old = await world.publish(upkeep, "a")
+    await world.publish(upkeep, "b")
+    with pytest.raises(Killed):
+        await world.command(world.process(Fuse(left=0, after=True)), rollback(old.release_id))
+    await world.publish(upkeep, "c")
+    [begun], fuse = await upkeep.publication.works.live(), Fuse()
+    process = world.process(fuse).publication
+    await asyncio.gather(*(process.run(begun) for _ in range(2)))
+    chain = await world.heads.chain("default")
+    assert [release.operation for release in chain] == ["rollback", "training", "training", "training", "creation"]
+    assert fuse.calls.count("advance") == 2, "the plan that had become stale, and the new one"
+
+
+async def test_a_rollback_gives_up_where_the_head_never_rests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "MAX_REBASES", 1)
+    upkeep = await world.started()
+    root = await world.head()
+    await world.publish(upkeep, "a")
+    heads: Any = upkeep.publication.heads
+    original, rivals = heads._inner.advance, iter("bc")
+
+    async def overtaken(release: object) -> None:
+        seed = next(rivals, None)
+        if seed is not None:
+            await world.publish(await world.started(), seed)
+        await original(release)
+
+    heads._inner.advance = overtaken
+    await world.command(upkeep, rollback(root.release_id))
+    assert "rollback" not in {release.operation for release in await world.heads.chain("default")}
+    assert [(event.outcome, event.command_id) for event in world.events.of(ReleaseRejected)] == [("conflicted", "cmd-1")]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

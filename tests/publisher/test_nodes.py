@@ -2,7 +2,7 @@
 
 import pytest
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Transient, Unavailable
 from reefcommon.events import (
     ServingSynced,
 )
@@ -39,6 +39,14 @@ async def test_a_node_that_does_not_answer_is_set_apart_and_comes_back(world: Wo
     assert await upkeep.fleet.rotation.apart() == {}
     assert list(world.nodes[0].adapters) == [head.adapter]
     assert {event.node for event in world.events.of(ServingSynced)} == {"http://node-1", "http://node-2"}
+
+
+async def test_a_node_that_is_set_apart_has_no_say(world: World) -> None:
+    upkeep = await world.started()
+    world.nodes[0].lies = True
+    await upkeep.fleet.set_apart(world.nodes[0].url, "it answers as another model")
+    assert (await world.publish(upkeep, "a")).sequence == 1
+    assert {event.node for event in world.events.of(ServingSynced)} == {world.nodes[1].url}
 
 
 async def test_no_node_left_is_tried_again(world: World) -> None:
@@ -82,6 +90,22 @@ async def test_a_node_that_refuses_to_unload(world: World) -> None:
     await upkeep.round()
     assert await upkeep.fleet.rotation.apart() == {}
     assert set(world.nodes[0].adapters) == {release.adapter for release in releases[1:]}
+
+
+async def test_an_adapter_that_clings_keeps_no_other_on_its_node(world: World) -> None:
+    upkeep, [node, _] = await world.started(), world.nodes
+    node.adapters |= {"default@r8-000000": "/clings", "default@r9-000000": "/goes"}
+    unload = node.unload_adapter
+
+    async def clings(name: str) -> None:
+        if name == "default@r8-000000":
+            raise Transient("requests are running")
+        await unload(name)
+
+    node.unload_adapter = clings  # type: ignore[method-assign]
+    await upkeep.publication.tidy("default")
+    assert list(node.adapters) == ["default@r8-000000"]
+    assert await upkeep.fleet.rotation.apart() == {node.url: "requests are running"}
 
 
 async def test_residency_is_bounded(world: World) -> None:

@@ -1,6 +1,7 @@
 """The publisher's state machine on a real Valkey: one release a candidate, or a reason why not."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from reefcommon.events import (
     utc_now,
 )
 from reefcommon.ids import LoadId
+from services.publisher.domain.work import Work
 from tests.publisher.conftest import World
-from tests.publisher.fakes import content, evaluated
+from tests.publisher.fakes import Fuse, Killed, content, evaluated
 
 pytestmark = pytest.mark.redis
 
@@ -34,7 +36,9 @@ async def test_a_winner_becomes_the_head(world: World) -> None:
     for node in world.nodes:
         assert list(node.adapters) == [head.adapter]
     assert [event.release for event in world.events.of(ReleasePublished)] == [root, head]
-    assert {event.node for event in world.events.of(ServingSynced)} == {node.url for node in world.nodes}
+    synced = world.events.of(ServingSynced)
+    assert {event.node for event in synced} == {node.url for node in world.nodes}
+    assert len({event.event_id for event in synced}) == len(world.nodes)
 
 
 async def test_repeats_have_one_effect(world: World) -> None:
@@ -119,3 +123,59 @@ async def test_a_scenario_that_nobody_created(world: World) -> None:
     assert [event.command_id for event in created] == ["cmd-1"]
     incarnations = {LoadId.parse((await world.head(name)).load_id).incarnation for name in ("default", "stranger")}
     assert len(incarnations) == 2
+
+
+async def test_what_is_published_while_another_tidies_stays_on_the_nodes(world: World) -> None:
+    """Between its look at the works and its look at the chain: it is seen in the one or in the other."""
+    await world.started()
+    event = evaluated("default", (await world.head()).release_id)
+    with pytest.raises(Killed):
+        await world.process(Fuse(left=3)).handlers.on_evaluated(event)
+    tidying: Any = world.process().publication
+    [staged] = await tidying.works.live()
+
+    def looked(look: Any) -> Any:
+        async def then_published(*args: object, **options: object) -> object:
+            found = await look(*args, **options)
+            await world.process().handlers.on_evaluated(event)
+            return found
+
+        return then_published
+
+    tidying.works.live, tidying.heads.chain = looked(tidying.works.live), looked(tidying.heads.chain)
+    assert staged.planned.adapter in await tidying.kept("default")
+    assert await world.process().publication.works.live() == []
+
+
+async def test_scenarios_leave_each_others_adapters_alone(world: World) -> None:
+    upkeep = await world.started()
+    await upkeep.handlers.on_command(ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="other"))
+    await upkeep.handlers.on_evaluated(evaluated("other", (await world.head("other")).release_id))
+    await world.publish(upkeep, "a")
+    for node in world.nodes:
+        assert set(node.adapters) == {(await world.head(name)).adapter for name in ("default", "other")}
+        assert len(node.loads) == 2
+
+
+async def test_nothing_begins_while_a_tidying_is_at_work(world: World) -> None:
+    """It has looked already at what is under way: what begins now might count on an adapter that it is about to unload."""
+    upkeep, [node, _] = await world.started(), world.nodes
+    work = Work(work_id="cmd-1", scenario="default", release=await world.head())
+    publication, unload, order = upkeep.publication, node.unload_adapter, []
+    node.adapters["default@r9-000000"] = "/left"
+
+    async def begin() -> None:
+        await publication.begin(work)
+        order.append("begun")
+
+    async def slowly(name: str) -> None:
+        begun.append(asyncio.create_task(begin()))
+        await asyncio.wait(begun, timeout=0.2)
+        await unload(name)
+        order.append("unloaded")
+
+    begun: list[asyncio.Task[None]] = []
+    node.unload_adapter = slowly  # type: ignore[method-assign]
+    await publication.tidy("default")
+    await asyncio.gather(*begun)
+    assert order == ["unloaded", "begun"]
