@@ -92,3 +92,13 @@ async def test_a_repeat_gives_the_same_verdict_under_the_same_id(world: World) -
     first, second = world.events.of(CandidateEvaluated)
     assert first.event_id == second.event_id
     assert first.evaluation.tasks == second.evaluation.tasks
+
+
+async def test_a_repeat_that_finds_another_head_is_another_verdict(world: World) -> None:
+    """One id has one content: whoever keeps the first would not hear of the second."""
+    await world.verdict(candidate())
+    await world.advance("r1-000000")
+    await world.verdict(candidate())
+    first, second = world.events.of(CandidateEvaluated)
+    assert (first.evaluation.verdict, second.evaluation.verdict) == ("select", "reject")
+    assert first.event_id != second.event_id

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
+from reefcommon.rotation import RedisRotation
+from services.evaluator.trial import trial_name
 from tests.evaluator.conftest import TASKS, EpisodeNode, World, candidate
 
 pytestmark = pytest.mark.redis
@@ -155,6 +157,22 @@ async def test_a_node_without_the_head_is_passed_over(world: World) -> None:
         assert (await world.verdict(candidate(seed, base="r1-000000"))).verdict == "select"
     assert not world.nodes[0].asked
     assert {model for model, _, _ in world.nodes[1].asked if "cand" not in model} == {"default@r1-000000"}
+
+
+async def test_a_node_that_is_set_apart_or_away_is_no_place_for_a_trial_and_costs_no_verdict(world: World) -> None:
+    world.nodes = [EpisodeNode(f"http://node-{number}") for number in range(3)]
+    world.nodes[1].down = True
+    await RedisRotation(world.redis).set_apart(world.nodes[0].url, "it answers with other weights")
+    for seed in "abcd":
+        assert (await world.verdict(candidate(seed))).verdict == "select"
+    assert [bool(node.asked) for node in world.nodes] == [False, False, True]
+
+
+async def test_what_a_killed_trial_left_goes_with_the_verdict_though_there_is_no_trial_any_more(world: World) -> None:
+    event = candidate()
+    world.nodes[0].adapters[trial_name(event)] = "/left"
+    await world.advance("r1-000000")
+    assert (await world.verdict(event)).reason.startswith("stale_base")
 
 
 async def test_cancelled_in_the_middle_it_leaves_nothing(world: World) -> None:
