@@ -4,7 +4,7 @@ import pytest
 
 from reefcommon.errors import Transient, Unavailable
 from reefcommon.events import CandidateEvaluated
-from tests.evaluator.conftest import World, candidate
+from tests.evaluator.conftest import TASKS, World, candidate
 
 pytestmark = pytest.mark.redis
 
@@ -84,6 +84,14 @@ async def test_always_must_be_asked_for_and_still_loads(world: World) -> None:
     assert world.nodes[0].seen_names, "it was loaded"
     world.nodes[0].full = True
     assert (await world.verdict(candidate("b"))).verdict == "evaluation_failed"
+
+
+async def test_what_is_taken_in_any_case_is_compared_where_there_are_tasks(world: World) -> None:
+    world.text = f"{TASKS}, policy: always}}"
+    world.nodes[0].answer = lambda model, *_: "x" if "cand" in model else "good"
+    found = await world.verdict(candidate())
+    assert (found.verdict, found.candidate_score, found.head_score, found.losses) == ("select", 1.0, 4.0, 3)
+    assert found.reason.endswith("0 wins, 3 losses, 0 ties")
 
 
 async def test_a_repeat_gives_the_same_verdict_under_the_same_id(world: World) -> None:
