@@ -1,22 +1,23 @@
 """Merging objects of the embedded log: no reader misses a record, at whatever moment it reads and wherever the merger dies."""
 
-import asyncio
+import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import obstore
 import pytest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from reefcli.stack.housekeeping import keep_house
 from reefcli.stack.merger import NOTES, MergeFailed, Merger
 from reefcli.stack.merging import Limits, Piece, Record, merged, records_of, runs
 
 PLACE = "clusters/c/topics/t/partitions/0000000003"
+CONTROL, BROKERS_TIME = 0x20, 0x08  # attributes of a batch
 LIMITS = Limits(keep=2, least=4, whole_bytes=1 << 20, large_bytes=1 << 20)
 
 
@@ -33,6 +34,20 @@ def batch(first: int, count: int = 1, *, transactional: int = 0, producer: int =
         _, at, key, value, headers = record(first + n)
         builder.append(n, timestamp=at, key=key, value=value, headers=list(headers))
     return bytes(builder.build())
+
+
+def built(records: dict[int, Record], *, codec: int = 0) -> bytes:
+    """A batch of these records at these places in it."""
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    for place, (_, at, key, value, headers) in records.items():
+        builder.append(place, timestamp=at, key=key, value=value, headers=list(headers))
+    return bytes(builder.build())
+
+
+def flagged(data: bytes, attributes: int) -> bytes:
+    """The same batch with these attributes, and the checksum that belongs to them."""
+    rest = struct.pack(">h", attributes) + data[23:]
+    return data[:17] + struct.pack(">I", calc_crc32c(rest)) + rest
 
 
 def path(offset: int) -> str:
@@ -266,27 +281,9 @@ async def test_after_a_power_cut_at_any_step_nothing_is_lost(monkeypatch: pytest
         pytest.fail("it never came to its end")
 
 
-async def test_a_job_that_fails_in_any_way_does_not_end_the_others() -> None:
-    told: list[str] = []
-    done = asyncio.Event()
-
-    async def wrong() -> None:
-        raise KeyError("odd")
-
-    async def right() -> None:
-        if told and right_runs.append(1) is None and len(right_runs) == 3:
-            done.set()
-
-    right_runs: list[int] = []
-    keeping = asyncio.ensure_future(keep_house({"wrong": wrong, "right": right}, 0.001, told.append))
-    async with asyncio.timeout(60):
-        await done.wait()
-    keeping.cancel()
-    assert told == ["wrong: failed, and is tried again (KeyError('odd'))"], "once, not each time"
-
-
 def test_what_has_more_to_it_than_records_is_left_alone() -> None:
-    """Transactions, producers' sequences, what is broken, and what holds two batches."""
+    """Transactions, producers' sequences, what is broken, compressed or the broker's own, what holds two batches or lacks an offset."""
+    assert records_of(2, flagged(batch(2), 0)) == [record(2)]
     plain = [(n, batch(n)) for n in range(4)]
     for odd in (
         batch(2, transactional=1),
@@ -295,6 +292,11 @@ def test_what_has_more_to_it_than_records_is_left_alone() -> None:
         batch(2) + batch(2),
         b"",
         batch(2)[:60] + b"\xff" + batch(2)[61:],
+        built({0: record(2)}, codec=DefaultRecordBatch.CODEC_GZIP),
+        flagged(batch(2), CONTROL),
+        flagged(batch(2), BROKERS_TIME),
+        built({0: record(2), 2: record(4)}),
+        built({1: record(3)}),
     ):
         assert records_of(2, odd) == []
         (made,) = merged([*plain[:2], (2, odd), plain[3]])
