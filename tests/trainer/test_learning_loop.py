@@ -1,12 +1,18 @@
 """From samples to candidates through a real step process, with what can go wrong on the way."""
 
+import asyncio
+import shutil
+from dataclasses import replace
+
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
+from reefcommon.events import ReleasePublished
 from reefcommon.recipe import Decision
-from tests.recipes.samples import sample
+from services.trainer.learning import Learning
+from tests.recipes.samples import AT, sample
 from tests.trainer.counting import CountingRecipe
-from tests.trainer.rig import Killed, Mortal, Rig
+from tests.trainer.rig import Killed, Mortal, Rig, release
 
 
 @pytest.fixture
@@ -84,6 +90,33 @@ async def test_a_foreign_release_is_adopted_from_the_store(rig, tmp_path):
     await other.settle()
     assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
     await other.stop()
+
+
+async def test_a_state_that_was_lost_costs_the_critic_and_not_the_actor(rig):
+    """As with a new disk below the states: the actor is what serves, from the store."""
+    await arrive(rig, 0, 1)
+    await rig.settle()
+    candidate = rig.bus.candidates[-1]
+    await rig.publish(6, candidate.content_id, candidate=candidate.event_id)
+    shutil.rmtree(rig.checkpoints.path(rig.loop.binding.key, rig.bus.steps[-1].event_id))
+    await rig.restart()
+    await arrive(rig, 2, 3, load_id="run:6")
+    await rig.settle()
+    assert rig.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    assert [step.step for step in rig.bus.steps] == [1, 1]
+
+
+async def test_other_base_weights_than_the_learners_are_waited_out(rig):
+    """An adapter that is trained on the base model is none for a checkpoint that serves in its place."""
+    full = release(6).model_copy(update={"kind": "checkpoint", "content_id": "checkpoint-1", "contents": {"checkpoint": "checkpoint-1"}})
+    await rig.handlers.on_publication(ReleasePublished(event_id="r6", at=AT, scenario="default", release=full))
+    await arrive(rig, 0, 1, load_id="run:6")
+    await rig.settle()
+    assert (rig.loop.doing.partition(" serves")[0], rig.bus.steps) == ("waiting: checkpoint-1", [])
+    await rig.publish(7)
+    await arrive(rig, 2, 3, load_id="run:7")
+    await rig.settle()
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-2", "smp-3")]
 
 
 async def test_steps_that_propose_nothing_go_on_at_once(tmp_path):
@@ -243,3 +276,89 @@ async def killed_at(home, effect, after):
     assert not [*rig.ledger.untold(rig.loop.binding.key)]
     await rig.stop()
     return rig.mortal.killed_at
+
+
+class Stumbling:
+    """StepProcess that fails as often as told before it does what it is asked."""
+
+    def __init__(self, process):
+        self.process, self.failures = process, 0
+
+    async def step(self, request):
+        if self.failures:
+            self.failures -= 1
+            raise Transient("it died")
+        return await self.process.step(request)
+
+    async def stop(self):
+        await self.process.stop()
+
+
+async def test_what_one_job_suffered_is_not_counted_against_the_next(tmp_path):
+    rig = Rig(tmp_path, attempts=2, warmup=99)
+    rig.loop.process = process = Stumbling(rig.loop.process)
+    await rig.publish(5)
+    for first in (0, 2):
+        await arrive(rig, first, first + 1)
+        process.failures = 1
+        with pytest.raises(Transient, match="it died"):
+            await rig.settle()
+        await rig.settle()
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1"), ("smp-2", "smp-3")]
+    await arrive(rig, 4, 5)
+    process.failures = 2
+    with pytest.raises(Transient, match="it died"):
+        await rig.settle()
+    await rig.settle()
+    assert [e.reason for e in rig.bus.refusals] == ["the step failed 2 times; last: it died"] * 2
+    await rig.stop()
+
+
+async def test_nothing_is_stored_while_contents_are_being_dropped(rig):
+    """What is stored may be a content that was rejected before: it is looked for, and dropped, under the same lock."""
+    await arrive(rig, 0, 1)
+    for _ in range(2):  # opened, trained
+        assert await rig.loop.once()
+    async with rig.loop.ports.storing:
+        storing = asyncio.create_task(rig.loop.once())
+        await asyncio.wait((storing,), timeout=0.1)
+        assert not rig.shelf.root.exists()
+    await storing
+    assert len(list(rig.shelf.root.iterdir())) == 1
+
+
+async def test_whoever_sees_the_verdict_sees_the_head_that_it_made(rig):
+    """Else the next job would be opened on the release before, and its samples be taken for older than they are."""
+    await arrive(rig, 0, 1)
+    await rig.settle()
+    (candidate,) = rig.bus.candidates
+    seen = []
+
+    class Looking:
+        def judge(self, candidate_id, verdict):
+            seen.append((verdict, rig.ledger.head("default").sequence))
+
+    handlers = replace(rig.handlers, jobs=Looking())
+    won = release(6, candidate.content_id, candidate.event_id)
+    await handlers.on_publication(ReleasePublished(event_id="r6", at=AT, scenario="default", release=won))
+    assert seen == [("published", 6)]
+
+
+async def test_a_loop_looks_once_for_each_time_that_it_is_woken(rig, monkeypatch):
+    looks = []
+
+    async def once(_self):
+        looks.append(1)
+        await asyncio.sleep(0)
+        return False
+
+    monkeypatch.setattr(Learning, "once", once)
+    running = asyncio.create_task(rig.loop.run())
+    for number in (1, 2, 3):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(looks) == number
+        rig.loop.arrived.set()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
