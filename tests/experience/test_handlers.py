@@ -1,11 +1,14 @@
 """Batches of events through the handlers into a real store."""
 
+import asyncio
 from dataclasses import replace
+from unittest.mock import ANY
 
 import pytest
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import BodyRef, SampleReady
+from services.experience import handlers
 from services.experience.settings import Settings
 from tests.experience.conftest import Service
 from tests.experience.factory import Arrival, arrive, assistant, inference, report, user
@@ -87,6 +90,43 @@ async def test_a_record_that_comes_after_its_report_was_given_up_still_joins_it(
     assert [row["state"] for row in states] == ["joined"]
 
 
+@pytest.mark.parametrize("looking", ["its own batch", "the sweep"])
+async def test_a_record_that_comes_while_its_report_is_looked_at_joins_it(service: Service, looking: str) -> None:
+    """They come from two topics. One is handled after the other, so that neither misses the other and none is given up that is joined."""
+    record = inference()
+    said, coming, records = report(record.event_id), [], service.store.records
+
+    async def looked(needed: set[str]) -> object:
+        found = await records(needed)
+        if not coming:
+            coming.append(asyncio.create_task(service.take(record)))
+            await asyncio.wait(coming, timeout=0.2)
+        return found
+
+    if looking == "the sweep":
+        await service.take(said)
+        service.clock.advance(301)
+    service.store.records = looked
+    await (service.take(said) if looking == "its own batch" else service.handlers.sweep(caught_up=True))
+    await asyncio.gather(*coming)
+    assert [sample.report_id for sample in samples(service)] == [said.event_id]
+    states = await service.reads.database.query("SELECT state FROM reports FINAL")
+    assert [row["state"] for row in states] == ["joined"]
+
+
+async def test_a_report_that_is_read_again_has_not_waited_less_for_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that restarts now and then would else never give it up. And however many wait, the sweep looks at all of them."""
+    monkeypatch.setattr(handlers, "SWEEP_PAGE", 1)
+    reports = [report(f"rec-unknown-{number}") for number in range(3)]
+    await service.take(*reports)
+    service.clock.advance(200)
+    after = await service.restarted()
+    await after.take(*reports)
+    service.clock.advance(101)
+    await after.handlers.sweep(caught_up=True)
+    assert sorted(arrival.event.event_id for arrival, _ in service.graves.buried) == sorted(said.event_id for said in reports)
+
+
 async def test_two_partitions_share_no_session(service: Service) -> None:
     """There is no order between them: what one says of the other would depend on which was read first."""
     one, two = inference((user("a"),), "b"), inference((user("a"), assistant("b"), user("c")), "d", at=1)
@@ -116,6 +156,9 @@ async def test_a_repeated_report_has_one_effect_and_another_content_is_a_conflic
     assert len(samples(service)) == 1
     assert samples(service)[0].score == 1.0
     assert [reason for _, reason in service.graves.buried] == ["conflict: report rep-1 is known with other content"] * 2
+    await service.take(report(record.event_id, report_id="rep-2"), report(record.event_id, score=0.5, report_id="rep-2"))
+    assert [sample.score for sample in samples(service)] == [1.0, 1.0]
+    assert service.graves.buried[2:] == [(ANY, "conflict: report rep-2 is known with other content")]
 
 
 @pytest.mark.parametrize("method", ["insert_records", "insert_sessions", "insert_samples", "insert_reports"])
