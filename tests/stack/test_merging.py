@@ -292,6 +292,7 @@ def test_what_has_more_to_it_than_records_is_left_alone() -> None:
         batch(2) + batch(2),
         b"",
         batch(2)[:60] + b"\xff" + batch(2)[61:],
+        batch(2).replace(b"vv", b"vw"),
         built({0: record(2)}, codec=DefaultRecordBatch.CODEC_GZIP),
         flagged(batch(2), CONTROL),
         flagged(batch(2), BROKERS_TIME),
