@@ -60,8 +60,10 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
     assert answer["request_type"] == "report"
 
     deadline = time.monotonic() + 30
-    while not (story := httpx.get(f"{serving.url}/reef/records/{receipt}").json()).get("samples") and time.monotonic() < deadline:
+    story: dict = {}
+    while not (story.get("samples") and story["reports"]) and time.monotonic() < deadline:  # the row of the report comes after the sample's
         time.sleep(0.2)
+        story = httpx.get(f"{serving.url}/reef/records/{receipt}").json()
     (sample,) = story["samples"]
     assert sample["score"] == 1.0
     assert story["reports"][0]["feedback"] == "just right"
