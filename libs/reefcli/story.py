@@ -62,6 +62,9 @@ def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
     for refusal in found.get("refusals", ()):
         if refusal["sample_id"] in own:
             used = True
+            if refusal.get("kept_for_evaluation"):
+                yield "  held out", f"kept for evaluation, which judges candidates of {refusal['recipe']} by it"
+                continue
             lag = "" if refusal.get("lag") is None else f" (the releases had moved on by {refusal['lag']})"
             yield "  refused", f"by {refusal['recipe']}: {refusal['reason']}{lag}"
     releases = of_samples(found.get("releases", ()), own)
@@ -70,7 +73,8 @@ def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
         yield "  trained on", f"in step {step['step']} of {step['recipe']}, {_when(step.get('at'))}; {_outcome_of(step, releases)}"
     for release in releases:
         used = True
-        now = " (serves now)" if release.get("current") else " (waits for `reef promote`)" if release.get("pending") else ""
+        waits = " (stale: can never be promoted)" if release.get("stale") else " (waits for `reef promote`)"
+        now = " (serves now)" if release.get("current") else waits if release.get("pending") else ""
         yield "  went into", f"release {release['release_id']}, {_when(release.get('created_at'))}{now}"
     if not used:
         yield "  so far", "no recipe has used it yet"

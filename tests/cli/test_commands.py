@@ -33,6 +33,17 @@ def test_evidence_tells_scores_apart_and_who_won(gateway: FakeGateway) -> None:
     assert "\t4 won, 3 lost, 1 tied; -0.0421 against -0.0424\t" in reef("releases", "default")
 
 
+def test_a_pending_release_that_can_never_be_promoted_is_stale_and_says_why(gateway: FakeGateway) -> None:
+    why = "made from rel-1, but rel-2 is the head: it cannot be promoted"
+    evaluation = {"candidate_score": 0.75, "head_score": 0.5, "wins": 1}
+    old = release("rel-3", parent="rel-1", pending=True, stale=True, stale_reason=why, evaluation=evaluation)
+    new = release("rel-4", parent="rel-2", pending=True, stale=False, stale_reason="")
+    gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": [new, old, *CHAIN]})
+    rows = {line.split("\t")[0]: line.split("\t") for line in reef("releases", "default").splitlines()}
+    assert (rows["rel-3"][1], rows["rel-3"][5]) == ("stale", f"{why}; 1 won; 0.750 against 0.500")
+    assert (rows["rel-4"][1], rows["rel-4"][5]) == ("pending", "")
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 110, 160])
 def test_what_is_copied_is_never_folded(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     receipt, session = "rec-0192f0c1a5d27cc1b1d2a4f1f0c3e5a7-9f3c", "ses-5a9d4c0b7b29a10d5c50683b1952dcf6"

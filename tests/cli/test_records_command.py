@@ -48,8 +48,11 @@ def test_a_record_tells_its_story_up_to_the_release(gateway: FakeGateway) -> Non
             "session_turn": 2,
             "retry_of": None,
             "reports": [{"report_id": "rep-1", "score": 0.5, "feedback": "good", "state": "joined", "at": "2026-01-01T00:00:00Z"}],
-            "samples": [sample("smp-1"), sample("smp-2", untrainable="no_tokens"), sample("smp-3")],
-            "refusals": [{"sample_id": "smp-3", "recipe": "a.b:C", "reason": "stale", "lag": 19}],
+            "samples": [sample("smp-1"), sample("smp-2", untrainable="no_tokens"), sample("smp-3"), sample("smp-4")],
+            "refusals": [
+                {"sample_id": "smp-3", "recipe": "a.b:C", "reason": "stale", "lag": 19, "kept_for_evaluation": False},
+                {"sample_id": "smp-4", "recipe": "a.b:C", "reason": "held_out: kept", "lag": None, "kept_for_evaluation": True},
+            ],
         },
     )
     old = {"step": 1, "recipe": "a.b:C", "sample_ids": ["smp-0"], "candidate_id": None, "at": "2026-01-01T00:00:00Z"}
@@ -75,10 +78,16 @@ def test_a_record_tells_its_story_up_to_the_release(gateway: FakeGateway) -> Non
     assert told["went into"].startswith("release r2-bbbbbb, ")
     assert told["went into"].endswith(" (serves now)")
     assert told["refused"] == "by a.b:C: stale (the releases had moved on by 19)"
+    assert whole.count("refused") == 1
+    assert told["held out"] == "kept for evaluation, which judges candidates of a.b:C by it"
     assert told["so far"] == "no recipe has used it yet"
     as_json = json.loads(reef("records", "show", "rec-1", "--json"))
     assert as_json["steps"] == [own]
     assert as_json["releases"] == [born]
+    for stale, said in ((False, "(waits for `reef promote`)"), (True, "(stale: can never be promoted)")):
+        waits = {**born, "current": False, "pending": True, "stale": stale}
+        gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": [waits, *CHAIN]})
+        assert said in reef("records", "show", "rec-1")
     gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": CHAIN})
     assert "candidate cand-4, which is not in the chain: rejected, or not judged yet" in reef("records", "show", "rec-1")
 

@@ -1,6 +1,7 @@
 """`reef status`, and how commands find the stack that runs, or say that none does."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -73,6 +74,7 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(gat
                 "samples": {"waiting": 2, "trained": 3},
                 "last_metrics": {"reward_mean": 0.25, "critic/loss": 0.1},
                 "last_error": "the step process ended",
+                "last_error_at": (datetime.now(UTC) - timedelta(hours=3)).isoformat(),
             }
         },
     }
@@ -83,11 +85,26 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(gat
     }
     output = reef("status")
     assert "kafka: away" not in output
-    row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended"
+    row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended (3 h ago; may be over)"
     assert row in output
     assert "mine.h:H\tsupport\t1 awaiting\t1\t4" in output
     answer["services"]["trainer"]["bindings"]["default/recipes.sao.recipe:SAORecipe"]["last_metrics"]["policy_grad_norm"] = 1.0
     assert "\twaiting for samples\t3" in reef("status")
+
+
+def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: FakeGateway) -> None:
+    answer = gateway.answers["/reef/status"][1]
+    head = answer["heads"]["default"]
+    answer["heads"] = {"default": {**head, "learns": True}, "relay": {**head, "learns": False}}
+    reason = "3 of 5 held-out samples are there"
+    waits = {"scenario": "default", "candidate_id": "cand-7", "reason": reason}
+    answer["services"]["evaluator"] = {"failures": {}, "waiting_for": [waits]}
+    lines = reef("status").splitlines()
+    assert f"cand-7\tdefault\t{reason}" in lines
+    notes = {line.split("\t")[0]: line.split("\t")[4] for line in lines if "rel-2" in line}
+    assert notes == {"default": "", "relay": "nothing learns here"}
+    del answer["services"]["evaluator"]
+    assert "waits for" not in reef("status")
 
 
 def test_status_shows_the_running_stack_and_what_is_not_ready(gateway: FakeGateway, tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def releases(
 
     The column `evidence` tells how the candidate did against the head of that time on the held-out tasks: tasks won, lost and tied, then
     both mean scores. They are on the scale of `evaluation.score` in serve.yaml, higher is better; wins and losses decide, unless
-    `evaluation.policy` says otherwise. --json has the policy, the reason and each task.
+    `evaluation.policy` says otherwise. A pending release that is `stale` can never be promoted: there it begins with why. --json has the
+    policy, the reason and each task.
 
     Examples:
 
@@ -59,8 +60,9 @@ def releases(
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """One release as cells of a table."""
-    mark = "serving" if row["current"] else "pending" if row["pending"] else ""
-    return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), evidence(row), row["parent_id"] or ""
+    mark = "serving" if row["current"] else "stale" if row.get("stale") else "pending" if row["pending"] else ""
+    found = "; ".join(filter(None, (row.get("stale_reason"), evidence(row))))
+    return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), found, row["parent_id"] or ""
 
 
 def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:

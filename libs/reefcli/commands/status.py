@@ -80,8 +80,21 @@ def _print_gateway(body: dict[str, Any]) -> None:
     print_table(("service", "state", "lag", "what is wrong"), services)
     if learning := list(_recipe_rows(body["services"])):
         print_table(_RECIPE_COLUMNS, learning)
-    heads = [(scenario, head["release_id"], head["operation"], ago(head["created_at"])) for scenario, head in body["heads"].items()]
-    print_table(("scenario", "serves", "operation", "since"), heads, whole=("serves",), empty="no scenario yet")
+    if waiting := [_waiting_row(candidate) for candidate in body["services"].get("evaluator", {}).get("waiting_for") or ()]:
+        print_table(("candidate", "scenario", "waits for"), waiting)
+    heads = [(scenario, *_head_row(head)) for scenario, head in body["heads"].items()]
+    print_table(("scenario", "serves", "operation", "since", "note"), heads, whole=("serves",), empty="no scenario yet")
+
+
+def _waiting_row(candidate: dict[str, Any]) -> tuple[str, str, str]:
+    """A candidate that is not judged yet, and what is missing for that."""
+    return candidate["candidate_id"], candidate["scenario"], candidate["reason"]
+
+
+def _head_row(head: dict[str, Any]) -> tuple[str, str, str, str]:
+    """What a scenario serves, and whether anything can change that without a person."""
+    note = "" if head.get("learns", True) else "nothing learns here"
+    return head["release_id"], head["operation"], ago(head["created_at"]), note
 
 
 def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
@@ -97,7 +110,7 @@ def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
         scenario, _, recipe = key.partition("/")
         metrics = facts.get("last_metrics", {})
         waiting = facts.get("samples", {}).get("waiting", 0)
-        yield recipe, scenario, _doing(facts), facts["step"], waiting, metrics.get("reward_mean"), facts.get("last_error")
+        yield recipe, scenario, _doing(facts), facts["step"], waiting, metrics.get("reward_mean"), _last_error(facts)
     harness = services.get("harness", {})
     counted = harness.get("bindings", {})
     for key in harness.get("recipes", counted):
@@ -106,6 +119,12 @@ def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
         jobs = {name.removeprefix("jobs_"): n for name, n in counts.items() if name.startswith("jobs_")}
         doing = ", ".join(f"{n} {state}" for state, n in sorted(jobs.items())) or "waiting for samples"
         yield recipe, scenario, doing, sum(jobs.values()), counts.get("samples_waiting", 0), None, None
+
+
+def _last_error(facts: dict[str, Any]) -> str | None:
+    """The last error and when it was; what fails now is said of the service."""
+    error, at = facts.get("last_error"), facts.get("last_error_at")
+    return f"{error} ({ago(at)}; may be over)" if error and at else error
 
 
 def _doing(facts: dict[str, Any]) -> str:
