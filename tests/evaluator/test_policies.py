@@ -64,6 +64,12 @@ def test_score_comparison(wins: int, losses: int, margin: int, verdict: str) -> 
     assert rule(won(wins, losses, 3), Rule("score_comparison", min_win_margin=margin)).verdict == verdict
 
 
+def test_the_reason_counts_one_and_many() -> None:
+    assert rule(won(1, 0, 2), Rule("score_comparison")).reason.startswith("1 win, 0 losses, 2 ties; ")
+    assert rule(won(2, 1, 1), Rule("no_regression")).reason.startswith("2 wins, 1 loss, 1 tie, ")
+    assert rule(won(1, 0), Rule("paired_confidence")).reason.endswith("1 pair (at least 5)")
+
+
 def test_no_regression() -> None:
     law = Rule("no_regression")
     assert rule(won(0, 0, 4), law).verdict == "select"

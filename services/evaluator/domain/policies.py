@@ -79,7 +79,8 @@ def rule(tasks: Sequence[TaskResult], law: Rule) -> Ruling:
 
 def _decide(effects: Sequence[float], wins: int, losses: int, law: Rule) -> tuple[bool, str]:
     mean = fsum(effects) / len(effects)
-    count = f"{wins} wins, {losses} losses, {len(effects) - wins - losses} ties"
+    ties = len(effects) - wins - losses
+    count = ", ".join((_counted(wins, "win", "wins"), _counted(losses, "loss", "losses"), _counted(ties, "tie", "ties")))
     if law.policy == "always":
         return True, f"always: asked for by name; it loads and answers; {count}"
     if law.policy == "no_regression":
@@ -91,5 +92,9 @@ def _decide(effects: Sequence[float], wins: int, losses: int, law: Rule) -> tupl
     passed = p <= 1 - law.confidence and lower > law.min_effect and len(effects) >= MIN_VALID_PAIRS
     return passed, (
         f"{count}; sign test p = {p:.4f} (at most {1 - law.confidence:.4g}), mean difference at least {lower:+.4g} "
-        f"(more than {law.min_effect:g}), {len(effects)} pairs (at least {MIN_VALID_PAIRS})"
+        f"(more than {law.min_effect:g}), {_counted(len(effects), 'pair', 'pairs')} (at least {MIN_VALID_PAIRS})"
     )
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
