@@ -42,6 +42,7 @@ from tests.engine.conftest import save_adapter
 
 pytestmark = [pytest.mark.broker, pytest.mark.redis, pytest.mark.engine]
 
+ROOT = Path(__file__).parents[2]
 CONFIG = parse(
     "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\n"
     "model: tiny\n"
@@ -99,7 +100,7 @@ def checkpoint(root: Path) -> Path:
 
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "libs")))}
     async with embedded_stack(CONFIG, tmp_path / "state", Options(only=ROLES, memory_broker=True, default_ports=False, env=env)) as running:
         yield running
 
