@@ -1,5 +1,15 @@
-"""`python -m reefcli`: the same as the `reef` command."""
+"""The `reef` command, also as `python -m reefcli`: it listens for Ctrl-C before it imports what takes a second."""
 
-from reefcli.main import app
+from reefcli.early import watch
 
-app()
+
+def app() -> None:
+    """Entry point of the console script."""
+    watch()
+    from reefcli.main import cli
+
+    cli()
+
+
+if __name__ == "__main__":
+    app()

@@ -14,16 +14,6 @@ from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe, resolve
 
-# What pydantic says of a row of tokens, and what a person wants to know. A scope that nobody knows leaves an empty tuple behind.
-_WORDS = (
-    (re.compile(r"(scopes\.\d+: [^;]*); row \d+\.scopes: Tuple should have at least 1 item[^.;]*"), r"\1"),
-    (re.compile(r"Tuple should have at least 1 item[^.;]*"), "names no scope"),
-    (re.compile(r"String should match pattern '\^\[0-9a-f\]\{64\}\$'"), 'not the 64 digits that `printf %s "$TOKEN" | sha256sum` prints'),
-    (re.compile(r"Input should be ('infer')"), r"a scope is \1"),
-    (re.compile(r"Field required"), "missing"),
-    (re.compile(r"\[Errno \d+\] ([^:]+): '[^']*'"), r"\1"),
-)
-
 
 def read_config(path: Path) -> ServeConfig:
     """Read a serve.yaml; where a recipe is not written as one, an installed one that may be meant is named."""
@@ -65,16 +55,7 @@ def check_tokens(config: ServeConfig) -> None:
     if config.gateway.tokens_file is not None:
         from services.gateway import tokens
 
-        try:
-            tokens.read(config.gateway.tokens_file)
-        except BadConfig as error:
-            raise BadConfig(_in_words(str(error))) from None
-
-
-def _in_words(message: str) -> str:
-    for pattern, words in _WORDS:
-        message = pattern.sub(words, message)
-    return message
+        tokens.read(config.gateway.tokens_file)
 
 
 def check_evaluation(config: ServeConfig) -> None:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from reefcli.early import watch
 from reefcommon.errors import ReefError
 
 _ABOUT = """Serve an agent's model behind an OpenAI endpoint, and let it learn from its own traffic.
@@ -122,7 +123,8 @@ def _reef() -> None:
 
 
 def app() -> None:
-    """Entry point of the console script."""
+    """The same, for a console script that was installed when it began here."""
+    watch()
     cli()
 
 

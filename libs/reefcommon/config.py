@@ -8,15 +8,19 @@ The smallest useful file names a recipe and its knobs:
       max_staleness: 18
 """
 
+import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from reefcommon.errors import BadConfig
 from reefcommon.ids import SCENARIO_PATTERN
 from reefcommon.settings import explain
+
+_NAME = "lower-case letters, digits, _ . -, at most 63"
 
 
 class Section(BaseModel):
@@ -31,13 +35,24 @@ class RecipeBinding(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:Class, importable where Reef is started")
-    scenario: str = Field("default", pattern=SCENARIO_PATTERN, description="whose traffic it learns from")
+    scenario: str = Field("default", description=f"whose traffic it learns from: {_NAME}")
     review: Literal["auto", "manual"] = Field("auto", description="manual: a winner stays pending until it is promoted")
+
+    @field_validator("scenario")
+    @classmethod
+    def _can_be_named(cls, value: str) -> str:
+        return _scenario(value)
 
     @property
     def knobs(self) -> dict[str, Any]:
         """The keys that belong to the recipe, as written."""
         return dict(self.model_extra or {})
+
+
+def _scenario(name: str) -> str:
+    if not re.fullmatch(SCENARIO_PATTERN, name):
+        raise PydanticCustomError("scenario_name", f"a scenario's name is {_NAME}, and begins with a letter or a digit")
+    return name
 
 
 class ModelSection(Section):
@@ -116,12 +131,17 @@ class ServeConfig(Section):
     serving: ServingSection = Field(ServingSection(), description="the serving nodes")
     external: ExternalSection = Field(ExternalSection(), description="real systems instead of the embedded ones")
     state_dir: Path = Field(Path(".reef"), description="everything that the embedded stack keeps; `--state-dir` wins")
-    scenarios: tuple[str, ...] = Field((), description="further scenarios that are recorded without a recipe")
+    scenarios: tuple[str, ...] = Field((), description=f"further scenarios that are recorded without a recipe: {_NAME}")
 
     @field_validator("reef", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, dict) else value
+
+    @field_validator("scenarios")
+    @classmethod
+    def _can_be_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(_scenario, value))
 
     @field_validator("model", mode="before")
     @classmethod
@@ -154,7 +174,7 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
     try:
         raw = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
-        raise BadConfig(f"{source} is not valid YAML: {_yaml_mistake(error)}") from None
+        raise BadConfig(f"{source} is not valid YAML: {yaml_mistake(error)}") from None
     if not isinstance(raw, dict):
         raise BadConfig(
             f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n    recipe: recipes.sao.recipe:SAORecipe"
@@ -179,7 +199,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _yaml_mistake(error: yaml.YAMLError) -> str:
+def yaml_mistake(error: yaml.YAMLError) -> str:
     """Where and what, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark, found = error.problem_mark, ", ".join(filter(None, (error.context, error.problem)))

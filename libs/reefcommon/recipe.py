@@ -8,6 +8,8 @@ A weight recipe is read in the order of the data:
 """
 
 import importlib
+import re
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ from reefcommon.errors import BadConfig
 from reefcommon.events import Kind, Policy, SampleReady
 from reefcommon.ids import LoadId
 from reefcommon.settings import explain
+
+_IMPORTING = re.compile("|".join(("<frozen importlib", re.escape(str(importlib.__file__)), re.escape(__file__))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +128,27 @@ def resolve(dotted: str) -> Any:
     if not module_name or not name:
         raise BadConfig(f"{dotted} names nothing: write package.module:NAME")
     try:
-        return getattr(importlib.import_module(module_name), name)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise BadConfig(f"{dotted}: no module {error.name!r}; is its folder installed or on PYTHONPATH?") from None
+    except Exception as error:  # noqa: BLE001 - the module is somebody's own code: whatever it raises is told to that person
+        raise BadConfig(f"{dotted}: module {module_name} cannot be imported: {_told(error)}") from None
+    try:
+        return getattr(module, name)
     except AttributeError:
         raise BadConfig(f"{dotted}: module {module_name} has no {name!r}") from None
-    except (ImportError, SyntaxError) as error:
-        raise BadConfig(f"{dotted}: module {module_name} cannot be imported: {error}") from None
+
+
+def _told(error: Exception) -> str:
+    """What a module raised when it was imported, and where, in one line. A SyntaxError says itself where."""
+    words = " ".join(str(error).split())
+    if isinstance(error, SyntaxError):
+        return words
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _IMPORTING.match(frame.filename)]
+    # the deepest line beside the module: what its author wrote, not the library that was called there
+    own = [frame for frame in frames if Path(frame.filename).parent == Path(frames[0].filename).parent]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 
 
 def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:

@@ -5,12 +5,19 @@ from pathlib import Path
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from reefcommon.config import yaml_mistake
 from reefcommon.errors import BadConfig
-from reefcommon.settings import explain
-from services.gateway.domain.access import Access, Token
+from services.gateway.domain.access import SCOPES, Access, Token
 from services.gateway.domain.rate import NO_LIMIT, Limit
 
 _ROWS = TypeAdapter(tuple[Token, ...])
+_WORDS = {
+    "string_pattern_mismatch": 'not the 64 digits that `printf %s "$TOKEN" | sha256sum` prints',
+    "too_short": "names no scope",
+    "literal_error": f"a scope is {', '.join(map(repr, SCOPES[:-1]))} or {SCOPES[-1]!r}",
+    "missing": "missing",
+    "extra_forbidden": f"unknown key; there are {', '.join(Token.model_fields)}",
+}
 
 
 def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
@@ -23,18 +30,32 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
         return Access(default=default)
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise BadConfig(f"gateway.tokens_file: cannot read {path}: {error}") from None
+    except OSError as error:
+        raise BadConfig(f"gateway.tokens_file: cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"gateway.tokens_file: cannot read {path}: it is not UTF-8 text (byte {error.start})") from None
+    except yaml.YAMLError as error:
+        raise BadConfig(f"gateway.tokens_file: {path} is not valid YAML: {yaml_mistake(error)}") from None
     try:
         tokens = _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
     except ValidationError as error:
-        # The values are digests of secrets: show where, not what.
-        where = "; ".join(f"row {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_input=False, include_url=False))
         raise BadConfig(
-            f"gateway.tokens_file: {path}: {where or explain(error)}. A row is {{sha256: …, scopes: [infer, report, read, admin]}}"
+            f"gateway.tokens_file: {path}: {_mistakes(error)}. A row is {{sha256: …, scopes: [infer, report, read, admin]}}"
         ) from None
     if not tokens:
         raise BadConfig(f"gateway.tokens_file: {path} has no token; without this setting the gateway is open on loopback")
     if len({token.sha256 for token in tokens}) < len(tokens):
         raise BadConfig(f"gateway.tokens_file: {path} has the same token twice; which of its rows counts would be a matter of luck")
     return Access(tokens, default)
+
+
+def _mistakes(error: ValidationError) -> str:
+    """Where each mistake is and what is wanted there; never the values, which are digests of secrets."""
+    found = error.errors(include_input=False, include_url=False)
+    places = [item["loc"] for item in found]
+    return "; ".join(
+        ("row " + ".".join(map(str, item["loc"])) if item["loc"] else "the file") + f": {_WORDS.get(item['type'], item['msg'])}"
+        for item in found
+        # a scope that nobody knows leaves an empty list behind, which is no mistake of its own
+        if not (item["type"] == "too_short" and any(place[:-1] == item["loc"] for place in places))
+    )

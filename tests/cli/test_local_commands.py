@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -177,6 +178,11 @@ def test_doctor_sees_that_nothing_can_be_kept_there(where: str, said: str, tmp_p
         ("evaluation: {tasks: 'nope:X', score: 'nope:Y'}", "evaluation.tasks: nope:X: no module 'nope'"),
         ("evaluation: {tasks: [a], score: 'math:nope'}", "evaluation.score: math:nope: module math has no 'nope'"),
         ("evaluation: {tasks: [a], score: 'broken_score:f'}", "evaluation.score: broken_score:f: module broken_score cannot be imported"),
+        (
+            "evaluation: {tasks: [a], score: 'failing_score:f'}",
+            "evaluation.score: failing_score:f: module failing_score cannot be imported: "
+            "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (failing_score.py, line 4)\n",
+        ),
         ("evaluation: {tasks: [a], score: nothing}", "evaluation.score: nothing names nothing: write package.module:NAME"),
         ("evaluation: {tasks: [a]}", "evaluation.score: missing"),
     ],
@@ -185,6 +191,7 @@ def test_serve_and_doctor_find_what_a_service_would_refuse(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     Path("serve.yaml").write_text(f"{GOOD}{text}\n")
     Path("broken_score.py").write_text("def f(:\n")
+    Path("failing_score.py").write_text("import json\n\ndef rows():\n    return json.loads('')\n\nf = rows()\n")
     Path("sha.yaml").write_text("[{sha256: abc, scopes: [read]}]")
     Path("scope.yaml").write_text(f"[{{sha256: {'0' * 64}, scopes: [fly]}}]")
     assert said in reef("serve", "-c", "serve.yaml", "--state-dir", "state", code=1)
@@ -221,12 +228,17 @@ def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyP
         (GOOD + "evalution: {}\n", "unknown key 'evalution'; did you mean 'evaluation'?"),
         (GOOD + "model: huge\n", "model.name: model 'huge' is neither one of smollm2, tiny nor a directory"),
         ("reef:\n  recipe: recipes.nothing.here:Recipe\n", "no module"),
-        ("reef:\n  recipe: sao\n", "reef.0.recipe: must be of the form package.module:Class (got 'sao')"),
+        ("reef:\n  recipe: sao\n", "reef.0.recipe: must be of the form package.module:Class, importable where Reef is started (got 'sao')"),
         ("reef:\n  recipe: sao\n", "Did you mean recipes.sao.recipe:SAORecipe?"),
         ("reef:\n  batch_size: 1\n", "reef.0.recipe: required, but missing; it is package.module:Class"),
         (GOOD + "  learning_rat: 1\n", "learning_rat"),
         (GOOD + "  batch_sise: 1\n", "reef.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?\nAllowed knobs: "),
         (GOOD + "  scenrio: a\n", "did you mean 'scenario'?"),
+        (
+            GOOD + "  scenario: My Team\n",
+            "reef.0.scenario: a scenario's name is lower-case letters, digits, _ . -, at most 63, and begins with a letter or a digit (got 'My Team')",
+        ),
+        (GOOD + "scenarios: [a, 'b/c']\n", "scenarios: a scenario's name is lower-case letters"),
     ],
 )
 def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(tmp_path: Path, text: str, said: str) -> None:
@@ -282,3 +294,20 @@ def test_hints_call_reef_as_it_was_called(monkeypatch: pytest.MonkeyPatch, calle
 
 def test_serve_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert "cannot read" in reef("serve", "-c", str(tmp_path / "none.yaml"), code=1)
+
+
+def test_ctrl_c_while_serve_still_imports_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "slow_recipe.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "serve.yaml").write_text("reef:\n  recipe: slow_recipe:Slow\n")
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'libs'}"}
+    command = [sys.executable, "-m", "reefcli", "serve", "-c", "serve.yaml"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "importing\n"
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (130, "", "reef: stopped before anything was started\n")
+    assert not (tmp_path / ".reef").exists()

@@ -239,7 +239,24 @@ def test_a_tokens_file_that_cannot_be_used(tmp_path: Path) -> None:
     path.write_text("- {sha256: secret-by-mistake, scopes: [infer]}\n")
     with pytest.raises(BadConfig) as error:
         tokens.read(path)
+    assert "row 0.sha256: not the 64 digits that `printf" in str(error.value)
     assert "secret-by-mistake" not in str(error.value)
+    for text, said in (
+        ("- {scopes: [infer]}", "row 0.sha256: missing. A row is"),
+        (f"- {{sha256: {'a' * 64}, scopes: []}}", "row 0.scopes: names no scope. A row is"),
+        (
+            f"- {{sha256: {'a' * 64}, scopes: [fly]}}",
+            "tokens.yaml: row 0.scopes.0: a scope is 'infer', 'report', 'read' or 'admin'. A row is",
+        ),
+        (f"- {{sha256: {'a' * 64}, scopes: [read], scope: read}}", "row 0.scope: unknown key; there are sha256, scopes, "),
+        ("tokens: 1", "the file: "),
+        ("- {sha256: secret-by-mistake, scopes: [infer]}\n x", "is not valid YAML: line 2, column 2"),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadConfig) as error:
+            tokens.read(path)
+        assert said in str(error.value)
+        assert "secret-by-mistake" not in str(error.value)
     path.write_text("[]")
     with pytest.raises(BadConfig, match="no token"):
         tokens.read(path)

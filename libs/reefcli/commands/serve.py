@@ -76,6 +76,8 @@ def serve(
     sys.path.insert(0, str(Path.cwd()))
     wanted = override(read_config(config), changes)
     check_config(wanted)
+    import reefcli.stack.embedded  # noqa: F401 - takes a while: before there is a table to draw, and before anything is started
+
     out = console()
     with view_for(out, as_json=as_json) as view:
         asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
