@@ -10,16 +10,19 @@ Keys of a scenario share one hash tag, so that the script below also works on a 
 
 All of it is a projection of `reef.releases.v1`: lost, it is rebuilt from there. Under another prefix than `reef` it can be built a second
 time, to be compared.
+
+A disk may give back other bytes than were written, and neither Redis nor Valkey notices inside of a value. What cannot be is Damaged; the
+publisher sets it aside, under the key and `:damaged`, and builds the scenario's keys anew.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from redis import exceptions
 from redis.asyncio import Redis
 
-from reefcommon.errors import Conflict, Unavailable
+from reefcommon.errors import Conflict, Damaged, Unavailable
 from reefcommon.events import Release
 
 PREFIX = "reef"
@@ -55,12 +58,24 @@ async def answering(what: str) -> AsyncIterator[None]:
 
 
 def connect(url: str) -> Redis:
-    """A client with short time-outs: a caller that waits belongs in the bus's retries, not in a socket."""
-    return Redis.from_url(url, decode_responses=True, socket_timeout=5, socket_connect_timeout=5, health_check_interval=15)
+    """A client with short time-outs: a caller that waits belongs in the bus's retries, not in a socket.
+
+    Bytes that are no UTF-8 become surrogates, which no JSON is valid with: an error inside of the client's parser would leave half an
+    answer on the connection, to be taken for the next one's.
+    """
+    return Redis.from_url(
+        url,
+        decode_responses=True,
+        encoding_errors="surrogateescape",
+        socket_timeout=5,
+        socket_connect_timeout=5,
+        health_check_interval=15,
+    )
 
 
 class RedisReleaseHeads:
-    """Chains and heads. The compare-and-swap is one Lua script, so it is one step for every client."""
+    """Chains and heads. The compare-and-swap is one Lua script, so it is one step for every client. Reads raise Damaged where what is
+    there cannot be read, or does not fit together."""
 
     def __init__(self, redis: Redis, *, prefix: str = PREFIX) -> None:
         self._redis = redis
@@ -73,22 +88,22 @@ class RedisReleaseHeads:
         async with answering("head"):
             release_id: str | None = await self._await(self._redis.get(self._key(scenario, "head")))
             text = await self._hget(self._key(scenario, "releases"), release_id) if release_id else None
-        return Release.model_validate_json(text) if text else None
+        return _read(scenario, release_id, text) if release_id else None
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
         """The chain, newest first."""
         async with answering("chain"):
             ids: list[str] = await self._await(self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1))
             texts = await self._await(self._redis.hmget(self._key(scenario, "releases"), ids)) if ids else []
-        return [Release.model_validate_json(text) for text in texts if text]
+        return [_read(scenario, release_id, text) for release_id, text in zip(ids, texts, strict=True)]
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
         """One release of the chain, or a pending one."""
         async with answering("release"):
-            text = await self._hget(self._key(scenario, "releases"), release_id) or await self._hget(
-                self._key(scenario, "pending"), release_id
-            )
-        return Release.model_validate_json(text) if text else None
+            text = await self._hget(self._key(scenario, "releases"), release_id)
+            if text is None:
+                text = await self._hget(self._key(scenario, "pending"), release_id)
+        return None if text is None else _read(scenario, release_id, text)
 
     async def advance(self, release: Release) -> None:
         """Append and move the head in one step, if the head is the release's parent. A release that is in the chain already is a repeat.
@@ -119,13 +134,52 @@ class RedisReleaseHeads:
     async def pending(self, scenario: str) -> list[Release]:
         """What waits for a person, oldest first."""
         async with answering("pending"):
-            texts: list[str] = await self._await(self._redis.hvals(self._key(scenario, "pending")))
-        return sorted((Release.model_validate_json(text) for text in texts), key=lambda r: (r.created_at, r.release_id))
+            texts: dict[str, str] = await self._await(self._redis.hgetall(self._key(scenario, "pending")))
+        return sorted((_read(scenario, *item) for item in texts.items()), key=lambda r: (r.created_at, r.release_id))
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         """Forget a pending release."""
         async with answering("drop_pending"):
             await self._await(self._redis.hdel(self._key(scenario, "pending"), release_id))
+
+    async def head_as_stored(self, scenario: str) -> str:
+        """The id that is stored as the head, whatever it is worth; "" where there is none."""
+        async with answering("head"):
+            return await self._await(self._redis.get(self._key(scenario, "head"))) or ""
+
+    async def legible(self, scenario: str) -> list[Release]:
+        """The releases that can be read, of the chain's hash, in no order."""
+        async with answering("releases"):
+            texts: dict[str, str] = await self._await(self._redis.hgetall(self._key(scenario, "releases")))
+        found = []
+        for item in texts.items():
+            with suppress(Damaged):
+                found.append(_read(scenario, *item))
+        return found
+
+    async def replace(self, scenario: str, chain: Sequence[Release], *, stored: str) -> None:
+        """In one step: set everything that is held of a scenario aside, and hold this chain, oldest first, instead.
+
+        Raises:
+            Conflict: the head is no longer what `head_as_stored` said. Nothing has changed.
+        """
+        keys = {name: self._key(scenario, name) for name in ("head", "chain", "releases", "pending")}
+        try:
+            async with answering("replace"), self._redis.pipeline(transaction=True) as steps:
+                await steps.watch(*keys.values())
+                if (await self._await(steps.get(keys["head"])) or "") != stored:
+                    raise Conflict(f"the head of {scenario!r} has moved")
+                steps.multi()  # type: ignore[no-untyped-call]
+                for key in keys.values():
+                    steps.copy(key, f"{key}:damaged", replace=True)
+                steps.delete(*keys.values())
+                steps.hset(keys["releases"], mapping={release.release_id: release.model_dump_json() for release in chain})
+                steps.lpush(keys["chain"], *(release.release_id for release in chain))
+                steps.set(keys["head"], chain[-1].release_id)
+                steps.sadd(self._scenarios, scenario)
+                await steps.execute()
+        except exceptions.WatchError as error:
+            raise Conflict(f"the chain of {scenario!r} has moved") from error
 
     async def _hget(self, key: str, field: str) -> str | None:
         found: str | None = await self._await(self._redis.hget(key, field))
@@ -138,3 +192,18 @@ class RedisReleaseHeads:
 
     def _key(self, scenario: str, name: str) -> str:
         return f"{self._prefix}:{{{scenario}}}:{name}"
+
+
+def _read(scenario: str, release_id: str, text: str | None) -> Release:
+    """What `advance` wrote. Raises Damaged."""
+    what = f"release {release_id!a} of scenario {scenario!a} in Redis is damaged"
+    mended = "the publisher makes the scenario's heads anew from the release log"
+    if text is None:
+        raise Damaged(f"{what}: it is named, and not there; {mended}")
+    try:
+        release = Release.model_validate_json(text.encode())
+    except ValueError as error:  # pydantic's, and that of surrogates
+        raise Damaged(f"{what}: no JSON of a release; {mended}") from error
+    if (release.scenario, release.release_id) != (scenario, release_id):
+        raise Damaged(f"{what}: it says that it is {release.release_id!a} of {release.scenario!a}; {mended}")
+    return release

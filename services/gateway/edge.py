@@ -195,7 +195,8 @@ class Edge:
                 raise invalid("scenario", f"The body names scenario {report.scenario!r}, and the header x-reef-scenario {scenario!r}.")
             scenario = report.scenario
             grant.check("report", scenario)
-        if self.handlers.table.head(scenario) is None and scenario != "default":
+        table = self.handlers.table
+        if table.head(scenario) is None and scenario != "default" and scenario not in table.damaged:
             raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
         return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
 

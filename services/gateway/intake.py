@@ -91,6 +91,7 @@ class Intake:
     async def _missing(self, scenario: str) -> Release | None:
         if not self.table.filled:  # serving the base model instead would be another model than the one that was released
             raise ApiError(503, "The release heads could not be read yet; try again.", code="heads_unavailable", retry_after_s=2)
+        self.table.check(scenario)
         if scenario != DEFAULT and not self.implicit_scenarios:
             raise ApiError(
                 404,

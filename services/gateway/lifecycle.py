@@ -130,6 +130,7 @@ class Lifecycle:
                 "events_waiting_for_acknowledgement": lambda: self.outside.log.broker.waiting,
                 "log": self.outside.log.describe,
                 "engines": self.outside.engines.rows,
+                "scenarios_not_ready": lambda: self.scenarios.handlers.table.damaged,
                 "following_releases": self.outside.tail.listening.is_set,
             }
         )

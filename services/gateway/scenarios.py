@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from reefcommon.config import RecipeBinding, ServeConfig
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Damaged, Unavailable
 from reefcommon.events import PromoteRequested, Release, ReleasePublished, ReleaseRejected, RollbackRequested, ScenarioCreateRequested
 from services.gateway.domain.errors import ApiError
 from services.gateway.handlers import Command, Handlers, News
@@ -25,13 +25,18 @@ class Scenarios:
     _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
 
     async def snapshot(self) -> None:
-        """Read every head, and the latest of each chain, into the routing table."""
-        heads = self.handlers.heads
+        """Read every head, and the latest of each chain, into the routing table. One that is damaged keeps no other from being served."""
+        heads, table, damaged = self.handlers.heads, self.handlers.table, {}
         try:
             for scenario in await heads.scenarios():
-                for release in reversed(await heads.chain(scenario, limit=32)):
-                    self.handlers.table.publish(release)
-            self.handlers.table.filled = True
+                try:
+                    for release in reversed(await heads.chain(scenario, limit=32)):
+                        table.publish(release)
+                except Damaged as error:
+                    damaged[scenario] = str(error)
+                    if table.damaged.get(scenario) != str(error):
+                        log.error("heads_damaged", scenario=scenario, reason=str(error))
+            table.filled, table.damaged = True, damaged
         except Unavailable as error:
             log.warning("heads_unavailable", reason=str(error))
 
@@ -42,6 +47,7 @@ class Scenarios:
         if before_heads and (not table.filled or scenario == "default"):
             return
         if table.head(scenario) is None:
+            table.check(scenario)
             raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="scenario")
 
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
@@ -58,6 +64,7 @@ class Scenarios:
         head = self.handlers.table.head(scenario)
         if head is not None:
             return head
+        self.handlers.table.check(scenario)
         return published(await self.handlers.on_command(ScenarioCreateRequested, scenario, traceparent))
 
     async def create_for_traffic(self, scenario: str) -> Release | None:

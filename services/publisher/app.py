@@ -141,4 +141,5 @@ def show(health: Health, upkeep: Upkeep, rounds: Rounds[None], broker: KafkaBrok
     health.facts.update(
         nodes=lambda: {node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes},
         scenarios=lambda: list(upkeep.scenarios),
+        damaged=lambda: upkeep.damaged,
     )

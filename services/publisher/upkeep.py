@@ -7,52 +7,23 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 import structlog
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.errors import Conflict, ReefError, Transient, Unavailable
-from reefcommon.events import Event, Release
-from reefcommon.releases import ReleaseHeads, base_weights
+from reefcommon.errors import Damaged, ReefError, Transient, Unavailable
+from reefcommon.events import Release
+from reefcommon.releases import base_weights
 from reefcommon.serving import WeightNode
 from services.publisher.domain.releases import Wanted, resident, wanted
-from services.publisher.domain.replay import replay
 from services.publisher.fleet import Fleet, Loaded, Staged
 from services.publisher.handlers import Handlers
 from services.publisher.publication import Publication, is_release_of
+from services.publisher.rebuilding import Heads, ReleaseLog, rebuild
 
 log = structlog.get_logger()
 
 STAGED_KEPT_S = 600.0
-
-
-class ReleaseLog(Protocol):
-    """The log that the heads are a projection of."""
-
-    async def read(self) -> list[Event]:
-        """Every event of it. Raises Unavailable where it does not answer."""
-
-
-async def rebuild(log_of_releases: ReleaseLog, heads: ReleaseHeads) -> int:
-    """Bring the heads up to the log; what they hold already stays as it is. Returns how many releases were missing."""
-    state = replay(await log_of_releases.read())
-    missing = 0
-    for release in state.chains():
-        waiting = {pending.release_id for pending in await heads.pending(release.scenario)}
-        if await heads.release(release.scenario, release.release_id) is not None and release.release_id not in waiting:
-            continue
-        try:
-            await heads.advance(release)
-        except Conflict as error:
-            log.error("release_log_and_heads_differ", scenario=release.scenario, release=release.release_id, reason=str(error))
-            continue
-        missing += 1
-    for pending in state.pending.values():
-        await heads.put_pending(pending)
-    if missing:
-        log.warning("heads_rebuilt", releases=missing)
-    return missing
 
 
 @dataclass(slots=True)
@@ -62,7 +33,7 @@ class Upkeep:
     handlers: Handlers
     publication: Publication
     fleet: Fleet
-    heads: ReleaseHeads
+    heads: Heads
     log_of_releases: ReleaseLog
     scenarios: tuple[str, ...]
     ready: bool = False
@@ -70,6 +41,8 @@ class Upkeep:
     apart: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Configured scenarios that cannot be, because the nodes serve full weights of another one."""
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Scenarios whose heads cannot be read, nor made anew from the log: their nodes are left as they are. Each with the reason."""
     _untold: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
     async def start(self) -> None:
@@ -80,7 +53,10 @@ class Upkeep:
     async def _restore(self) -> None:
         await rebuild(self.log_of_releases, self.heads)
         for scenario in self.scenarios:
-            await self.handlers.create(scenario)
+            try:
+                await self.handlers.create(scenario)
+            except Damaged as error:
+                log.error("heads_not_rebuilt", scenario=scenario, reason=str(error))
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def round(self) -> None:
@@ -92,7 +68,7 @@ class Upkeep:
         if missing:
             await self._restore()  # the store was emptied while we ran
         loaded = await self.fleet.loaded()
-        chains = {s: await self.heads.chain(s, limit=self.publication.resident_adapters) for s in await self.heads.scenarios()}
+        chains = await self._chains()
         kept_contents: set[str] = set()
         for scenario in chains:
             kept = await self.publication.kept(scenario)
@@ -105,6 +81,26 @@ class Upkeep:
         await self._tell()
         kept_contents.update(content for chain in chains.values() for release in chain for content in release.contents.values())
         await asyncio.to_thread(self._sweep, kept_contents)
+
+    async def _chains(self) -> dict[str, list[Release]]:
+        """What is resident of each scenario that can be read. One that was damaged while we ran is made anew first."""
+        found, damaged = await self._legible()
+        if damaged.keys() - self.damaged.keys() and self.ready:
+            await self._restore()
+            found, damaged = await self._legible()
+        self.damaged = damaged
+        return found
+
+    async def _legible(self) -> tuple[dict[str, list[Release]], dict[str, str]]:
+        found: dict[str, list[Release]] = {}
+        damaged: dict[str, str] = {}
+        for scenario in await self.heads.scenarios():
+            try:
+                await self.heads.head(scenario)
+                found[scenario] = await self.heads.chain(scenario, limit=self.publication.resident_adapters)
+            except Damaged as error:
+                damaged[scenario] = str(error)
+        return found, damaged
 
     async def _keep(self, node: WeightNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
         names = loaded[node.url]

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+from redis.asyncio import Redis
 
-from reefcommon.errors import Conflict, Unavailable
+from reefcommon.errors import Conflict, Damaged, Unavailable
 from reefcommon.events import Release, utc_now
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 
@@ -116,3 +117,34 @@ async def test_a_server_that_is_away(unused_tcp_port: int) -> None:
     with pytest.raises(Unavailable, match="Redis does not answer"):
         await RedisReleaseHeads(client).head("default")
     await client.aclose()
+
+
+@pytest.mark.parametrize("value", [b'{"release_id": "r\xff"}', b"{", b"", b'{"release_id": "r0"}'])
+async def test_a_release_that_the_disk_damaged(heads: RedisReleaseHeads, redis_url: str, scenario: str, value: bytes) -> None:
+    """A named error that says which and what happens, and the connection is good for the next question."""
+    client, other = Redis.from_url(redis_url), release(f"{scenario}-other", "r0")
+    root = release(scenario, "r0")
+    await heads.advance(root)
+    await heads.advance(release(scenario, "r1", root))
+    await heads.advance(other)
+    await client.hset(f"reef:{{{scenario}}}:releases", "r1", value)  # type: ignore[misc]
+    for read in (heads.head(scenario), heads.chain(scenario), heads.release(scenario, "r1")):
+        with pytest.raises(Damaged, match=f"release 'r1' of scenario '{scenario}' in Redis is damaged: .* anew from the release log"):
+            await read
+        assert await heads.chain(other.scenario) == [other]
+    assert await heads.legible(scenario) == [root]
+    await client.set(f"reef:{{{scenario}}}:head", b"r\xfe")
+    with pytest.raises(Damaged, match="named, and not there"):
+        await heads.head(scenario)
+    await client.aclose()
+
+
+async def test_a_chain_that_moved_is_not_replaced(heads: RedisReleaseHeads, scenario: str) -> None:
+    root = release(scenario, "r0")
+    await heads.advance(root)
+    stored = await heads.head_as_stored(scenario)
+    second = release(scenario, "r1", root)
+    await heads.advance(second)
+    with pytest.raises(Conflict):
+        await heads.replace(scenario, [root], stored=stored)
+    assert await heads.chain(scenario) == [second, root]

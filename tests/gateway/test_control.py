@@ -6,15 +6,23 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reefcommon.errors import BadConfig
-from reefcommon.events import PromoteRequested, ReleasePublished, ReleaseRejected, RollbackRequested, ScenarioCreateRequested, utc_now
+from reefcommon.errors import BadConfig, Damaged
+from reefcommon.events import (
+    PromoteRequested,
+    Release,
+    ReleasePublished,
+    ReleaseRejected,
+    RollbackRequested,
+    ScenarioCreateRequested,
+    utc_now,
+)
 from reefcommon.settings import SystemSettings
 from services.gateway import tokens
 from services.gateway.__main__ import address
 from services.gateway.settings import Settings
 
 from .conftest import CHAT, Bench, bench_of
-from .fakes import release
+from .fakes import MemoryHeads, release
 
 
 def published(scenario: str, sequence: int) -> ReleasePublished:
@@ -292,3 +300,29 @@ async def test_the_tail_of_events(bench: Bench) -> None:
 async def _some(lines, count):
     for _ in range(count):
         yield await anext(lines)
+
+
+async def test_damaged_heads_of_one_scenario(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one is not ready, with the reason; the others are served; once it is whole again, so is it. One that is in memory is served on."""
+    whole = MemoryHeads.chain
+    broken = {"slow", "default"}
+
+    async def chain(self: MemoryHeads, scenario: str, *, limit: int = 100) -> list[Release]:
+        if scenario in broken:
+            raise Damaged("release 'r0' is damaged")
+        return await whole(self, scenario, limit=limit)
+
+    monkeypatch.setattr(MemoryHeads, "chain", chain)
+    async with bench_of() as bench:
+        for answer in (await bench.chat("default"), await bench.chat("slow"), await bench.http.get("/reef/scenarios/slow/contract")):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "scenario_not_ready")
+            assert "release 'r0' is damaged" in answer.text
+        assert (await bench.chat("tools")).status_code == 200
+        assert bench.commands.sent == [], "nothing is created in its place"
+        assert (await bench.report("slow", references=["x"], score=1.0)).status_code != 404
+        broken.clear()
+        await bench.gateway.scenarios.snapshot()
+        assert (await bench.chat("default")).status_code == 200
+        broken.add("default")
+        await bench.gateway.scenarios.snapshot()
+        assert (await bench.chat("default")).status_code == 200

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from reefcommon.events import Release
 from reefcommon.heads_redis import PREFIX, RedisReleaseHeads, answering, connect
 from services.publisher.kafka_log import KafkaReleaseLog
-from services.publisher.upkeep import rebuild
+from services.publisher.rebuilding import rebuild
 
 WHOLE = 1_000_000_000
 

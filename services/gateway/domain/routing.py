@@ -3,6 +3,7 @@
 from collections import OrderedDict
 
 from reefcommon.events import Release
+from services.gateway.domain.errors import ApiError
 
 RELEASES_A_SCENARIO = 64
 
@@ -10,17 +11,24 @@ RELEASES_A_SCENARIO = 64
 class RoutingTable:
     """Heads and the recent releases of each scenario. A release with a lower sequence never replaces a head.
 
-    `filled` is set once the store of heads was read: before that an absent head says nothing.
+    `filled` is set once the store of heads was read: before that an absent head says nothing. `damaged` names scenarios that are there
+    and whose heads could not be read, each with the reason.
     """
 
     def __init__(self) -> None:
         self.filled = False
+        self.damaged: dict[str, str] = {}
         self._heads: dict[str, Release] = {}
         self._recent: dict[str, OrderedDict[str, Release]] = {}
 
     def head(self, scenario: str) -> Release | None:
         """What serves the scenario now; None where it does not exist."""
         return self._heads.get(scenario)
+
+    def check(self, scenario: str) -> None:
+        """For a scenario without a head here. Raises ApiError (503) where it has one that could not be read."""
+        if (reason := self.damaged.get(scenario)) is not None:
+            raise ApiError(503, f"The scenario {scenario!r} is not ready: {reason}.", code="scenario_not_ready", retry_after_s=5)
 
     def release(self, scenario: str, release_id: str) -> Release | None:
         """A recent release of the scenario."""

@@ -18,6 +18,15 @@ class Replay:
         return sorted(self.published.values(), key=lambda release: (release.scenario, release.sequence))
 
 
+def linked(releases: Iterable[Release]) -> list[Release]:
+    """The chain of these releases from its first one on, as far as each follows from the one before; the oldest first."""
+    chain: list[Release] = []
+    for release in sorted(releases, key=lambda release: release.sequence):
+        if release.parent_id == (chain[-1].release_id if chain else None):
+            chain.append(release)
+    return chain
+
+
 def replay(events: Iterable[Event]) -> Replay:
     """Fold the log. Repeats have no effect; a pending release ends when it is published, or when its candidate is turned down."""
     state = Replay()
