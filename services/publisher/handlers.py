@@ -147,8 +147,15 @@ class Handlers:
 
     async def _published(self, event: CandidateEvaluated) -> bool:
         """Whether the chain holds this candidate already: its work may be forgotten (after a rebuild), the chain is not."""
-        chain = await self.heads.chain(event.scenario)
-        return any(release.candidate_id == event.candidate.event_id for release in chain)
+        candidate = event.candidate
+        if any(release.candidate_id == candidate.event_id for release in await self.heads.chain(event.scenario)):
+            return True
+        base = await self.heads.release(event.scenario, candidate.base_release_id)  # an old one: its place in the chain follows from this
+        if base is None:
+            return False
+        release_id = releases.release_id(event.scenario, base.sequence + 1, base.release_id, candidate.event_id)
+        waiting = {release.release_id for release in await self.heads.pending(event.scenario)}
+        return release_id not in waiting and await self.heads.release(event.scenario, release_id) is not None
 
     async def _keep_for_review(self, work: Work, release: Release) -> None:
         await self.heads.put_pending(release)

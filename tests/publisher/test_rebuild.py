@@ -6,6 +6,7 @@ from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import (
     ReleasePending,
     ReleasePublished,
+    ReleaseRejected,
     RollbackRequested,
     utc_now,
 )
@@ -25,6 +26,26 @@ async def test_a_chain_without_its_works(world: World) -> None:
     await upkeep.handlers.on_evaluated(event)
     assert len(await world.heads.chain("default")) == 2
     assert world.rejections() == []
+
+
+async def test_an_old_verdict_without_its_work(world: World) -> None:
+    """Far behind the head it is a repeat too: to call a published candidate conflicted would take back what was learnt."""
+    upkeep = await world.started()
+    event = evaluated("default", (await world.head()).release_id)
+    await upkeep.handlers.on_evaluated(event)
+    first = head = await world.head()
+    for sequence in range(2, 103):
+        head = head.model_copy(
+            update={"release_id": f"r{sequence}-x", "sequence": sequence, "parent_id": head.release_id, "candidate_id": None}
+        )
+        await world.heads.advance(head)
+    assert first not in await world.heads.chain("default")
+    await world.redis.delete(f"reef:{{default}}:work:{event.candidate.event_id}")
+    stranger = evaluated("default", event.candidate.base_release_id, "stranger")
+    for verdict in (event, stranger):
+        await upkeep.handlers.on_evaluated(verdict)
+    assert [event.candidate_id for event in world.events.of(ReleaseRejected)] == [stranger.candidate.event_id]
+    assert await world.head() == head
 
 
 async def test_an_emptied_store_is_rebuilt_while_running(world: World) -> None:
