@@ -18,6 +18,7 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import Event, Release, SampleReady
 from reefcommon.harness import MAX_REJECTED, Mutation, Rejection
 from reefcommon.ids import record_times_ms
+from reefcommon.ledger_file import is_damage, opening, reading
 from reefcommon.rejected import Lost
 from reefcommon.retention import TOO_OLD
 from reefcommon.topics import Topic
@@ -29,11 +30,13 @@ _WEIGHT_FIELDS = {"tokens", "loss_mask", "logprobs"}
 
 
 class SqliteLedger:
-    """One file, one process. The ports `Inbox`, `Jobs`, `Heads` and `Outbox` of this service."""
+    """One file, one process. The ports `Inbox`, `Jobs`, `Heads` and `Outbox` of this service. Raises BadConfig where the file is damaged
+    at the start, Unavailable where that is found later."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._db = opened(path)
+        self._path, self._lock = path, threading.Lock()
+        with opening(path):
+            self._db = opened(path)
 
     def close(self) -> None:
         """Close the file. No call may follow."""
@@ -42,16 +45,19 @@ class SqliteLedger:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        with self._lock, reading(self._path):
             try:
                 self._db.execute("begin immediate")
                 try:
                     yield self._db
                 except BaseException:
-                    self._db.execute("rollback")
+                    if self._db.in_transaction:
+                        self._db.execute("rollback")
                     raise
                 self._db.execute("commit")
             except sqlite3.OperationalError as error:
+                if is_damage(error):
+                    raise
                 raise Unavailable(f"the harness ledger cannot be written ({error}): is the disk full?") from error
 
     # ------------------------------------------------------------------ inbox

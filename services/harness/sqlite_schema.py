@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 from reefcommon.harness import MAX_REJECTED
+from reefcommon.ledger_file import check
 from services.harness.domain import LOST, REJECTED, UNFINISHED
 
 _SCHEMA = """
@@ -44,8 +45,7 @@ where json_extract(body, '$.scenario') = ? and content is not null
 
 
 def opened(path: Path) -> sqlite3.Connection:
-    """The file, made or brought up to date. Every commit is on the disk when it returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The file, made or brought up to date, and whole. Every commit is on the disk when it returns."""
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10.0)
     db.execute("pragma journal_mode = wal")
     db.execute("pragma synchronous = full")
@@ -53,4 +53,5 @@ def opened(path: Path) -> sqlite3.Connection:
     for table, column, kind in _ADDED:  # files of earlier versions: what is there has no age, and is kept
         if column not in {row[1] for row in db.execute(f"pragma table_info({table})")}:
             db.execute(f"alter table {table} add column {column} {kind}")
+    check(db)
     return db

@@ -14,6 +14,7 @@ import orjson
 from reefcommon.errors import Unavailable
 from reefcommon.events import Release, SampleReady
 from reefcommon.ids import made_at_ms, record_times_ms
+from reefcommon.ledger_file import check, is_damage, opening, reading
 from reefcommon.rejected import Lost
 from reefcommon.retention import TOO_OLD
 from services.trainer.domain import Job, Start, Verdict
@@ -50,11 +51,15 @@ select job_id from jobs where binding = :binding and job_id not in (select value
 
 
 class SqliteLedger:
-    """Inbox, Jobs and Heads on one file. Safe to call from several threads; calls follow each other."""
+    """Inbox, Jobs and Heads on one file. Safe to call from several threads; calls follow each other. Raises BadConfig where the file is
+    damaged at the start, Unavailable where that is found later."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
+        self._path, self._lock = path, threading.Lock()
+        with opening(path):
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         for setting in ("journal_mode = wal", "synchronous = full", "busy_timeout = 5000"):
             self._db.execute(f"pragma {setting}")
@@ -62,6 +67,7 @@ class SqliteLedger:
         for table, column, kind in _ADDED:  # files of earlier versions: what is there has no age, and is kept
             if column not in {row[1] for row in self._db.execute(f"pragma table_info({table})")}:
                 self._db.execute(f"alter table {table} add column {column} {kind}")
+        check(self._db)
 
     def close(self) -> None:
         """Close the file."""
@@ -246,7 +252,7 @@ class SqliteLedger:
         return dict(self._rows("select reason, count(*) from samples where binding = ? and state = 'refused' group by reason", binding))
 
     def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._lock:
+        with self._lock, reading(self._path):
             return self._db.execute(query, values).fetchall()
 
     def _job(self, query: str, *values: object) -> Job | None:
@@ -261,7 +267,7 @@ class SqliteLedger:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        with self._lock, reading(self._path):
             try:
                 self._db.execute("begin immediate")
                 yield self._db
@@ -269,9 +275,12 @@ class SqliteLedger:
             except sqlite3.OperationalError as error:
                 if self._db.in_transaction:
                     self._db.execute("rollback")
+                if is_damage(error):
+                    raise
                 raise Unavailable(f"the trainer's ledger cannot be written: {error}; is the disk full?") from error
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:
+                    self._db.execute("rollback")
                 raise
 
 
