@@ -24,6 +24,7 @@ from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison
 from reefcommon.events import SampleReady
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
+from services.trainer import finite
 from services.trainer.filesystem import ADAPTER, REPLY
 
 Held = tuple[str | None, str | None, str | None]
@@ -39,12 +40,13 @@ class Worker:
         self._held: Held | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One step, its state put in place by a rename. Raises Poison where the batch, or the start, can never be used."""
+        """One step, its state put in place by a rename. Raises Poison where the batch, or the start, can never be used, and where the step
+        leaves numbers that are not finite: what was saved before stays what the next one starts from."""
         learner = self._at((request["state"], request["actor"], request["adopt"]))
         self._held = None  # until the step is done, the learner stands nowhere that can be gone back to
         result = learner.step([SampleReady.model_validate(sample) for sample in request["batch"]])
-        finite = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
-        reply = {"step": result.step, "proposes": self._recipe.proposes(result.step), "metrics": finite}
+        figures = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
+        reply = {"step": result.step, "proposes": self._recipe.proposes(result.step), "metrics": figures}
         out = Path(request["out"])
         staged = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.rmtree(staged, ignore_errors=True)
@@ -52,6 +54,7 @@ class Worker:
         learner.save(staged)
         if reply["proposes"]:
             learner.export_adapter(staged / ADAPTER)
+        finite.check_new(staged)
         (staged / REPLY).write_bytes(orjson.dumps(reply))
         _sync(staged)
         shutil.rmtree(out, ignore_errors=True)
@@ -65,6 +68,8 @@ class Worker:
         state, actor, adopt = start
         if self._learner is not None and self._held == start:
             return self._learner
+        for saved in filter(None, (state, actor)):
+            finite.check_saved(Path(saved))
         if self._learner is None or state is None:
             self._learner = self._recipe.learner(self._model_path)
         learner = self._learner
