@@ -98,6 +98,7 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
         checks={"started": life.check_started, "store": life.check_store, "progress": Progress(guard).check},
         facts={
             "store": lambda: database.where,
+            "store_damaged": lambda: life.damaged,
             "kept_days": lambda: settings.kept_days,
             "sessions": handlers.session_facts,
             "parked_reports": lambda: len(handlers.parking),

@@ -13,8 +13,8 @@ from aiokafka.errors import KafkaError
 from reefcommon import topics
 from reefcommon.bus import FIRST_DELAY_S, MAX_DELAY_S, Guard, lags
 from reefcommon.errors import Unavailable
-from reefcommon.lasting import end, lasting
-from services.experience.clickhouse import Database, keep
+from reefcommon.lasting import end, end_process_where_failed, lasting
+from services.experience.clickhouse import Database, keep, look_through
 from services.experience.handlers import Handlers
 from services.experience.kafka import backlog
 from services.experience.settings import Settings
@@ -55,7 +55,10 @@ class Lifecycle:
     guard: Guard
     settings: Settings
     starting: str | None = "not started yet"
+    damaged: dict[str, str] = field(default_factory=dict)
+    """Parts of the embedded store that are not what was written, each with the reason and what to do."""
     _task: asyncio.Task[None] | None = None
+    _look: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
@@ -65,7 +68,7 @@ class Lifecycle:
         try:
             yield
         finally:
-            await end((self._task,))
+            await end(task for task in (self._task, self._look) if task is not None)
             await self.guard.broker.stop()
             await self.database.close()
             log.info("experience_stopped")
@@ -80,6 +83,9 @@ class Lifecycle:
 
     async def _live(self) -> None:
         await self._start()
+        if self.database.own:
+            self._look = asyncio.create_task(self._look_through(), name="store check")
+            self._look.add_done_callback(end_process_where_failed)  # an error of its own kind would else be lost
         while True:
             await asyncio.sleep(self.settings.sweep_every_s)
             try:
@@ -87,6 +93,12 @@ class Lifecycle:
                 await self.handlers.sweep(caught_up=caught_up)
             except (Unavailable, KafkaError) as error:
                 log.warning("sweep_put_off", reason=str(error))
+
+    async def _look_through(self) -> None:
+        try:
+            await look_through(self.database, self.damaged)
+        except Unavailable as error:
+            log.warning("store_not_looked_through", reason=str(error))
 
     async def _start(self) -> None:
         assert self.guard.broker is not None

@@ -42,7 +42,8 @@ def as_list(strings: Iterable[str]) -> str:
 class Database:
     """A ClickHouse that is connected when it is first needed, and again after it was away."""
 
-    def __init__(self, connect: Callable[[], Client], where: str) -> None:
+    def __init__(self, connect: Callable[[], Client], where: str, *, own: bool = False) -> None:
+        self.own = own  # its files are this service's: nobody else looks after them
         self._connect = connect
         self._client: Client | None = None
         self._types: dict[tuple[str, ...], Sequence[ClickHouseType]] = {}
@@ -59,7 +60,7 @@ class Database:
             # One thread a query: small look-ups beside inserts, and the other cores belong to the engine and the trainer.
             return clickhouse_connect.get_client(interface="chdb", path=str(path), tz_mode="aware", settings={"max_threads": 1})
 
-        return cls(connect, f"chDB at {path}")
+        return cls(connect, f"chDB at {path}", own=True)
 
     @classmethod
     def server(cls, url: str) -> "Database":
@@ -81,6 +82,10 @@ class Database:
     async def command(self, sql: str) -> None:
         """A statement that gives no rows, such as ALTER TABLE."""
         await self._run(lambda client: client.command(sql))
+
+    async def check_part(self, table: str, part: str) -> str | None:
+        """Why a part of a table is not what was written; None where it is, and where it was merged away. Both names are the store's own."""
+        return await self._run(lambda client: _check_part(client, table, part))
 
     async def migrate(self, folder: Path = MIGRATIONS) -> list[int]:
         """Apply the migrations that have not been applied yet, in order of their numbers, and record each. Returns those numbers.
@@ -120,6 +125,16 @@ class Database:
             raise Unavailable(f"{self.where} does not answer: {self.away}") from error
         self.away = None
         return result
+
+
+def _check_part(client: Client, table: str, part: str) -> str | None:
+    try:
+        rows = client.query(f"CHECK TABLE {table} PART '{part}' SETTINGS check_query_single_value_result = 0").result_rows
+    except ClickHouseError as error:
+        if "NO_SUCH_DATA_PART" in str(error):
+            return None
+        raise
+    return next((str(message) for _, passed, message in rows if not int(passed)), None)
 
 
 def _migrate(client: Client, folder: Path) -> list[int]:
