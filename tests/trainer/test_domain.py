@@ -83,12 +83,20 @@ def test_bounded_disk():
     assert states_to_keep(jobs, "lora-2", 2) == {"job-2", "job-6", "job-8"}
 
 
+def test_what_is_under_way_keeps_what_it_starts_from_and_what_is_not_judged_keeps_itself():
+    jobs = [job(i, content=f"lora-{i}", verdict="rejected") for i in range(1, 6)]
+    jobs[2] = job(3, content="lora-3")
+    running = replace(job(6), state="running", start=Start(state="job-4", actor="job-1"))
+    assert states_to_keep([*jobs, running], "base", 2) == {"job-1", "job-3", "job-4", "job-5", "job-6"}
+
+
 def test_where_candidates_are_judged_by_replay_the_judges_are_never_trained_on():
-    judging = replace(BINDING, holds_out=True)
+    judging = replace(BINDING, holds_out=True, recipe=CountingRecipe(Knobs(batch_size=20)))
     waiting = [sample(number) for number in range(40)]
     decision = choose(judging, waiting, set(), release(5))
     apart = {s.event_id for s, why, _ in decision.refused if why == "held_out"}
     assert apart == {s.event_id for s in waiting if is_held_out(s.event_id)}
     assert apart
+    assert len(decision.batch) == 20
     assert apart.isdisjoint(s.event_id for s in decision.batch)
     assert not [why for _, why, _ in choose(BINDING, waiting, set(), release(5)).refused if why == "held_out"]
