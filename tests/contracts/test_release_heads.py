@@ -112,6 +112,17 @@ async def test_pending_releases_are_beside_the_chain(heads: RedisReleaseHeads, s
     assert await heads.pending(scenario) == waiting[1:]
 
 
+async def test_what_waits_longest_comes_first_and_what_never_began_is_no_scenario(heads: RedisReleaseHeads, scenario: str) -> None:
+    root = release(scenario, "r0")
+    later = [release(scenario, name, root) for name in ("r1-b", "r1-a")]
+    for pending in later:
+        await heads.put_pending(pending)
+    assert await heads.pending(scenario) == later
+    with pytest.raises(Conflict, match="found nothing"):
+        await heads.advance(later[0])
+    assert scenario not in await heads.scenarios()
+
+
 async def test_a_server_that_is_away(unused_tcp_port: int) -> None:
     client = connect(f"redis://127.0.0.1:{unused_tcp_port}/0")
     with pytest.raises(Unavailable, match="Redis does not answer"):
