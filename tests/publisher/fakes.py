@@ -1,5 +1,6 @@
 """The outside of the publisher for its tests: nodes, a store, a log of events; each can fail, refuse, lie or kill at a chosen call."""
 
+import asyncio
 import hashlib
 import json
 import struct
@@ -67,7 +68,8 @@ class Fused:
 
 @dataclass
 class FakeNode:
-    """A serving node. `down`: does not answer; `full`: refuses to load; `clings`: refuses to unload; `lies`: answers as another model."""
+    """A serving node. `down`: does not answer; `full`: refuses to load; `clings`: refuses to unload; `lies`: answers as another model;
+    `hangs`: takes a load and never says how it went."""
 
     url: str = "http://node-1"
     base: str = "reef"
@@ -76,6 +78,7 @@ class FakeNode:
     full: bool = False
     clings: bool = False
     lies: bool = False
+    hangs: bool = False
     loads: list[str] = field(default_factory=list)
     version: str = "base"
     tensors: dict[str, str] = field(default_factory=dict)
@@ -95,6 +98,8 @@ class FakeNode:
 
     async def load_adapter(self, name: str, path: str) -> None:
         self._up()
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.adapters.get(name) == path:
             return
         if self.full:

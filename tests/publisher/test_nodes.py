@@ -1,5 +1,7 @@
 """Serving nodes that lie, refuse, fall silent or come back while releases go on."""
 
+import asyncio
+
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
@@ -39,6 +41,19 @@ async def test_a_node_that_does_not_answer_is_set_apart_and_comes_back(world: Wo
     assert await upkeep.fleet.rotation.apart() == {}
     assert list(world.nodes[0].adapters) == [head.adapter]
     assert {event.node for event in world.events.of(ServingSynced)} == {"http://node-1", "http://node-2"}
+
+
+async def test_a_node_that_hangs_while_it_loads_holds_up_no_release(world: World) -> None:
+    upkeep = await world.started()
+    world.nodes[0].hangs = True
+    async with asyncio.timeout(60):
+        head = await world.publish(upkeep, "a")
+    assert head.sequence == 1
+    assert "took longer than 2 s" in (await upkeep.fleet.rotation.apart())["http://node-1"]
+    world.nodes[0].hangs = False
+    await upkeep.round()
+    assert await upkeep.fleet.rotation.apart() == {}
+    assert list(world.nodes[0].adapters) == [head.adapter]
 
 
 async def test_a_node_that_is_set_apart_has_no_say(world: World) -> None:
