@@ -14,6 +14,8 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 
+CANCEL_AGAIN_S = 3.0
+
 
 def lasting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     """A task that never ends by itself. Where it does, its log says why and the process ends in order, so that whoever runs it starts a
@@ -54,11 +56,15 @@ class Rounds(Generic[T]):
 
 
 async def end(tasks: Iterable["asyncio.Task[None]"]) -> None:
-    """Cancel them and wait. What they failed with was told when they did."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Cancel them and wait. What they failed with was told when they did.
+
+    A library may lose a cancellation, as is seen of a Kafka consumer that had just been started: a task that goes on is cancelled again.
+    """
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
 def end_process_where_failed(task: "asyncio.Task[None]") -> None:

@@ -20,6 +20,7 @@ _HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
 OnEvent = Callable[[Event], Awaitable[None]]
 OnPast = Callable[[Event], None]
 PAST = 500
+STOP_TIMEOUT_S = 5.0
 
 
 class ReleaseTail:
@@ -89,7 +90,8 @@ class ReleaseTail:
                     await snapshot()
                     seen = asyncio.get_running_loop().time()
         finally:
-            await consumer.stop()
+            async with asyncio.timeout(STOP_TIMEOUT_S):  # its own tasks may go on asking a broker that is gone
+                await consumer.stop()
 
     async def _hear(self, value: bytes | None, on_event: OnEvent) -> None:
         event = _read(value)

@@ -47,6 +47,27 @@ def test_a_loop_that_ends_ends_its_process_in_order_and_its_log_says_why(how: st
     assert done.returncode == 0
 
 
+async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that a gateway that is stopped half a second after its start may never end."""
+    monkeypatch.setattr("reefcommon.lasting.CANCEL_AGAIN_S", 0.01)
+    lost = 0
+
+    async def work() -> None:
+        nonlocal lost
+        while lost < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                lost += 1
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        await end((task,))
+    assert (lost, task.cancelled()) == (3, True)
+
+
 async def test_a_round_that_fails_alike_is_told_once_and_shown_until_one_succeeds() -> None:
     outcomes = iter([Unavailable("the disk is full"), Unavailable("the disk is full"), Unavailable("away"), None])
     shown: list[str | None] = []

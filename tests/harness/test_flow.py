@@ -101,6 +101,9 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(kafk
     publisher = KafkaPublisher(broker)
     consumer = AIOKafkaConsumer(topics.CANDIDATES.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest")
     await consumer.start()
+    await consumer.seek_to_end()  # other tests have candidates of their own on this broker
+    for partition in consumer.assignment():
+        await consumer.position(partition)
     port = free_port()
     process = await started(tmp_path, kafka_bootstrap, port)
     try:
