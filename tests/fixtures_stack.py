@@ -30,6 +30,13 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield stack.kafka_bootstrap
 
 
+@pytest.fixture
+def own_kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same, for one test alone: nobody else's events are in its topics."""
+    for stack in _running(tmp_path_factory, "kafka"):
+        yield stack.kafka_bootstrap
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """redis:// URL of a Valkey server."""

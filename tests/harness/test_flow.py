@@ -92,20 +92,17 @@ async def ready(port):
 
 
 @pytest.mark.broker
-async def test_the_process_killed_after_each_half_makes_each_candidate_once(kafka_bootstrap, tmp_path):
+async def test_the_process_killed_after_each_half_makes_each_candidate_once(own_kafka_bootstrap, tmp_path):
     """Fed by the real broker, killed with SIGKILL while a verdict is due, started again, stopped with SIGTERM: two candidates, a clean stop."""
-    await ensure_topics(kafka_bootstrap)
+    await ensure_topics(own_kafka_bootstrap)
     (tmp_path / "serve.yaml").write_text(f"reef:\n  recipe: {BINDING.dotted}\n  batch_size: 3\n  min_agreement: 3\n")
-    broker = KafkaBroker(kafka_bootstrap)
+    broker = KafkaBroker(own_kafka_bootstrap)
     await broker.start()
     publisher = KafkaPublisher(broker)
-    consumer = AIOKafkaConsumer(topics.CANDIDATES.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(topics.CANDIDATES.name, bootstrap_servers=own_kafka_bootstrap, auto_offset_reset="earliest")
     await consumer.start()
-    await consumer.seek_to_end()  # other tests have candidates of their own on this broker
-    for partition in consumer.assignment():
-        await consumer.position(partition)
     port = free_port()
-    process = await started(tmp_path, kafka_bootstrap, port)
+    process = await started(tmp_path, own_kafka_bootstrap, port)
     try:
         await publisher.publish(first(base_release()), topics.RELEASES)
         for number in (1, 2, 3):
@@ -117,7 +114,7 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(kafk
         for number in (4, 5, 6):
             await publisher.publish(sample(number, "Be brief."), topics.SAMPLES)
         await publisher.publish(published(one, base_release()), topics.RELEASES)
-        process = await started(tmp_path, kafka_bootstrap, port)
+        process = await started(tmp_path, own_kafka_bootstrap, port)
         assert (await ready(port))["failures"] == {}
         found = {one.event_id: one}
         async with asyncio.timeout(60):

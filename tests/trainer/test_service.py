@@ -82,35 +82,35 @@ async def read(kafka: str, scenario: str, topic: topics.Topic, adapter: TypeAdap
     return list(found.values())
 
 
-async def test_samples_become_a_candidate_across_a_kill(tmp_path, kafka_bootstrap, redis_url):
+async def test_samples_become_a_candidate_across_a_kill(tmp_path, own_kafka_bootstrap, redis_url):
     """T1, on the real broker: killed with `kill -9` while it waits for the verdict, it goes on and trains nothing twice."""
     scenario = f"t-{uuid.uuid4().hex[:8]}"
     (tmp_path / "serve.yaml").write_text(CONFIG.format(scenario=scenario))
-    await ensure_topics(kafka_bootstrap)
+    await ensure_topics(own_kafka_bootstrap)
     port = free_port()
     head = release(5).model_copy(update={"scenario": scenario})
     published = ReleasePublished(event_id="r5", at=AT, scenario=scenario, release=head)
     batch = [sample(i, scenario=scenario) for i in range(5)]
-    process = await start(tmp_path, kafka_bootstrap, redis_url, port)
+    process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
     try:
-        await send(kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in batch))
-        (candidate,) = await read(kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
+        await send(own_kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in batch))
+        (candidate,) = await read(own_kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
         assert candidate.lineage.sample_ids == ("smp-0", "smp-1")
         async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/status") as response:
             (facts,) = (await response.json())["bindings"].values()
         assert facts["samples"]["trained"] == 2
         await stop(process, signal.SIGKILL)
 
-        process = await start(tmp_path, kafka_bootstrap, redis_url, port)
+        process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
         won = head.model_copy(update={"release_id": "r6", "sequence": 6, "load_id": "run:6", "candidate_id": candidate.event_id})
         won = won.model_copy(update={"kind": "lora", "content_id": candidate.content_id, "contents": {"lora": candidate.content_id}})
         fresh = [sample(i, scenario=scenario, load_id="run:6") for i in (7, 8)]
         await send(
-            kafka_bootstrap,
+            own_kafka_bootstrap,
             (ReleasePublished(event_id="r6", at=AT, scenario=scenario, release=won), topics.RELEASES),
             *((one, topics.SAMPLES) for one in (*batch, *fresh)),
         )
-        told = await read(kafka_bootstrap, scenario, topics.TRAINING, TypeAdapter(Learning), 5)
+        told = await read(own_kafka_bootstrap, scenario, topics.TRAINING, TypeAdapter(Learning), 5)
         steps = [event for event in told if event.type == "step.completed.v1"]
         refused = [event for event in told if event.type == "sample.refused.v1"]
         assert [step.sample_ids for step in steps] == [("smp-0", "smp-1"), ("smp-7", "smp-8")]
@@ -129,26 +129,26 @@ async def status(port: int) -> dict:
         return {}
 
 
-async def test_a_source_that_ends_before_the_last_publish(tmp_path, kafka_bootstrap, redis_url):
+async def test_a_source_that_ends_before_the_last_publish(tmp_path, own_kafka_bootstrap, redis_url):
     """T7: no further sample and no verdict will come. Told to end in the middle of a step that hangs, and while it waits for a verdict, the
     trainer ends with 0 within its deadline; nothing is lost, and the last candidate is made by the next one."""
     scenario = f"t-{uuid.uuid4().hex[:8]}"
     (tmp_path / "serve.yaml").write_text(CONFIG.format(scenario=scenario))
-    await ensure_topics(kafka_bootstrap)
+    await ensure_topics(own_kafka_bootstrap)
     head = release(5).model_copy(update={"scenario": scenario})
     published = ReleasePublished(event_id="r5", at=AT, scenario=scenario, release=head)
     last = [sample(20, scenario=scenario), sample(21, scenario=scenario, score=-3), sample(22, scenario=scenario)]
     port = free_port()
-    process = await start(tmp_path, kafka_bootstrap, redis_url, port)
+    process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
     try:
-        await send(kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in last))
+        await send(own_kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in last))
         async with asyncio.timeout(90):
             while not ((await status(port)).get("state") == "training" and (tmp_path / "smp-21").exists()):
                 await asyncio.sleep(0.1)
         async with asyncio.timeout(20):
             assert await stop(process, signal.SIGTERM) == 0
-        process = await start(tmp_path, kafka_bootstrap, redis_url, port)
-        (candidate,) = await read(kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
+        process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
+        (candidate,) = await read(own_kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
         assert candidate.lineage.sample_ids == ("smp-20", "smp-21")
         async with asyncio.timeout(60):
             while (await status(port)).get("state") != "waiting for the verdict on its candidate":
