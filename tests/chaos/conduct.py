@@ -29,11 +29,16 @@ def nothing_given_up(facts: Facts) -> Stated:
     return Stated("nothing given up", "no event became a dead letter", len(facts.log), broken)
 
 
+ALL_READ_S = 20.0
+"""A key whose work ended in the dark needs every partition read; recovered means that one was. A consumer that was killed may need two
+session timeouts to be given all of them."""
+
+
 def failures_explained(facts: Facts) -> Stated:
     """A request fails only while something that it needs is broken."""
     windows = {
-        parts: [(h.began_at, h.recovered_at or float("inf")) for h in facts.happened if parts & {*h.parts, h.kind}]
-        for parts in (EXPLAINS_FAILURES, KEYS_NEED)
+        parts: [(h.began_at, (h.recovered_at or float("inf")) + more_s) for h in facts.happened if parts & {*h.parts, h.kind}]
+        for parts, more_s in ((EXPLAINS_FAILURES, 0.0), (KEYS_NEED, ALL_READ_S))
     }
     broke = {event.event_id: at_of(event) for _, event in of_type(facts, InferenceRecorded) if event.outcome != "ok"}
     # A stream that broke off under a key is what is answered under that key from then on: its reason lies where it broke.
