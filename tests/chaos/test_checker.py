@@ -289,10 +289,9 @@ def test_a_failure_is_explained_by_the_fault_that_it_fell_into():
     assert all_held(check(fault(replace(sound(), answers=(*sound().answers, unsure)), "experience", at=NOW - 10, recovered_at=NOW - 5))), (
         "whether a key is new is asked of the store"
     )
+    late = replace(sound(), happened=(), answers=(*sound().answers, unsure))
     for since_s, held in ((ALL_READ_S - 1, True), (ALL_READ_S + 1, False)):
-        facts = fault(
-            replace(sound(), answers=(*sound().answers, unsure)), "experience", at=NOW - 90, recovered_at=unsure.sent_at - since_s
-        )
+        facts = fault(late, "experience", at=NOW - 90, recovered_at=unsure.sent_at - since_s)
         assert all_held(check(facts)) is held, "for so long after, and no longer"
     full = failed(fault(sound(), "tansu", at=NOW - 10, recovered_at=NOW - 5, kind="disk"), NOW - 8)
     assert all_held(check(full))
