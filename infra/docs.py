@@ -49,7 +49,9 @@ def settings_table(settings: type[BaseSettings]) -> str:
     """A Markdown table of one class."""
     texts = _attribute_texts(settings)
     rows = ["| variable | default | what it says |", "|---|---|---|"]
-    for (variable, field), name in zip(variables(settings).items(), settings.model_fields, strict=True):
+    for (variable, field), name in zip(
+        variables(settings).items(), settings.model_fields, strict=True
+    ):
         text = field.description or texts.get(name, "")
         rows.append(f"| `{variable}` | {_default(field)} | {text.replace('|', '/')} |")
     return "\n".join(rows)
@@ -57,7 +59,9 @@ def settings_table(settings: type[BaseSettings]) -> str:
 
 def settings_section() -> str:
     """All tables, each under a heading."""
-    return "\n\n".join(f"#### {owner}\n\n{settings_table(found)}" for owner, found in settings_classes().items())
+    return "\n\n".join(
+        f"#### {owner}\n\n{settings_table(found)}" for owner, found in settings_classes().items()
+    )
 
 
 def _default(field: FieldInfo) -> str:
@@ -70,10 +74,18 @@ def _default(field: FieldInfo) -> str:
 def _attribute_texts(settings: type[BaseSettings]) -> dict[str, str]:
     """The string below a field, first sentence, where a class documents its fields that way."""
     source = Path(str(sys.modules[settings.__module__].__file__)).read_text(encoding="utf-8")
-    body = next(node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef) and node.name == settings.__name__)
+    body = next(
+        node.body
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and node.name == settings.__name__
+    )
     found = {}
     for field, below in itertools.pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+        ):
             text = ast.literal_eval(below.value)
             found[field.target.id] = re.sub(r"\s+", " ", str(text))
     return found
@@ -105,7 +117,9 @@ def metrics() -> list[Metric]:
     found: list[Metric] = []
     for folder in ("libs", "services"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            found += _metrics_of(ast.parse(path.read_text(encoding="utf-8")), str(path.relative_to(ROOT)))
+            found += _metrics_of(
+                ast.parse(path.read_text(encoding="utf-8")), str(path.relative_to(ROOT))
+            )
     return sorted(found, key=lambda metric: metric.name)
 
 
@@ -117,10 +131,20 @@ def _metrics_of(tree: ast.AST, where: str) -> Iterator[Metric]:
         if isinstance(call.func, ast.Name) and call.func.id in KINDS and len(words) == 2:
             labels = ast.literal_eval(call.args[2]) if len(call.args) > 2 else ()
             yield Metric(words[0], KINDS[call.func.id], words[1], tuple(labels), where)
-        elif isinstance(call.func, ast.Attribute) and call.func.attr in ("_gauge", "_counter") and len(words) == 2:
+        elif (
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("_gauge", "_counter")
+            and len(words) == 2
+        ):
             # The engine's collector, which speaks under vLLM's names.
             kind = call.func.attr.removeprefix("_")
-            yield Metric(f"vllm:{words[0]}" + ("_total" if kind == "counter" else ""), kind, words[1], ("model_name",), where)
+            yield Metric(
+                f"vllm:{words[0]}" + ("_total" if kind == "counter" else ""),
+                kind,
+                words[1],
+                ("model_name",),
+                where,
+            )
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -130,14 +154,23 @@ def _is_text(node: ast.expr) -> bool:
 def metrics_section() -> str:
     """A Markdown table of all metrics."""
     rows = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
-    rows += [f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.text.rstrip('.')} |" for m in metrics()]
+    rows += [
+        f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.text.rstrip('.')} |"
+        for m in metrics()
+    ]
     return "\n".join(rows)
 
 
 # ------------------------------------------------------------------ the pages
 
-SECTIONS: Mapping[str, Callable[[], str]] = {"settings": settings_section, "metrics": metrics_section}
-PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {PAGE: SECTIONS, serve_yaml.PAGE: serve_yaml.SECTIONS}
+SECTIONS: Mapping[str, Callable[[], str]] = {
+    "settings": settings_section,
+    "metrics": metrics_section,
+}
+PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    PAGE: SECTIONS,
+    serve_yaml.PAGE: serve_yaml.SECTIONS,
+}
 
 
 def current(page: str, sections: Mapping[str, Callable[[], str]] = SECTIONS) -> str:
@@ -147,7 +180,9 @@ def current(page: str, sections: Mapping[str, Callable[[], str]] = SECTIONS) -> 
         before, found, rest = page.partition(start)
         _, ended, after = rest.partition(end)
         if not found or not ended:
-            raise ValueError(f"the page has no section between `{start.strip()}` and `{end.strip()}`")
+            raise ValueError(
+                f"the page has no section between `{start.strip()}` and `{end.strip()}`"
+            )
         page = f"{before}{start}{section()}{end}{after}"
     return page
 

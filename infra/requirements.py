@@ -13,7 +13,9 @@ def requirements(pyproject: str, extra: str = "", without: tuple[str, ...] = ())
     """The requirements as written. Raises KeyError for an extra that does not exist."""
     project = tomllib.loads(pyproject)["project"]
     found: list[str] = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    return [line for line in found if re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] not in without]
+    return [
+        line for line in found if re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] not in without
+    ]
 
 
 if __name__ == "__main__":

@@ -19,13 +19,24 @@ from reefcommon.recipe import Recipe, resolve
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "serve-yaml.md"
-WORDS: Mapping[object, str] = {str: "text", int: "integer", float: "number", bool: "true, false", Path: "path", type(None): "", Any: "any"}
+WORDS: Mapping[object, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true, false",
+    Path: "path",
+    type(None): "",
+    Any: "any",
+}
 
 
 def table(model: type[BaseModel]) -> str:
     """A Markdown table of one model: key, type, default, meaning."""
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    rows += [f"| `{key}` | {kind(field)} | {default(field)} | {field.description} |" for key, field in model.model_fields.items()]
+    rows += [
+        f"| `{key}` | {kind(field)} | {default(field)} | {field.description} |"
+        for key, field in model.model_fields.items()
+    ]
     return "\n".join(rows)
 
 
@@ -67,7 +78,11 @@ def default(field: FieldInfo) -> str:
         return "required"
     if value is None or isinstance(value, BaseModel):
         return ""
-    return f"`{json.dumps(value, default=str) if isinstance(value, (bool, tuple)) else value}`" if value != "" else ""
+    return (
+        f"`{json.dumps(value, default=str) if isinstance(value, (bool, tuple)) else value}`"
+        if value != ""
+        else ""
+    )
 
 
 def section(name: str) -> str:
@@ -77,18 +92,29 @@ def section(name: str) -> str:
 
 def recipes() -> dict[str, type[Recipe]]:
     """The recipes that ship, by what `recipe:` names them. Importing them needs no torch."""
-    found = [importlib.import_module(f"recipes.{path.parent.name}.recipe") for path in sorted((ROOT / "recipes").glob("*/recipe.py"))]
-    return {listed.recipe: resolve(listed.recipe) for module in found for listed in recipes_in(module)}
+    found = [
+        importlib.import_module(f"recipes.{path.parent.name}.recipe")
+        for path in sorted((ROOT / "recipes").glob("*/recipe.py"))
+    ]
+    return {
+        listed.recipe: resolve(listed.recipe) for module in found for listed in recipes_in(module)
+    }
 
 
 def knobs() -> str:
     """A table for each recipe, under a heading."""
-    return "\n\n".join(f"### {name}\n\n{cls.summary}.\n\n{table(cls.knobs_type)}" for name, cls in recipes().items())
+    return "\n\n".join(
+        f"### {name}\n\n{cls.summary}.\n\n{table(cls.knobs_type)}"
+        for name, cls in recipes().items()
+    )
 
 
 SECTIONS: Mapping[str, Callable[[], str]] = {
     "top": partial(table, ServeConfig),
     "reef": partial(table, RecipeBinding),
-    **{name: partial(section, name) for name in ("model", "evaluation", "gateway", "serving", "external")},
+    **{
+        name: partial(section, name)
+        for name in ("model", "evaluation", "gateway", "serving", "external")
+    },
     "knobs": knobs,
 }

@@ -16,7 +16,9 @@ CONFIG: ServeConfig = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmode
 
 
 def _running(tmp_path_factory: pytest.TempPathFactory, role: str) -> Iterator[Stack]:
-    options = Options(only=frozenset({role}), memory_broker=True, default_ports=False, create_topics=False)
+    options = Options(
+        only=frozenset({role}), memory_broker=True, default_ports=False, create_topics=False
+    )
     with start_blocking_portal() as portal:
         stack = embedded_stack(CONFIG, tmp_path_factory.mktemp(role), options)
         with portal.wrap_async_context_manager(stack) as running:

@@ -34,7 +34,11 @@ def main() -> int:
         return 2
     try:
         name = load(system.config).model.name
-        path = prepare(name, link.parent, lambda what, share: log.debug("model_progress", what=what, share=share))
+        path = prepare(
+            name,
+            link.parent,
+            lambda what, share: log.debug("model_progress", what=what, share=share),
+        )
     except (BadConfig, UnknownModelError, FileNotFoundError) as error:
         sys.stderr.write(f"model: {error}\n")
         return 2

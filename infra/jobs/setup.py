@@ -21,10 +21,17 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_SETUP_", extra="forbid", frozen=True)
 
-    replication_factor: int = Field(1, ge=1, description="copies of each topic: at most the number of Kafka nodes")
-    storage_namespace: str = Field("local://reef", description="where lakeFS keeps the objects of the repository: local://…, s3://…, …")
+    replication_factor: int = Field(
+        1, ge=1, description="copies of each topic: at most the number of Kafka nodes"
+    )
+    storage_namespace: str = Field(
+        "local://reef",
+        description="where lakeFS keeps the objects of the repository: local://…, s3://…, …",
+    )
     attempts: int = Field(30, ge=1, description="tries, a second apart, before the job fails")
-    attempt_timeout_s: float = Field(20.0, gt=0, description="longest wait for the broker in one try")
+    attempt_timeout_s: float = Field(
+        20.0, gt=0, description="longest wait for the broker in one try"
+    )
 
 
 def ensure_repository(url: str, storage_namespace: str) -> bool:
@@ -40,17 +47,29 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
 
     parts = urlsplit(url)
     if parts.scheme not in ("lakefs", "lakefs+https") or not parts.hostname:
-        raise BadConfig("REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)")
+        raise BadConfig(
+            "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)"
+        )
     scheme = "https" if parts.scheme.endswith("https") else "http"
-    host = f"{scheme}://{parts.hostname}:{parts.port}" if parts.port else f"{scheme}://{parts.hostname}"
-    client = lakefs.Client(host=host, username=unquote(parts.username or ""), password=unquote(parts.password or ""))  # type: ignore[no-untyped-call]
+    host = (
+        f"{scheme}://{parts.hostname}:{parts.port}"
+        if parts.port
+        else f"{scheme}://{parts.hostname}"
+    )
+    client = lakefs.Client(
+        host=host, username=unquote(parts.username or ""), password=unquote(parts.password or "")
+    )  # type: ignore[no-untyped-call]
     name = parts.path.strip("/")
     try:
         if any(found.id == name for found in lakefs.repositories(client=client, prefix=name)):
             return False
-        lakefs.Repository(name, client=client).create(storage_namespace=storage_namespace, exist_ok=True)
+        lakefs.Repository(name, client=client).create(
+            storage_namespace=storage_namespace, exist_ok=True
+        )
     except (LakeFSException, urllib3.exceptions.HTTPError) as error:
-        raise Unavailable(f"lakeFS at {host} cannot make the repository {name!r}: {error}") from error
+        raise Unavailable(
+            f"lakeFS at {host} cannot make the repository {name!r}: {error}"
+        ) from error
     return True
 
 
@@ -58,9 +77,13 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
     """Create what is missing. Raises Unavailable; a broker that takes the connection and then says nothing is not waited for."""
     try:
         async with asyncio.timeout(settings.attempt_timeout_s):
-            return await ensure_topics(system.kafka_bootstrap, replication_factor=settings.replication_factor)
+            return await ensure_topics(
+                system.kafka_bootstrap, replication_factor=settings.replication_factor
+            )
     except TimeoutError:
-        raise Unavailable(f"{system.kafka_bootstrap} did not answer within {settings.attempt_timeout_s:g} s") from None
+        raise Unavailable(
+            f"{system.kafka_bootstrap} did not answer within {settings.attempt_timeout_s:g} s"
+        ) from None
 
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
@@ -69,7 +92,9 @@ async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
         try:
             log.info("topics_ready", created=await make_topics(system, settings))
             if system.artifacts_url:
-                missing = await asyncio.to_thread(ensure_repository, system.artifacts_url, settings.storage_namespace)
+                missing = await asyncio.to_thread(
+                    ensure_repository, system.artifacts_url, settings.storage_namespace
+                )
                 log.info("repository_ready", created=missing)
         except Unavailable as error:
             if attempt == settings.attempts:

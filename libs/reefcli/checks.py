@@ -87,4 +87,6 @@ def check_state_dir(state_dir: Path) -> Path:
         with tempfile.TemporaryFile(dir=there):
             return there
     except OSError as error:
-        raise CannotStart(f"cannot write to the state directory {state_dir}: {error.strerror}. Choose another with --state-dir.") from None
+        raise CannotStart(
+            f"cannot write to the state directory {state_dir}: {error.strerror}. Choose another with --state-dir."
+        ) from None

@@ -113,11 +113,19 @@ class Letters:
         """
         letters = []
         for wanted in ids:
-            fitting = [letter for name, letter in self.found.items() if name.startswith((wanted, f"dead-{wanted}"))]
+            fitting = [
+                letter
+                for name, letter in self.found.items()
+                if name.startswith((wanted, f"dead-{wanted}"))
+            ]
             if not fitting:
-                raise CommandFailed(f"no dead letter {wanted}; `reef dlq list --handled` shows all there are")
+                raise CommandFailed(
+                    f"no dead letter {wanted}; `reef dlq list --handled` shows all there are"
+                )
             if len(fitting) > 1 and wanted not in self.found:
-                raise CommandFailed(f"{wanted} may be any of {', '.join(letter.id for letter in fitting[:5])}: give more of the id")
+                raise CommandFailed(
+                    f"{wanted} may be any of {', '.join(letter.id for letter in fitting[:5])}: give more of the id"
+                )
             letters.append(self.found[wanted] if wanted in self.found else fitting[0])
         return letters
 
@@ -143,7 +151,11 @@ async def settle(bootstrap: str, letters: Iterable[Letter], action: Action) -> l
     """
     open_letters = [letter for letter in letters if letter.settled is None]
     producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap, client_id="reef-dlq", acks="all", enable_idempotence=False, max_request_size=MAX_REQUEST_BYTES
+        bootstrap_servers=bootstrap,
+        client_id="reef-dlq",
+        acks="all",
+        enable_idempotence=False,
+        max_request_size=MAX_REQUEST_BYTES,
     )
     try:
         async with asyncio.timeout(30):
@@ -154,10 +166,14 @@ async def settle(bootstrap: str, letters: Iterable[Letter], action: Action) -> l
                 place = {"partition": one.partition, "key": letter.key, "headers": letter.headers}
                 await producer.send_and_wait(one.topic, letter.body, **place)
             fact = _fact(letter, action, utc_now())
-            await producer.send_and_wait(f"{one.topic}.dead", fact.model_dump_json().encode(), key=letter.id.encode())
+            await producer.send_and_wait(
+                f"{one.topic}.dead", fact.model_dump_json().encode(), key=letter.id.encode()
+            )
             letter.settled = fact
     except (KafkaError, TimeoutError, OSError) as error:
-        raise CommandFailed(f"the broker at {bootstrap} did not acknowledge: {error!r}; do the same again, repeats are harmless") from None
+        raise CommandFailed(
+            f"the broker at {bootstrap} did not acknowledge: {error!r}; do the same again, repeats are harmless"
+        ) from None
     finally:
         await producer.stop()
     return open_letters
@@ -165,5 +181,9 @@ async def settle(bootstrap: str, letters: Iterable[Letter], action: Action) -> l
 
 def _fact(letter: Letter, action: Action, at: datetime) -> DeadLetterSettled:
     return DeadLetterSettled(
-        event_id="set-" + digest("settled", letter.id), at=at, scenario=letter.first.scenario, dead_id=letter.id, action=action
+        event_id="set-" + digest("settled", letter.id),
+        at=at,
+        scenario=letter.first.scenario,
+        dead_id=letter.id,
+        action=action,
     )

@@ -32,8 +32,14 @@ def _topic_row(topic: topics.Topic) -> str:
 
 
 def _event_section(event: type[events.Event]) -> str:
-    own = [name for name in event.model_fields if name not in events.Event.model_fields and name != "type"]
-    fields = ", ".join(f"`{name}`" + ("" if event.model_fields[name].is_required() else "?") for name in own)
+    own = [
+        name
+        for name in event.model_fields
+        if name not in events.Event.model_fields and name != "type"
+    ]
+    fields = ", ".join(
+        f"`{name}`" + ("" if event.model_fields[name].is_required() else "?") for name in own
+    )
     return f"\n## {_type(event)}\n\n{cleandoc(event.__doc__ or '')}\n\nFields (? = may be absent): {fields or 'none of its own'}.\n"
 
 

@@ -15,5 +15,7 @@ def watch() -> None:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    os.write(sys.stderr.fileno(), b"reef: stopped before anything was started\n")  # a buffered write cannot be entered twice
+    os.write(
+        sys.stderr.fileno(), b"reef: stopped before anything was started\n"
+    )  # a buffered write cannot be entered twice
     raise SystemExit(_INTERRUPTED)

@@ -19,12 +19,16 @@ def override(config: ServeConfig, changes: Mapping[str, Mapping[str, Any]]) -> S
         given = {key: value for key, value in values.items() if value is not None}
         if given:
             raw[section] = {**raw.get(section, {}), **given}
-    return parse(yaml.safe_dump(_plain(raw)), source="serve.yaml with the options of the command line")
+    return parse(
+        yaml.safe_dump(_plain(raw)), source="serve.yaml with the options of the command line"
+    )
 
 
 def to_yaml(config: ServeConfig) -> str:
     """`config` as text that reads back as the same configuration."""
-    return yaml.safe_dump(_plain(config.model_dump(mode="json", exclude_unset=True)), sort_keys=False)
+    return yaml.safe_dump(
+        _plain(config.model_dump(mode="json", exclude_unset=True)), sort_keys=False
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,9 @@ class Gateway:
         Raises:
             CommandFailed: nobody answers, or the answer is an error; the message says what to do.
         """
-        return self._ask("GET", path, params={key: value for key, value in query.items() if value is not None})
+        return self._ask(
+            "GET", path, params={key: value for key, value in query.items() if value is not None}
+        )
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON that POST answers with. Raises as `get`."""
@@ -40,7 +42,9 @@ class Gateway:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             # trust_env: a proxy of the shell is not meant for a gateway on this machine
-            with httpx.Client(base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False) as client:
+            with httpx.Client(
+                base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
+            ) as client:
                 response = client.request(method, path, **options)
                 response.raise_for_status()
                 return response.json()
@@ -48,11 +52,15 @@ class Gateway:
             hint = state_dir_words(self.state_dir) if self.state_dir else ""
             raise CommandFailed(_explain(error.response, hint, token=bool(self.token))) from None
         except httpx.TimeoutException:
-            raise CommandFailed(f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; look at its log, or at `reef status`") from None
+            raise CommandFailed(
+                f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; look at its log, or at `reef status`"
+            ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CommandFailed(self._silent(error)) from None
         except ValueError:
-            raise CommandFailed(f"{self.url}{path} did not answer with JSON: is that a Reef gateway?") from None
+            raise CommandFailed(
+                f"{self.url}{path} did not answer with JSON: is that a Reef gateway?"
+            ) from None
 
     def _silent(self, error: Exception) -> str:
         """Why nobody may have answered."""
@@ -62,7 +70,9 @@ class Gateway:
         if state is None:
             return nobody(self.state_dir)
         if state.phase == "starting":
-            return f"the Reef on {self.state_dir} is starting, {state.progress}; ask again in a moment"
+            return (
+                f"the Reef on {self.state_dir} is starting, {state.progress}; ask again in a moment"
+            )
         return f"the gateway of the Reef on {self.state_dir} does not answer at {self.url} ({error}); see {self.state_dir}/logs/gateway.log"
 
 
@@ -80,7 +90,9 @@ def find(url: str | None, state_dir: Path) -> Gateway:
     if state is None:
         raise CommandFailed(nobody(state_dir))
     if not state.urls.get("gateway"):
-        raise CommandFailed(f"the Reef that runs on {state_dir} has no gateway; name one with --url")
+        raise CommandFailed(
+            f"the Reef that runs on {state_dir} has no gateway; name one with --url"
+        )
     return Gateway(state.urls["gateway"].rstrip("/"), token, state_dir)
 
 
@@ -107,10 +119,16 @@ def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
     except (ValueError, AttributeError):
         message = response.text[:200]
     message = _in_commands(message, where).rstrip(".")
-    refused = "The token in $REEF_TOKEN is not one that this Reef knows." if token else "Put a token into $REEF_TOKEN."
+    refused = (
+        "The token in $REEF_TOKEN is not one that this Reef knows."
+        if token
+        else "Put a token into $REEF_TOKEN."
+    )
     hint = {
         401: f" {refused}",
-        403: "" if code == "scenario_not_allowed" else " The token in $REEF_TOKEN lacks the scope for this.",
+        403: ""
+        if code == "scenario_not_allowed"
+        else " The token in $REEF_TOKEN lacks the scope for this.",
         503: f" `reef status{where}` shows what is not ready.",
     }.get(response.status_code, "")
     return f"{message or response.reason_phrase} (HTTP {response.status_code}).{hint}"

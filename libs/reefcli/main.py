@@ -58,7 +58,11 @@ SUMMARIES = {
     "replay": "Read the whole log again into an empty store, beside the running system, and compare rows, sessions, samples, heads.",
     "doctor": "Look at this machine: Python, programs, libraries, ports, disk, memory, and a serve.yaml.",
 }
-_PLAIN: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "rich"}
+_PLAIN: dict[str, Any] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+}
 
 
 class ReefGroup(TyperGroup):
@@ -111,7 +115,10 @@ class ReefGroup(TyperGroup):
 def _is_there(place: str) -> bool:
     module = place.partition(":")[0]
     parent = module.rpartition(".")[0]
-    return importlib.util.find_spec(parent) is not None and importlib.util.find_spec(module) is not None
+    return (
+        importlib.util.find_spec(parent) is not None
+        and importlib.util.find_spec(module) is not None
+    )
 
 
 cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **_PLAIN)

@@ -11,14 +11,27 @@ import typer
 
 StateDir = Annotated[
     Path,
-    typer.Option("--state-dir", envvar="REEF_STATE_DIR", help="Where the embedded stack keeps everything.", show_default=True),
+    typer.Option(
+        "--state-dir",
+        envvar="REEF_STATE_DIR",
+        help="Where the embedded stack keeps everything.",
+        show_default=True,
+    ),
 ]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="The gateway. Default: $REEF_GATEWAY_URL, else the Reef that runs on --state-dir; nothing else is tried."),
+    typer.Option(
+        "--url",
+        help="The gateway. Default: $REEF_GATEWAY_URL, else the Reef that runs on --state-dir; nothing else is tried.",
+    ),
 ]
 Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", envvar="REEF_KAFKA_BOOTSTRAP", help="host:port of the broker. Default: the running stack's.")
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar="REEF_KAFKA_BOOTSTRAP",
+        help="host:port of the broker. Default: the running stack's.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -30,7 +43,9 @@ def program() -> str:
     called = sys.argv[0]
     if Path(called).name != "reef" or shutil.which("reef"):
         return "reef"
-    return shlex.quote(os.path.relpath(called) if Path(called).is_relative_to(Path.cwd()) else called)
+    return shlex.quote(
+        os.path.relpath(called) if Path(called).is_relative_to(Path.cwd()) else called
+    )
 
 
 def state_dir_words(state_dir: Path) -> str:

@@ -28,7 +28,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, whole: Collection[str] = (), title: str = "", empty: str = "nothing yet"
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    whole: Collection[str] = (),
+    title: str = "",
+    empty: str = "nothing yet",
 ) -> None:
     """A table of cells; `empty` is said where there are no rows.
 
@@ -43,17 +48,29 @@ def print_table(
     if not cells:
         out.print(f"[dim]{empty}[/dim]")
         return
-    natural = [max(cell_len(part) for text in texts for part in text.split("\n")) for texts in zip(columns, *cells, strict=True)]
+    natural = [
+        max(cell_len(part) for text in texts for part in text.split("\n"))
+        for texts in zip(columns, *cells, strict=True)
+    ]
     rigid = [number == 0 or name in whole for number, name in enumerate(columns)]
     widths = _fitting(natural, rigid, out.width)
     if widths is None:
         for line in cells:
             _print_block(out, columns, line)
         return
-    table = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table = Table(
+        title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False
+    )
     for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        words = any(" " in line[number] for line in cells)  # ids are cut, sentences go over several lines
-        table.add_column(name, width=width, no_wrap=rigid[number] or not words, overflow="fold" if words else "ellipsis")
+        words = any(
+            " " in line[number] for line in cells
+        )  # ids are cut, sentences go over several lines
+        table.add_column(
+            name,
+            width=width,
+            no_wrap=rigid[number] or not words,
+            overflow="fold" if words else "ellipsis",
+        )
     for line in cells:
         table.add_row(*(Text(cell) for cell in line))
     out.print(table)
@@ -63,7 +80,11 @@ def _fitting(natural: Sequence[int], rigid: Sequence[bool], room: int) -> list[i
     """Widths that fit into `room` with two spaces between columns: the widest soft one becomes narrower, down to a limit. None: no room."""
     widths = list(natural)
     while sum(widths) + 2 * (len(widths) - 1) > room:
-        soft = [number for number, width in enumerate(widths) if not rigid[number] and width > _NARROWEST]
+        soft = [
+            number
+            for number, width in enumerate(widths)
+            if not rigid[number] and width > _NARROWEST
+        ]
         if not soft:
             return None
         widths[max(soft, key=lambda number: widths[number])] -= 1
@@ -107,7 +128,11 @@ def compared(scores: Sequence[float]) -> list[str]:
 def ago(at: Any) -> str:
     """How long ago an ISO time (or Unix seconds) was, in words; what it says itself where it is neither."""
     try:
-        moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else datetime.fromisoformat(str(at))
+        moment = (
+            datetime.fromtimestamp(at, UTC)
+            if isinstance(at, int | float)
+            else datetime.fromisoformat(str(at))
+        )
     except ValueError:
         return str(at)
     if moment.tzinfo is None:

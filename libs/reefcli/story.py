@@ -14,20 +14,28 @@ _LONGEST = 2000  # characters of a question or an answer
 
 def of_samples(rows: Sequence[Facts], sample_ids: set[str]) -> list[Facts]:
     """Those steps (`sample_ids`) or releases (`lineage.sample_ids`) that used one of these samples."""
-    return [row for row in rows if sample_ids & set((row.get("lineage") or row).get("sample_ids", ()))]
+    return [
+        row for row in rows if sample_ids & set((row.get("lineage") or row).get("sample_ids", ()))
+    ]
 
 
 def tell(found: Facts) -> Iterator[Line]:
     """(label, text) in the order in which it happened. `found`: a record as the gateway gives it, with `steps` and `releases` added."""
     record = found["record"]
     if record.get("type", "").startswith("feedback"):
-        yield "report", f"{record['event_id']}, {_when(record.get('at'))}, in scenario {record.get('scenario', '')}"
+        yield (
+            "report",
+            f"{record['event_id']}, {_when(record.get('at'))}, in scenario {record.get('scenario', '')}",
+        )
         yield "about", ", ".join(record.get("references", ()))
         yield "said", _said(record)
     else:
         yield from _exchange(found, record)
         for report in found.get("reports", ()):
-            yield "report", f"{_said(report)} ({report['report_id']}, {_when(report.get('at'))}{_state_of(report)})"
+            yield (
+                "report",
+                f"{_said(report)} ({report['report_id']}, {_when(report.get('at'))}{_state_of(report)})",
+            )
         if not found.get("reports"):
             yield "report", "none yet"
     for sample in found.get("samples", ()):
@@ -35,14 +43,24 @@ def tell(found: Facts) -> Iterator[Line]:
 
 
 def _exchange(found: Facts, record: Facts) -> Iterator[Line]:
-    yield "record", f"{record['event_id']}, {_when(record.get('at'))}, in scenario {record.get('scenario', '')}"
+    yield (
+        "record",
+        f"{record['event_id']}, {_when(record.get('at'))}, in scenario {record.get('scenario', '')}",
+    )
     yield "question", _cut(question(record.get("request")))
     yield "answer", _cut(answer(record.get("response")))
     took = f", {record['duration_ms']:.0f} ms" if record.get("duration_ms") else ""
-    yield "outcome", f"{record.get('outcome', '')}{took}" + (f": {record['error']}" if record.get("error") else "")
+    yield (
+        "outcome",
+        f"{record.get('outcome', '')}{took}"
+        + (f": {record['error']}" if record.get("error") else ""),
+    )
     if usage := record.get("usage"):
         guess = " (counted by Reef)" if usage.get("estimated") else ""
-        yield "tokens", f"{usage['prompt_tokens']} in the question, {usage['completion_tokens']} in the answer{guess}"
+        yield (
+            "tokens",
+            f"{usage['prompt_tokens']} in the question, {usage['completion_tokens']} in the answer{guess}",
+        )
     yield "release", f"{record.get('release_id') or 'none'} answered"
     if found.get("session_id"):
         again = f", another try at {found['retry_of']}" if found.get("retry_of") else ""
@@ -54,8 +72,16 @@ def _exchange(found: Facts, record: Facts) -> Iterator[Line]:
 def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
     """One sample and what became of it."""
     own = {sample["sample_id"]}
-    many = f", from {len(sample['record_ids'])} records" if len(sample.get("record_ids", ())) > 1 else ""
-    use = f"cannot be trained on: {sample['untrainable']}" if sample.get("untrainable") else f"trainable, {sample['trained_tokens']} tokens"
+    many = (
+        f", from {len(sample['record_ids'])} records"
+        if len(sample.get("record_ids", ())) > 1
+        else ""
+    )
+    use = (
+        f"cannot be trained on: {sample['untrainable']}"
+        if sample.get("untrainable")
+        else f"trainable, {sample['trained_tokens']} tokens"
+    )
     score = "no score" if sample.get("score") is None else f"score {sample['score']:g}"
     yield "sample", f"{sample['sample_id']}: {use}, {score}{many}"
     used = False
@@ -63,19 +89,36 @@ def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
         if refusal["sample_id"] in own:
             used = True
             if refusal.get("kept_for_evaluation"):
-                yield "  held out", f"kept for evaluation, which judges candidates of {refusal['recipe']} by it"
+                yield (
+                    "  held out",
+                    f"kept for evaluation, which judges candidates of {refusal['recipe']} by it",
+                )
                 continue
-            lag = "" if refusal.get("lag") is None else f" (the releases had moved on by {refusal['lag']})"
+            lag = (
+                ""
+                if refusal.get("lag") is None
+                else f" (the releases had moved on by {refusal['lag']})"
+            )
             yield "  refused", f"by {refusal['recipe']}: {refusal['reason']}{lag}"
     releases = of_samples(found.get("releases", ()), own)
     for step in of_samples(found.get("steps", ()), own):
         used = True
-        yield "  trained on", f"in step {step['step']} of {step['recipe']}, {_when(step.get('at'))}; {_outcome_of(step, releases)}"
+        yield (
+            "  trained on",
+            f"in step {step['step']} of {step['recipe']}, {_when(step.get('at'))}; {_outcome_of(step, releases)}",
+        )
     for release in releases:
         used = True
-        waits = " (stale: can never be promoted)" if release.get("stale") else " (waits for `reef promote`)"
+        waits = (
+            " (stale: can never be promoted)"
+            if release.get("stale")
+            else " (waits for `reef promote`)"
+        )
         now = " (serves now)" if release.get("current") else waits if release.get("pending") else ""
-        yield "  went into", f"release {release['release_id']}, {_when(release.get('created_at'))}{now}"
+        yield (
+            "  went into",
+            f"release {release['release_id']}, {_when(release.get('created_at'))}{now}",
+        )
     if not used:
         yield "  so far", "no recipe has used it yet"
 
@@ -86,7 +129,9 @@ def _outcome_of(step: Facts, releases: Sequence[Facts]) -> str:
     if not candidate:
         return "no candidate came of it"
     chosen = any(release.get("candidate_id") == candidate for release in releases)
-    return f"candidate {candidate}" + ("" if chosen else ", which is not in the chain: rejected, or not judged yet")
+    return f"candidate {candidate}" + (
+        "" if chosen else ", which is not in the chain: rejected, or not judged yet"
+    )
 
 
 def question(request: Facts | None) -> str:
@@ -108,8 +153,14 @@ def answer(response: Facts | None) -> str:
     if not choices:
         return _text(response.get("content", response.get("output", "")))
     message = choices[0].get("message") or {}
-    calls = [f"(calls {call['function']['name']} {call['function'].get('arguments', '')})" for call in message.get("tool_calls") or ()]
-    return "\n".join(filter(None, [_text(message.get("content", choices[0].get("text", ""))), *calls])) or "(empty)"
+    calls = [
+        f"(calls {call['function']['name']} {call['function'].get('arguments', '')})"
+        for call in message.get("tool_calls") or ()
+    ]
+    return (
+        "\n".join(filter(None, [_text(message.get("content", choices[0].get("text", ""))), *calls]))
+        or "(empty)"
+    )
 
 
 def _text(content: Any) -> str:
@@ -122,7 +173,11 @@ def _text(content: Any) -> str:
         return str(content["text"])
     if isinstance(content, dict) and "content" in content:
         return _text(content["content"])
-    return f"({content['type']})" if isinstance(content, dict) and "type" in content else orjson.dumps(content).decode()
+    return (
+        f"({content['type']})"
+        if isinstance(content, dict) and "type" in content
+        else orjson.dumps(content).decode()
+    )
 
 
 def _said(report: Facts) -> str:
@@ -135,7 +190,10 @@ def _said(report: Facts) -> str:
 
 
 def _state_of(report: Facts) -> str:
-    return {"parked": ", waits for its records", "expired": ", came too long before its records"}.get(report.get("state", ""), "")
+    return {
+        "parked": ", waits for its records",
+        "expired": ", came too long before its records",
+    }.get(report.get("state", ""), "")
 
 
 def _when(at: Any) -> str:
@@ -143,4 +201,8 @@ def _when(at: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters; --json shows all)"
+    return (
+        text
+        if len(text) <= _LONGEST
+        else f"{text[:_LONGEST]}… ({len(text)} characters; --json shows all)"
+    )

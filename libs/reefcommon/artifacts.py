@@ -63,7 +63,13 @@ class ArtifactStore(Protocol):
 def safe_path(name: str) -> PurePosixPath:
     """A path inside a tree. Raises Poison for an absolute path, `..`, an empty or hidden-control name, or a newline."""
     path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or any(ord(c) < 32 or c == "\x7f" for c in name) or "\\" in name:
+    if (
+        not name
+        or path.is_absolute()
+        or ".." in path.parts
+        or any(ord(c) < 32 or c == "\x7f" for c in name)
+        or "\\" in name
+    ):
         raise Poison(f"not a path inside an artifact: {name!r}")
     return path
 
@@ -94,12 +100,22 @@ def content_id(kind: Kind, files: dict[str, str]) -> str:
 
 
 def describe(
-    tree: Path, kind: Kind, *, base: str = "", metrics: dict[str, float] | None = None, lineage: Lineage | None = None
+    tree: Path,
+    kind: Kind,
+    *,
+    base: str = "",
+    metrics: dict[str, float] | None = None,
+    lineage: Lineage | None = None,
 ) -> Manifest:
     """Hash a tree and make its manifest."""
     files = hash_tree(tree)
     return Manifest(
-        content_id=content_id(kind, files), kind=kind, base=base, files=files, metrics=metrics or {}, lineage=lineage or Lineage()
+        content_id=content_id(kind, files),
+        kind=kind,
+        base=base,
+        files=files,
+        metrics=metrics or {},
+        lineage=lineage or Lineage(),
     )
 
 
@@ -111,8 +127,14 @@ def verify(tree: Path, manifest: Manifest) -> None:
     """
     found = hash_tree(tree)
     if found != manifest.files:
-        wrong = sorted(name for name in found.keys() | manifest.files.keys() if found.get(name) != manifest.files.get(name))
-        raise Poison(f"content {manifest.content_id} does not match its manifest at: {', '.join(wrong[:5])}")
+        wrong = sorted(
+            name
+            for name in found.keys() | manifest.files.keys()
+            if found.get(name) != manifest.files.get(name)
+        )
+        raise Poison(
+            f"content {manifest.content_id} does not match its manifest at: {', '.join(wrong[:5])}"
+        )
 
 
 def read_manifest(tree: Path) -> Manifest:

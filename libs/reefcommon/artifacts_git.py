@@ -26,7 +26,15 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from reefcommon import artifacts_git_drop
-from reefcommon.artifacts import MANIFEST_NAME, Manifest, check_complete, check_content_id, safe_path, staged, write_synced
+from reefcommon.artifacts import (
+    MANIFEST_NAME,
+    Manifest,
+    check_complete,
+    check_content_id,
+    safe_path,
+    staged,
+    write_synced,
+)
 from reefcommon.artifacts_git_refs import branch_of, move, read_ref, tag_of, write_loose
 from reefcommon.errors import Poison, Unavailable
 
@@ -53,7 +61,9 @@ class GitArtifactStore:
                 if tag_of(scenario, manifest.content_id) not in repo.refs:
                     self._commit(repo, tree, manifest, scenario)
         except OSError as error:
-            raise Unavailable(f"the artifact repository {self._path} cannot be written: {error}") from error
+            raise Unavailable(
+                f"the artifact repository {self._path} cannot be written: {error}"
+            ) from error
         return manifest.content_id
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
@@ -73,16 +83,22 @@ class GitArtifactStore:
                         write_synced(directory / safe_path(name), self._content(blob))
                 manifest = Manifest.model_validate_json((directory / MANIFEST_NAME).read_bytes())
                 if manifest.content_id != content_id:
-                    raise Poison(f"the repository holds {manifest.content_id} under the name {content_id}")
+                    raise Poison(
+                        f"the repository holds {manifest.content_id} under the name {content_id}"
+                    )
         except (NotGitRepository, KeyError):
-            raise Poison(f"no content {content_id!r} of scenario {scenario!r} in {self._path}") from None
+            raise Poison(
+                f"no content {content_id!r} of scenario {scenario!r} in {self._path}"
+            ) from None
         except (
             zlib.error,
             FileFormatException,
             ChecksumMismatch,
             ValueError,
         ) as error:  # what a damaged object is to git, and to a manifest
-            raise Poison(f"content {content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}") from error
+            raise Poison(
+                f"content {content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}"
+            ) from error
         except OSError as error:
             raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
         return manifest
@@ -95,7 +111,9 @@ class GitArtifactStore:
                 artifacts_git_drop.sweep(repo, self._path / "lfs" / "objects")
                 artifacts_git_drop.rewrite(repo, scenario, wanted)
         except OSError as error:
-            raise Unavailable(f"the artifact repository {self._path} cannot be written: {error}") from error
+            raise Unavailable(
+                f"the artifact repository {self._path} cannot be written: {error}"
+            ) from error
 
     @contextmanager
     def _writing(self) -> Iterator[Repo]:
@@ -105,7 +123,9 @@ class GitArtifactStore:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._path.exists():
                 with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as fresh:
-                    Repo.init_bare(Path(fresh) / "repo", mkdir=True, default_branch=b"default").close()
+                    Repo.init_bare(
+                        Path(fresh) / "repo", mkdir=True, default_branch=b"default"
+                    ).close()
                     (Path(fresh) / "repo").rename(self._path)
             with Repo(str(self._path)) as repo:
                 yield repo
@@ -114,7 +134,9 @@ class GitArtifactStore:
         branch, tag = branch_of(scenario), tag_of(scenario, manifest.content_id)
         parent = read_ref(repo, branch)
         blobs, large = self._blobs(tree, manifest)
-        blobs[".gitattributes"] = Blob.from_string("".join(_attribute(name) for name in large).encode())
+        blobs[".gitattributes"] = Blob.from_string(
+            "".join(_attribute(name) for name in large).encode()
+        )
         blobs[MANIFEST_NAME] = Blob.from_string(manifest.model_dump_json(indent=1).encode() + b"\n")
         root = self._write_trees(repo, blobs)
         commit = Commit()
@@ -199,7 +221,11 @@ def _chunks(source: Path) -> Iterator[bytes]:
 
 def _attribute(name: str) -> str:
     """A line of .gitattributes for exactly this file: glob characters escaped, the whole quoted as gitattributes(5) asks for."""
-    pattern = "".join(f"\\{c}" if c in "*?[" else c for c in name).replace("\\", "\\\\").replace('"', '\\"')
+    pattern = (
+        "".join(f"\\{c}" if c in "*?[" else c for c in name)
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+    )
     return f'"/{pattern}" filter=lfs diff=lfs merge=lfs -text\n'
 
 
@@ -215,4 +241,6 @@ def _message(manifest: Manifest, scenario: str) -> bytes:
         "Samples": len(lineage.sample_ids) or None,
     }
     lines = [f"{key}: {value}" for key, value in trailers.items() if value not in (None, "")]
-    return (f"{manifest.kind} of {scenario}: {manifest.content_id}\n\n" + "\n".join(lines) + "\n").encode()
+    return (
+        f"{manifest.kind} of {scenario}: {manifest.content_id}\n\n" + "\n".join(lines) + "\n"
+    ).encode()

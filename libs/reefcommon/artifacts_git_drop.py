@@ -26,7 +26,11 @@ YOUNG_S = 3600.0
 
 def rewrite(repo: Repo, scenario: str, contents: Collection[str]) -> None:
     """Make the branch and the tags of a scenario as if these contents had never been put. Other contents keep their trees."""
-    gone = {tag: commit for content in contents if (commit := read_ref(repo, tag := tag_of(scenario, content))) is not None}
+    gone = {
+        tag: commit
+        for content in contents
+        if (commit := read_ref(repo, tag := tag_of(scenario, content))) is not None
+    }
     branch = branch_of(scenario)
     old_head = read_ref(repo, branch)
     if not gone or old_head is None:
@@ -45,7 +49,9 @@ def rewrite(repo: Repo, scenario: str, contents: Collection[str]) -> None:
         _remove(repo, tag, commit)
 
 
-def _without(repo: Repo, head: ObjectID, gone: Collection[ObjectID]) -> tuple[dict[ObjectID, ObjectID], ObjectID | None]:
+def _without(
+    repo: Repo, head: ObjectID, gone: Collection[ObjectID]
+) -> tuple[dict[ObjectID, ObjectID], ObjectID | None]:
     """Commits from the first one to `head` without those in `gone`: (old id -> new id of those that changed, the new head)."""
     new_ids: dict[ObjectID, ObjectID] = {}
     parent: ObjectID | None = None
@@ -79,7 +85,9 @@ def _remove(repo: Repo, ref: Ref, commit: ObjectID) -> None:
 def sweep(repo: Repo, lfs: Path) -> int:
     """Remove what no ref reaches. Returns how many files are gone."""
     reached, pointed = _reached(repo)
-    loose = [path for folder in loose_root(repo).glob("[0-9a-f][0-9a-f]") for path in folder.iterdir()]
+    loose = [
+        path for folder in loose_root(repo).glob("[0-9a-f][0-9a-f]") for path in folder.iterdir()
+    ]
     unreached = [path for path in loose if (path.parent.name + path.name).encode() not in reached]
     unreached += [path for path in lfs.glob("??/??/*") if path.name not in pointed]
     old = [path for path in unreached if path.stat().st_mtime < time.time() - YOUNG_S]

@@ -43,7 +43,9 @@ def move(repo: Repo, ref: Ref, old: ObjectID | None, new: ObjectID) -> None:
         moved = repo.refs.set_if_equals(ref, old, new) if old else repo.refs.add_if_new(ref, new)
     except FileLocked:
         if time.time() - lock.stat().st_mtime > _FOREIGN_LOCK_S:
-            lock.unlink(missing_ok=True)  # its owner was killed: it is held for milliseconds otherwise
+            lock.unlink(
+                missing_ok=True
+            )  # its owner was killed: it is held for milliseconds otherwise
         raise Unavailable(f"{ref.decode()} is locked by {lock}") from None
     if not moved:
         raise Unavailable(f"{ref.decode()} was moved by another program meanwhile")
@@ -59,7 +61,11 @@ def read_ref(repo: Repo, ref: Ref) -> ObjectID | None:
 
 def _name(scenario: str) -> str:
     """A scenario as one component of a ref; `%` is not in a scenario's name, so no two scenarios share one."""
-    return scenario if check_ref_format(Ref(f"refs/heads/{scenario}".encode())) else scenario.replace(".", "%2e")
+    return (
+        scenario
+        if check_ref_format(Ref(f"refs/heads/{scenario}".encode()))
+        else scenario.replace(".", "%2e")
+    )
 
 
 def branch_of(scenario: str) -> Ref:

@@ -14,9 +14,22 @@ from urllib.parse import unquote, urlsplit
 
 import lakefs
 import urllib3.exceptions
-from lakefs.exceptions import LakeFSException, NotAuthorizedException, NotFoundException, TransactionException
+from lakefs.exceptions import (
+    LakeFSException,
+    NotAuthorizedException,
+    NotFoundException,
+    TransactionException,
+)
 
-from reefcommon.artifacts import MANIFEST_NAME, Manifest, check_complete, check_content_id, safe_path, staged, write_synced
+from reefcommon.artifacts import (
+    MANIFEST_NAME,
+    Manifest,
+    check_complete,
+    check_content_id,
+    safe_path,
+    staged,
+    write_synced,
+)
 from reefcommon.errors import BadConfig, Poison, Unavailable
 
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -29,13 +42,23 @@ class LakeFSArtifactStore:
         """Raises BadConfig for a URL that is not of this form."""
         parts = urlsplit(url)
         name = parts.path.strip("/")
-        if parts.scheme not in ("lakefs", "lakefs+https") or not parts.hostname or not parts.username or not name or "/" in name:
-            raise BadConfig("REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)")
+        if (
+            parts.scheme not in ("lakefs", "lakefs+https")
+            or not parts.hostname
+            or not parts.username
+            or not name
+            or "/" in name
+        ):
+            raise BadConfig(
+                "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)"
+            )
         scheme = "https" if parts.scheme.endswith("https") else "http"
         address = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
         self._where = f"{address}/{name}"
         self._client = lakefs.Client(  # type: ignore[no-untyped-call]
-            host=f"{scheme}://{address}", username=unquote(parts.username), password=unquote(parts.password or "")
+            host=f"{scheme}://{address}",
+            username=unquote(parts.username),
+            password=unquote(parts.password or ""),
         )
         self._repository = lakefs.Repository(name, client=self._client)
 
@@ -63,10 +86,14 @@ class LakeFSArtifactStore:
                 if manifest.content_id != content_id:
                     raise Poison(f"lakeFS holds {manifest.content_id} under the name {content_id}")
                 for name in manifest.files:
-                    write_synced(directory / safe_path(name), self._read(reference, content_id, name))
+                    write_synced(
+                        directory / safe_path(name), self._read(reference, content_id, name)
+                    )
                 write_synced(directory / MANIFEST_NAME, iter([text]))
         except NotFoundException:
-            raise Poison(f"no content {content_id!r} of scenario {scenario!r} in lakeFS at {self._where}") from None
+            raise Poison(
+                f"no content {content_id!r} of scenario {scenario!r} in lakeFS at {self._where}"
+            ) from None
         return manifest
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
@@ -76,23 +103,42 @@ class LakeFSArtifactStore:
                 tag = _tag(scenario, content)
                 if not self._holds(tag, content):
                     continue
-                manifest = Manifest.model_validate_json(b"".join(self._read(self._repository.tag(tag), content, MANIFEST_NAME)))
+                manifest = Manifest.model_validate_json(
+                    b"".join(self._read(self._repository.tag(tag), content, MANIFEST_NAME))
+                )
                 branch = self._repository.branch(_branch(scenario))
                 if self._holds(branch.id, content):
-                    with branch.transact(commit_message=f"drop {content}", commit_metadata=_metadata(manifest, scenario)) as change:
-                        change.delete_objects([f"contents/{content}/{name}" for name in (*manifest.files, MANIFEST_NAME)])
+                    with branch.transact(
+                        commit_message=f"drop {content}",
+                        commit_metadata=_metadata(manifest, scenario),
+                    ) as change:
+                        change.delete_objects(
+                            [
+                                f"contents/{content}/{name}"
+                                for name in (*manifest.files, MANIFEST_NAME)
+                            ]
+                        )
                 self._repository.tag(tag).delete()
 
     def _holds(self, reference: str, content_id: str) -> bool:
-        return bool(self._repository.ref(reference).object(f"contents/{content_id}/{MANIFEST_NAME}").exists())
+        return bool(
+            self._repository.ref(reference)
+            .object(f"contents/{content_id}/{MANIFEST_NAME}")
+            .exists()
+        )
 
     def _upload(self, branch: lakefs.Branch, tree: Path, manifest: Manifest, scenario: str) -> None:
         message = f"{manifest.kind} of {scenario}: {manifest.content_id}"
         try:
-            with branch.transact(commit_message=message, commit_metadata=_metadata(manifest, scenario)) as change:
+            with branch.transact(
+                commit_message=message, commit_metadata=_metadata(manifest, scenario)
+            ) as change:
                 for name in manifest.files:
                     target = change.object(f"contents/{manifest.content_id}/{name}")
-                    with (tree / name).open("rb") as source, target.writer("wb", pre_sign=False) as upload:
+                    with (
+                        (tree / name).open("rb") as source,
+                        target.writer("wb", pre_sign=False) as upload,
+                    ):
                         while chunk := source.read(_CHUNK_BYTES):
                             upload.write(chunk)
                 target = change.object(f"contents/{manifest.content_id}/{MANIFEST_NAME}")
@@ -104,7 +150,9 @@ class LakeFSArtifactStore:
                 raise
 
     def _read(self, reference: lakefs.Reference, content_id: str, name: str) -> Iterator[bytes]:
-        with reference.object(f"contents/{content_id}/{name}").reader("rb", pre_sign=False) as stream:
+        with reference.object(f"contents/{content_id}/{name}").reader(
+            "rb", pre_sign=False
+        ) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 assert isinstance(chunk, bytes)
                 yield chunk
@@ -114,13 +162,19 @@ class LakeFSArtifactStore:
         try:
             yield
         except NotAuthorizedException as error:
-            raise Unavailable(f"lakeFS at {self._where} refuses the credentials of REEF_ARTIFACTS_URL ({what})") from error
+            raise Unavailable(
+                f"lakeFS at {self._where} refuses the credentials of REEF_ARTIFACTS_URL ({what})"
+            ) from error
         except NotFoundException:
             if not what.startswith("put"):
                 raise
-            raise Unavailable(f"lakeFS at {self._where}: no such repository; create it first") from None
+            raise Unavailable(
+                f"lakeFS at {self._where}: no such repository; create it first"
+            ) from None
         except (LakeFSException, urllib3.exceptions.HTTPError) as error:
-            raise Unavailable(f"lakeFS at {self._where} does not answer ({what}): {error}") from error
+            raise Unavailable(
+                f"lakeFS at {self._where} does not answer ({what}): {error}"
+            ) from error
 
 
 def _branch(scenario: str) -> str:

@@ -13,6 +13,8 @@ def open_artifact_store(settings: SystemSettings) -> ArtifactStore:
     """
     if not settings.artifacts_url:
         return GitArtifactStore(settings.state_dir / "artifacts.git")
-    from reefcommon.artifacts_lakefs import LakeFSArtifactStore  # its client takes two seconds to import
+    from reefcommon.artifacts_lakefs import (
+        LakeFSArtifactStore,
+    )  # its client takes two seconds to import
 
     return LakeFSArtifactStore(settings.artifacts_url)

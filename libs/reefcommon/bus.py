@@ -42,14 +42,30 @@ log = structlog.get_logger()
 MAX_ATTEMPTS = 6
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
-GRACEFUL_STOP_S = 10.0  # a handler that waits for an outside system is cancelled then; its event comes again
-MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000  # a handler may wait for an outside system as long as that is away
+GRACEFUL_STOP_S = (
+    10.0  # a handler that waits for an outside system is cancelled then; its event comes again
+)
+MAX_POLL_INTERVAL_MS = (
+    24 * 3600 * 1000
+)  # a handler may wait for an outside system as long as that is away
 
 NEVER = (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError)
 
-EVENTS = Counter("reef_events_total", "events taken from a topic, by what became of them", ["service", "topic", "outcome"])
-RETRIES = Counter("reef_event_retries_total", "handler calls that failed and were tried again", ["service", "topic"])
-WAITING = Gauge("reef_waiting_for_outside", "1 while a handler waits for an outside system to come back", ["service", "topic"])
+EVENTS = Counter(
+    "reef_events_total",
+    "events taken from a topic, by what became of them",
+    ["service", "topic", "outcome"],
+)
+RETRIES = Counter(
+    "reef_event_retries_total",
+    "handler calls that failed and were tried again",
+    ["service", "topic"],
+)
+WAITING = Gauge(
+    "reef_waiting_for_outside",
+    "1 while a handler waits for an outside system to come back",
+    ["service", "topic"],
+)
 
 
 class EventPublisher(Protocol):
@@ -75,7 +91,9 @@ class KafkaPublisher:
                 headers={"content-type": "application/json"},
             )
         except KafkaError as error:
-            raise Unavailable(f"the broker did not acknowledge an event for {topic.name}: {error!r}") from error
+            raise Unavailable(
+                f"the broker did not acknowledge an event for {topic.name}: {error!r}"
+            ) from error
 
 
 @dataclass(slots=True)
@@ -89,13 +107,17 @@ class Guard:
     def __call__(self, msg: Any, /, *, context: ContextRepo) -> "GuardedMessage":
         return GuardedMessage(self, msg, context=context)
 
-    async def bury(self, record: ConsumerRecord, reason: str, attempts: int, *, counts: bool = True) -> None:
+    async def bury(
+        self, record: ConsumerRecord, reason: str, attempts: int, *, counts: bool = True
+    ) -> None:
         """Write one event to its dead-letter topic. `counts`: towards the ceiling. Raises TooManyDead, KafkaError."""
         assert self.broker is not None
         dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
         if counts and (ceiling := ceiling_of(self.broker)) is not None:
             ceiling.bury(reason, dead.event_id)
-        await self.broker.publish(dead.model_dump_json().encode(), topic=f"{record.topic}.dead", key=record.key)
+        await self.broker.publish(
+            dead.model_dump_json().encode(), topic=f"{record.topic}.dead", key=record.key
+        )
         EVENTS.labels(self.service, record.topic, "dead").inc()
         log.error(
             "event_dead_lettered",
@@ -113,11 +135,15 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         super().__init__(msg, context=context)
         self.guard = guard
 
-    async def consume_scope(self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]) -> Any:
+    async def consume_scope(
+        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
+    ) -> Any:
         """Call the handler until its effect is durable, or the event is in the dead-letter topic."""
         service = self.guard.service
         raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
-        records: tuple[ConsumerRecord, ...] = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
+        records: tuple[ConsumerRecord, ...] = (
+            tuple(raw) if isinstance(raw, tuple | list) else (raw,)
+        )
         topic = records[0].topic
         attempt = 0
         try:
@@ -131,7 +157,12 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                     return None
                 except Unavailable as error:
                     WAITING.labels(service, topic).set(1)
-                    log.warning("outside_system_unavailable", topic=topic, attempt=attempt, reason=str(error))
+                    log.warning(
+                        "outside_system_unavailable",
+                        topic=topic,
+                        attempt=attempt,
+                        reason=str(error),
+                    )
                 except Exception:  # a handler's mistake: raised on, the event would be read again at once and without a limit
                     log.exception("event_failed", topic=topic, attempt=attempt)
                 RETRIES.labels(service, topic).inc()
@@ -140,14 +171,20 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             WAITING.labels(service, topic).set(0)
 
     async def _once(
-        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], records: tuple[ConsumerRecord, ...], attempt: int
+        self,
+        call_next: Callable[[Any], Awaitable[Any]],
+        msg: StreamMessage[Any],
+        records: tuple[ConsumerRecord, ...],
+        attempt: int,
     ) -> Any:
         """One call of the handler. What can never work, or failed too often, is dead. Raises Unavailable where it has to wait instead."""
         try:
             result = await call_next(msg)
         except (Conflict, Unavailable):
             raise
-        except Exception as error:  # whatever it is, it is raised, or is the reason of a dead letter
+        except (
+            Exception
+        ) as error:  # whatever it is, it is raised, or is the reason of a dead letter
             if attempt < MAX_ATTEMPTS and not isinstance(error, NEVER):
                 raise
             await self._bury_all(records, f"{type(error).__name__}: {error}", attempt)
@@ -157,12 +194,16 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             ceiling.done(len(records))
         return result
 
-    async def _bury_all(self, records: tuple[ConsumerRecord, ...], reason: str, attempts: int) -> None:
+    async def _bury_all(
+        self, records: tuple[ConsumerRecord, ...], reason: str, attempts: int
+    ) -> None:
         try:
             for record in records:
                 await self.guard.bury(record, reason, attempts)
         except KafkaError as error:
-            raise Unavailable(f"the broker did not acknowledge a dead letter of {records[0].topic}: {error!r}") from error
+            raise Unavailable(
+                f"the broker did not acknowledge a dead letter of {records[0].topic}: {error!r}"
+            ) from error
 
 
 class Bus(KafkaBroker):
@@ -171,7 +212,9 @@ class Bus(KafkaBroker):
     async def start(self) -> None:
         """Connect and consume; may be called again after a failure. Raises KafkaError where the broker does not answer."""
         await self.connect()
-        joined = await asyncio.gather(*(self._join(subscriber) for subscriber in self.subscribers), return_exceptions=True)
+        joined = await asyncio.gather(
+            *(self._join(subscriber) for subscriber in self.subscribers), return_exceptions=True
+        )
         for failure in joined:
             if failure is not None:
                 raise failure
@@ -188,7 +231,9 @@ class Bus(KafkaBroker):
             raise
 
 
-def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = None) -> KafkaBroker:
+def kafka_broker(
+    settings: SystemSettings, service: str, *, group: str | None = None
+) -> KafkaBroker:
     """The broker of a service, with tracing, retries and dead letters. `group` (for dead letters) defaults to the service's name."""
     guard = Guard(service=service, group=group or service)
     guard.broker = Bus(
@@ -205,12 +250,19 @@ def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = 
     )
     put_up(
         guard.broker,
-        Ceiling(service, settings.dead_letters_limit, settings.dead_letters_share, settings.dead_letters_window_s),
+        Ceiling(
+            service,
+            settings.dead_letters_limit,
+            settings.dead_letters_share,
+            settings.dead_letters_window_s,
+        ),
     )
     return guard.broker
 
 
-def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, group: str, **options: Any) -> KafkaRoute:
+def route(
+    handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, group: str, **options: Any
+) -> KafkaRoute:
     """One row of a service's routing table: at least once, from the beginning of the log, offset after the effect.
 
     The embedded broker takes half of the session timeout for a first join, and twice for one after an unclean end.
@@ -231,7 +283,9 @@ def route(handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, gro
     )
 
 
-async def ensure_topics(bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, *, replication_factor: int = 1) -> list[str]:
+async def ensure_topics(
+    bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, *, replication_factor: int = 1
+) -> list[str]:
     """Create the topics of the registry, and their dead-letter topics, where they are missing. Returns the names created.
 
     Raises:
@@ -242,9 +296,14 @@ async def ensure_topics(bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, 
         await admin.start()
         existing = set(await admin.list_topics())
         new = [
-            NewTopic(name, partitions, replication_factor, topic_configs={"retention.ms": str(retention)})
+            NewTopic(
+                name, partitions, replication_factor, topic_configs={"retention.ms": str(retention)}
+            )
             for topic in wanted
-            for name, partitions, retention in ((topic.name, topic.partitions, topic.retention_ms), (topic.dead, 1, -1))
+            for name, partitions, retention in (
+                (topic.name, topic.partitions, topic.retention_ms),
+                (topic.dead, 1, -1),
+            )
             if name not in existing
         ]
         response = await admin.create_topics(new) if new else None
@@ -254,7 +313,9 @@ async def ensure_topics(bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, 
         await admin.close()
     # The client does not raise what the broker says of each topic: it is in the answer.
     codes = {name: code for name, code, *_ in response.topic_errors} if response is not None else {}
-    refused = {name: code for name, code in codes.items() if code not in (0, TopicAlreadyExistsError.errno)}
+    refused = {
+        name: code for name, code in codes.items() if code not in (0, TopicAlreadyExistsError.errno)
+    }
     if refused:
         reasons = ", ".join(f"{name}: {for_code(code).__name__}" for name, code in refused.items())
         raise Unavailable(f"{bootstrap} refuses to create topics: {reasons}")
@@ -287,12 +348,18 @@ async def lags(broker: KafkaBroker, *, timeout_s: float = 2.0) -> list[Partition
         async with asyncio.timeout(timeout_s):
             for subscriber in broker.subscribers:
                 consumer = subscriber.consumer  # type: ignore[attr-defined]
-                assigned = [tp for tp in consumer.assignment() if consumer.highwater(tp) is not None] if consumer is not None else []
+                assigned = (
+                    [tp for tp in consumer.assignment() if consumer.highwater(tp) is not None]
+                    if consumer is not None
+                    else []
+                )
                 committed = await asyncio.gather(*(consumer.committed(tp) for tp in assigned))
                 rows += [
                     PartitionLag(tp.topic, tp.partition, offset or 0, consumer.highwater(tp) or 0)
                     for tp, offset in zip(assigned, committed, strict=True)
                 ]
     except (TimeoutError, KafkaError) as error:
-        raise Unavailable(f"the broker does not say what this consumer group has committed: {error!r}") from error
+        raise Unavailable(
+            f"the broker does not say what this consumer group has committed: {error!r}"
+        ) from error
     return rows

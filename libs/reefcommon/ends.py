@@ -22,9 +22,18 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
     """
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         await consumer.topics()
-        places = {name: [TopicPartition(name, n) for n in sorted(consumer.partitions_for_topic(name) or ())] for name in names}
+        places = {
+            name: [
+                TopicPartition(name, n) for n in sorted(consumer.partitions_for_topic(name) or ())
+            ]
+            for name in names
+        }
         every = [place for found in places.values() for place in found]
-        begins, ends = (await consumer.beginning_offsets(every), await consumer.end_offsets(every)) if every else ({}, {})
+        begins, ends = (
+            (await consumer.beginning_offsets(every), await consumer.end_offsets(every))
+            if every
+            else ({}, {})
+        )
         filled = [place for place in every if ends[place] > begins[place]]
         consumer.assign(filled)
         for place in filled:
@@ -32,7 +41,9 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
         deadline = time.monotonic() + FETCH_WITHIN_S
         while unknown := [place for place in filled if consumer.highwater(place) is None]:
             if time.monotonic() > deadline:
-                raise Unavailable(f"the broker at {bootstrap} gives nothing of {unknown[0].topic} for {FETCH_WITHIN_S:.0f} s")
+                raise Unavailable(
+                    f"the broker at {bootstrap} gives nothing of {unknown[0].topic} for {FETCH_WITHIN_S:.0f} s"
+                )
             await consumer.getmany(*unknown, timeout_ms=200)
         ends |= {place: max(ends[place], consumer.highwater(place) or 0) for place in filled}
         return {name: {place: ends[place] for place in found} for name, found in places.items()}

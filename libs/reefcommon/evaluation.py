@@ -40,7 +40,9 @@ def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBindin
         BadConfig: a recipe that `serve.yaml` names does not exist.
     """
     here = (binding for binding in config.reef if binding.scenario == scenario)
-    return tuple(binding for binding in here if recipe in (binding.recipe, resolve(binding.recipe).name))
+    return tuple(
+        binding for binding in here if recipe in (binding.recipe, resolve(binding.recipe).name)
+    )
 
 
 def _plan(config: ServeConfig, scenario: str, recipe: str) -> EvaluationPlan:

@@ -84,7 +84,9 @@ class HarnessRecipe(Recipe):
         """Which samples make a proposal window, and which will never be used. `waiting` is in order of arrival; token fields are empty."""
 
     @abstractmethod
-    def propose(self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]) -> Sequence[Mutation]:
+    def propose(
+        self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
+    ) -> Sequence[Mutation]:
         """The changes that the window asks for; they stand or fall together. None: the window closes without a candidate.
 
         `rejected` holds the last 25 proposals of this recipe that came to nothing, oldest first. What users wrote in `samples` is data
@@ -114,7 +116,9 @@ def _apply_one(tree: Tree, mutation: Mutation, where: str) -> Tree:
     index = next((i for i, entry in enumerate(tree) if entry.id == mutation.id), None)
     if mutation.op == "create":
         if index is not None:
-            raise Inadmissible(f"{where}: create, but an entry with this id exists; update it instead")
+            raise Inadmissible(
+                f"{where}: create, but an entry with this id exists; update it instead"
+            )
         return (*tree, _created(mutation, where))
     if mutation.op not in ("update", "remove"):
         raise Inadmissible(f"{where}: unknown operation; allowed are create, update and remove")
@@ -128,26 +132,39 @@ def _apply_one(tree: Tree, mutation: Mutation, where: str) -> Tree:
 
 
 def _created(mutation: Mutation, where: str) -> Entry:
-    options = _options(mutation, where, allowed={"kind", "config", "disabled"}, needed={"kind", "config"})
+    options = _options(
+        mutation, where, allowed={"kind", "config", "disabled"}, needed={"kind", "config"}
+    )
     if options["kind"] not in ENTRY_KINDS:
         raise Inadmissible(f"{where}: unknown kind; allowed are {', '.join(ENTRY_KINDS)}")
-    return Entry(mutation.id, cast("EntryKind", options["kind"]), options["config"], options.get("disabled", False))
+    return Entry(
+        mutation.id,
+        cast("EntryKind", options["kind"]),
+        options["config"],
+        options.get("disabled", False),
+    )
 
 
 def _updated(entry: Entry, mutation: Mutation, where: str) -> Entry:
     options = _options(mutation, where, allowed={"kind", "config", "disabled"}, needed=set())
     if options.pop("kind", entry.kind) != entry.kind:
-        raise Inadmissible(f"{where}: update may not change the kind of an entry; remove it and create another")
+        raise Inadmissible(
+            f"{where}: update may not change the kind of an entry; remove it and create another"
+        )
     return replace(entry, **options)
 
 
-def _options(mutation: Mutation, where: str, *, allowed: set[str], needed: set[str]) -> dict[str, Any]:
+def _options(
+    mutation: Mutation, where: str, *, allowed: set[str], needed: set[str]
+) -> dict[str, Any]:
     options = deepcopy(dict(mutation.options or {}))
     if not needed <= options.keys() <= allowed:
         raise Inadmissible(
             f"{where}: {mutation.op} takes the options {', '.join(sorted(allowed))} and needs {', '.join(sorted(needed)) or 'none'}"
         )
-    if not isinstance(options.get("config", {}), dict) or not isinstance(options.get("disabled", False), bool):
+    if not isinstance(options.get("config", {}), dict) or not isinstance(
+        options.get("disabled", False), bool
+    ):
         raise Inadmissible(f"{where}: config must be a JSON object and disabled a boolean")
     return options
 
@@ -172,7 +189,9 @@ def render_chat(tree: Tree) -> str:
     return "\n\n".join(parts)
 
 
-def episode_messages(tree: Tree, task_messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def episode_messages(
+    tree: Tree, task_messages: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """The messages of one episode under this harness: its system prompt goes before the task's own, or in front of one that has none.
 
     A tree that says nothing leaves the messages as they are. The arguments are not changed.

@@ -10,7 +10,16 @@ from typing import Any
 
 import orjson
 
-from reefcommon.harness import ENTRY_KINDS, NAME_PATTERN, Entry, EntryKind, Inadmissible, Mutation, Tree, apply
+from reefcommon.harness import (
+    ENTRY_KINDS,
+    NAME_PATTERN,
+    Entry,
+    EntryKind,
+    Inadmissible,
+    Mutation,
+    Tree,
+    apply,
+)
 from reefcommon.harness_text import value_objection
 
 MAX_NAME_CHARS = 64
@@ -75,7 +84,9 @@ def check_tree(tree: Tree, adapter: Adapter) -> None:
         where = f"entry {position}"
         _check_entry(entry, where, adapter)
         # Names become file names, and some file systems do not tell upper case from lower.
-        claims = {("id", entry.id)} | ({(entry.kind, entry.config["name"].lower())} if "name" in entry.config else set())
+        claims = {("id", entry.id)} | (
+            {(entry.kind, entry.config["name"].lower())} if "name" in entry.config else set()
+        )
         if claims & claimed:
             raise Inadmissible(f"{where} ({entry.kind}): another entry has the same id or name")
         claimed |= claims
@@ -89,9 +100,13 @@ def _check_entry(entry: Entry, where: str, adapter: Adapter) -> None:
         raise Inadmissible(f"{where}: unknown kind; allowed are {', '.join(ENTRY_KINDS)}")
     where = f"{where} ({entry.kind})"
     if entry.kind == "code_extension" and not adapter.isolates_code:
-        raise Inadmissible(f"{where}: code is allowed only where the adapter runs it isolated, and {adapter.name} does not")
+        raise Inadmissible(
+            f"{where}: code is allowed only where the adapter runs it isolated, and {adapter.name} does not"
+        )
     if entry.kind not in adapter.kinds:
-        raise Inadmissible(f"{where}: the adapter {adapter.name} cannot render this kind; it renders {', '.join(sorted(adapter.kinds))}")
+        raise Inadmissible(
+            f"{where}: the adapter {adapter.name} cannot render this kind; it renders {', '.join(sorted(adapter.kinds))}"
+        )
     _check_fields(entry, where)
     for name, value in entry.config.items():
         if (found := value_objection(value)) is not None:
@@ -104,21 +119,31 @@ def _check_fields(entry: Entry, where: str) -> None:
         raise Inadmissible(f"{where}: its config has exactly the fields {', '.join(fields)}")
     for name, expected in fields.items():
         if not isinstance(entry.config[name], expected):
-            raise Inadmissible(f"{where}: field {name} must be {'text' if expected is str else 'a JSON object'}")
+            raise Inadmissible(
+                f"{where}: field {name} must be {'text' if expected is str else 'a JSON object'}"
+            )
     if "name" in fields:
         _check_name(entry.config["name"], f"{where}: field name")
     if "text" in fields and not entry.config["text"].strip():
         raise Inadmissible(f"{where}: field text is empty")
     description = entry.config.get("description", "-")
     if not description.strip() or "\n" in description or len(description) > MAX_DESCRIPTION_CHARS:
-        raise Inadmissible(f"{where}: field description is one line of 1 to {MAX_DESCRIPTION_CHARS} characters")
+        raise Inadmissible(
+            f"{where}: field description is one line of 1 to {MAX_DESCRIPTION_CHARS} characters"
+        )
     if entry.kind == "config" and entry.config["target"] not in CONFIG_TARGETS:
         raise Inadmissible(f"{where}: field target must be one of {', '.join(CONFIG_TARGETS)}")
 
 
 def _check_name(name: Any, what: str) -> None:
-    if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or NAME_PATTERN.fullmatch(name) is None:
-        raise Inadmissible(f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter or digit")
+    if (
+        not isinstance(name, str)
+        or len(name) > MAX_NAME_CHARS
+        or NAME_PATTERN.fullmatch(name) is None
+    ):
+        raise Inadmissible(
+            f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter or digit"
+        )
     if name.lower() in RESERVED:
         raise Inadmissible(f"{what} is reserved for Reef's own entries")
     if (found := value_objection(name)) is not None:

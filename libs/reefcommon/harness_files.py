@@ -31,17 +31,23 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
         Inadmissible: the tree cannot be rendered (a value that JSON or UTF-8 cannot carry, or a name that leaves the tree).
     """
     try:
-        files = {TREE_NAME: _json({"format": FORMAT, "entries": [_entry_json(entry) for entry in tree]})}
+        files = {
+            TREE_NAME: _json({"format": FORMAT, "entries": [_entry_json(entry) for entry in tree]})
+        }
         enabled = [entry for entry in tree if not entry.disabled]
         if rules := [entry.config["text"].strip() for entry in enabled if entry.kind == "rules"]:
             files["rules.md"] = ("\n\n".join(rules) + "\n").encode()
         for target, values in _merged_config(enabled).items():
             files[f"config/{target}.json"] = _json(values)
-        files.update(_named_file(entry) for entry in enabled if entry.kind not in ("rules", "config"))
+        files.update(
+            _named_file(entry) for entry in enabled if entry.kind not in ("rules", "config")
+        )
         for name in files:
             safe_path(name)
     except (ValueError, TypeError, KeyError, Poison):
-        raise Inadmissible("the tree cannot be rendered: check it with harness_admission first") from None
+        raise Inadmissible(
+            "the tree cannot be rendered: check it with harness_admission first"
+        ) from None
     return files
 
 
@@ -86,15 +92,28 @@ def read_tree(directory: Path) -> Tree:
 
 
 def _entry_json(entry: Entry) -> dict[str, Any]:
-    return {"id": entry.id, "kind": entry.kind, "config": dict(entry.config), "disabled": entry.disabled}
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        "config": dict(entry.config),
+        "disabled": entry.disabled,
+    }
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
     if item.keys() != {"id", "kind", "config", "disabled"} or item["kind"] not in ENTRY_KINDS:
-        raise Inadmissible("not a harness: an entry has exactly id, kind, config and disabled, and a known kind")
+        raise Inadmissible(
+            "not a harness: an entry has exactly id, kind, config and disabled, and a known kind"
+        )
     entry = Entry(**item)
-    if not isinstance(entry.id, str) or not isinstance(entry.config, dict) or not isinstance(entry.disabled, bool):
-        raise Inadmissible("not a harness: an entry's id is text, its config an object, disabled a boolean")
+    if (
+        not isinstance(entry.id, str)
+        or not isinstance(entry.config, dict)
+        or not isinstance(entry.disabled, bool)
+    ):
+        raise Inadmissible(
+            "not a harness: an entry's id is text, its config an object, disabled a boolean"
+        )
     return entry
 
 
@@ -125,9 +144,15 @@ def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        result[key] = _deep_merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        result[key] = (
+            _deep_merge(below, value)
+            if isinstance(below, Mapping) and isinstance(value, Mapping)
+            else value
+        )
     return result
 
 
 def _json(value: object) -> bytes:
-    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    return (
+        json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    ).encode()

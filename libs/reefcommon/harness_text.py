@@ -30,9 +30,12 @@ _ASSIGNED = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 # A long run that mixes cases and has several digits is a key far more often than a word.
-_RANDOM_RUN = re.compile(r"(?<![A-Za-z0-9_-])(?=[^\s]{0,200}[a-z])(?=[^\s]{0,200}[A-Z])[A-Za-z0-9_+=-]{32,}")
+_RANDOM_RUN = re.compile(
+    r"(?<![A-Za-z0-9_-])(?=[^\s]{0,200}[a-z])(?=[^\s]{0,200}[A-Z])[A-Za-z0-9_+=-]{32,}"
+)
 _REFERENCE = re.compile(
-    r"(?:\$\{?[A-Za-z_]\w*\}?|!printenv\b.*|<[^<>\n]*>|\{\{?[\w .]*\}?\}|process\.env\b.*|os\.(?:environ|getenv)\b.*)[.,;)]*", re.DOTALL
+    r"(?:\$\{?[A-Za-z_]\w*\}?|!printenv\b.*|<[^<>\n]*>|\{\{?[\w .]*\}?\}|process\.env\b.*|os\.(?:environ|getenv)\b.*)[.,;)]*",
+    re.DOTALL,
 )
 _SECRET_KEYS = (
     "apikey",
@@ -59,7 +62,9 @@ _AUTHORITY = (
     r"|(?:everything|anything|all|what) (?:\w+ ){0,3}?(?:above|before|told|said|previously|earlier|so far))"
 )
 _DISOBEDIENCE = re.compile(rf"\b{_TURN_AWAY}(?:[^\w.!?]+[\w']+){{0,6}}?[^\w.!?]+{_AUTHORITY}\b")
-_NEGATED = re.compile(r"(?:\bnever|\bdo not|\bdon't|\bmust not|\bmay not|\bshould not|\bcannot)\s+$")
+_NEGATED = re.compile(
+    r"(?:\bnever|\bdo not|\bdon't|\bmust not|\bmay not|\bshould not|\bcannot)\s+$"
+)
 _TAKEOVER = re.compile(
     r"\b(?:new|updated|real) system (?:prompt|message)\b|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?inst\]|\bjailbr(?:eak|oken)"
     r"|\b(?:developer|dan|god) mode\b|\bact as (?:if|though) (?:you have|there are) no (?:rules|restrictions|limits)\b"
@@ -87,7 +92,14 @@ def value_objection(value: Any, depth: int = 0) -> str | None:
     if isinstance(value, str):
         return objection(value)
     if isinstance(value, Mapping):
-        return next((found for key, item in value.items() if (found := _member_objection(key, item, depth))), None)
+        return next(
+            (
+                found
+                for key, item in value.items()
+                if (found := _member_objection(key, item, depth))
+            ),
+            None,
+        )
     if isinstance(value, list | tuple):
         return next((found for item in value if (found := value_objection(item, depth + 1))), None)
     if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
@@ -102,13 +114,17 @@ def _member_objection(key: Any, item: Any, depth: int) -> str | None:
         return "has a key that is not a string"
     names_secret = re.sub(r"[^a-z]", "", key.lower()).endswith(_SECRET_KEYS)
     literal = isinstance(item, int | float) and not isinstance(item, bool)
-    if names_secret and (literal or (isinstance(item, str) and item and not _REFERENCE.fullmatch(item))):
+    if names_secret and (
+        literal or (isinstance(item, str) and item and not _REFERENCE.fullmatch(item))
+    ):
         return "holds what looks like a credential; name an environment variable instead"
     return objection(key) or value_objection(item, depth + 1)
 
 
 def _has_credential(text: str) -> bool:
-    if _KNOWN_SECRETS.search(text) or any(sum(map(str.isdigit, run.group())) >= 4 for run in _RANDOM_RUN.finditer(text)):
+    if _KNOWN_SECRETS.search(text) or any(
+        sum(map(str.isdigit, run.group())) >= 4 for run in _RANDOM_RUN.finditer(text)
+    ):
         return True
     return any(not _REFERENCE.fullmatch(found.group("value")) for found in _ASSIGNED.finditer(text))
 
@@ -117,12 +133,17 @@ def _orders_disobedience(plain: str) -> bool:
     lowered = re.sub(r"\s+", " ", plain.casefold().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'"))
     if _TAKEOVER.search(lowered):
         return True
-    return any(not _NEGATED.search(lowered[max(0, found.start() - 12) : found.start()]) for found in _DISOBEDIENCE.finditer(lowered))
+    return any(
+        not _NEGATED.search(lowered[max(0, found.start() - 12) : found.start()])
+        for found in _DISOBEDIENCE.finditer(lowered)
+    )
 
 
 def _plain(text: str) -> str:
     """Compatibility forms unified, accents composed, format characters (joiners, soft hyphens) taken out: what the eye reads."""
-    return "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+    return "".join(
+        char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
+    )
 
 
 def _is_unseen(char: str) -> bool:

@@ -45,7 +45,13 @@ redis.call('SET', KEYS[1], ARGV[2])
 return ''
 """
 
-_AWAY = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ReadOnlyError, exceptions.OutOfMemoryError, OSError)
+_AWAY = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.ReadOnlyError,
+    exceptions.OutOfMemoryError,
+    OSError,
+)
 
 
 @asynccontextmanager
@@ -87,15 +93,27 @@ class RedisReleaseHeads:
         """The release that serves now."""
         async with answering("head"):
             release_id: str | None = await self._await(self._redis.get(self._key(scenario, "head")))
-            text = await self._hget(self._key(scenario, "releases"), release_id) if release_id else None
+            text = (
+                await self._hget(self._key(scenario, "releases"), release_id)
+                if release_id
+                else None
+            )
         return _read(scenario, release_id, text) if release_id else None
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
         """The chain, newest first."""
         async with answering("chain"):
-            ids: list[str] = await self._await(self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1))
-            texts = await self._await(self._redis.hmget(self._key(scenario, "releases"), ids)) if ids else []
-        return [_read(scenario, release_id, text) for release_id, text in zip(ids, texts, strict=True)]
+            ids: list[str] = await self._await(
+                self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1)
+            )
+            texts = (
+                await self._await(self._redis.hmget(self._key(scenario, "releases"), ids))
+                if ids
+                else []
+            )
+        return [
+            _read(scenario, release_id, text) for release_id, text in zip(ids, texts, strict=True)
+        ]
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
         """One release of the chain, or a pending one."""
@@ -115,27 +133,45 @@ class RedisReleaseHeads:
         keys = [self._key(scenario, name) for name in ("head", "chain", "releases")]
         async with answering("advance"):
             await self._await(self._redis.sadd(self._scenarios, scenario))
-            found = await self._advance(keys=keys, args=[release.parent_id or "", release.release_id, release.model_dump_json()])
+            found = await self._advance(
+                keys=keys,
+                args=[release.parent_id or "", release.release_id, release.model_dump_json()],
+            )
         if found:
-            raise Conflict(f"release {release.release_id} of {scenario!r} expects the head {release.parent_id}, found {found}")
+            raise Conflict(
+                f"release {release.release_id} of {scenario!r} expects the head {release.parent_id}, found {found}"
+            )
 
     async def scenarios(self) -> list[str]:
         """Every scenario that has a head."""
         async with answering("scenarios"):
             names: list[str] = sorted(await self._await(self._redis.smembers(self._scenarios)))
-            heads = await self._redis.mget([self._key(name, "head") for name in names]) if names else []
+            heads = (
+                await self._redis.mget([self._key(name, "head") for name in names]) if names else []
+            )
         return [name for name, head in zip(names, heads, strict=True) if head]
 
     async def put_pending(self, release: Release) -> None:
         """Keep a winner that waits for a person."""
         async with answering("put_pending"):
-            await self._await(self._redis.hset(self._key(release.scenario, "pending"), release.release_id, release.model_dump_json()))
+            await self._await(
+                self._redis.hset(
+                    self._key(release.scenario, "pending"),
+                    release.release_id,
+                    release.model_dump_json(),
+                )
+            )
 
     async def pending(self, scenario: str) -> list[Release]:
         """What waits for a person, oldest first."""
         async with answering("pending"):
-            texts: dict[str, str] = await self._await(self._redis.hgetall(self._key(scenario, "pending")))
-        return sorted((_read(scenario, *item) for item in texts.items()), key=lambda r: (r.created_at, r.release_id))
+            texts: dict[str, str] = await self._await(
+                self._redis.hgetall(self._key(scenario, "pending"))
+            )
+        return sorted(
+            (_read(scenario, *item) for item in texts.items()),
+            key=lambda r: (r.created_at, r.release_id),
+        )
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         """Forget a pending release."""
@@ -150,7 +186,9 @@ class RedisReleaseHeads:
     async def legible(self, scenario: str) -> list[Release]:
         """The releases that can be read, of the chain's hash, in no order."""
         async with answering("releases"):
-            texts: dict[str, str] = await self._await(self._redis.hgetall(self._key(scenario, "releases")))
+            texts: dict[str, str] = await self._await(
+                self._redis.hgetall(self._key(scenario, "releases"))
+            )
         found = []
         for item in texts.items():
             with suppress(Damaged):
@@ -163,7 +201,9 @@ class RedisReleaseHeads:
         Raises:
             Conflict: the head is no longer what `head_as_stored` said. Nothing has changed.
         """
-        keys = {name: self._key(scenario, name) for name in ("head", "chain", "releases", "pending")}
+        keys = {
+            name: self._key(scenario, name) for name in ("head", "chain", "releases", "pending")
+        }
         try:
             async with answering("replace"), self._redis.pipeline(transaction=True) as steps:
                 await steps.watch(*keys.values())
@@ -173,7 +213,10 @@ class RedisReleaseHeads:
                 for key in keys.values():
                     steps.copy(key, f"{key}:damaged", replace=True)
                 steps.delete(*keys.values())
-                steps.hset(keys["releases"], mapping={release.release_id: release.model_dump_json() for release in chain})
+                steps.hset(
+                    keys["releases"],
+                    mapping={release.release_id: release.model_dump_json() for release in chain},
+                )
                 steps.lpush(keys["chain"], *(release.release_id for release in chain))
                 steps.set(keys["head"], chain[-1].release_id)
                 steps.sadd(self._scenarios, scenario)
@@ -205,5 +248,7 @@ def _read(scenario: str, release_id: str, text: str | None) -> Release:
     except ValueError as error:  # pydantic's, and that of surrogates
         raise Damaged(f"{what}: no JSON of a release; {mended}") from error
     if (release.scenario, release.release_id) != (scenario, release_id):
-        raise Damaged(f"{what}: it says that it is {release.release_id!a} of {release.scenario!a}; {mended}")
+        raise Damaged(
+            f"{what}: it says that it is {release.release_id!a} of {release.scenario!a}; {mended}"
+        )
     return release

@@ -27,9 +27,13 @@ class Binding(Generic[R]):
     def lineage(self, job_id: str, sample_ids: tuple[str, ...], step: int) -> Lineage:
         """Where a job's candidate comes from."""
         knobs = self.recipe.knobs.model_dump(mode="json")
-        return Lineage(job_id=job_id, sample_ids=sample_ids, recipe=self.recipe.name, knobs=knobs, step=step)
+        return Lineage(
+            job_id=job_id, sample_ids=sample_ids, recipe=self.recipe.name, knobs=knobs, step=step
+        )
 
-    def refusal(self, sample: SampleReady, reason: str, lag: int | None, at: datetime) -> SampleRefused:
+    def refusal(
+        self, sample: SampleReady, reason: str, lag: int | None, at: datetime
+    ) -> SampleRefused:
         """The event of a sample that this recipe will never use; the same sample is refused once, however often it is told."""
         return SampleRefused(
             event_id="ref-" + ids.digest("refused", self.key, sample.event_id),

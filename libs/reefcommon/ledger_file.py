@@ -24,7 +24,9 @@ def opening(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if (reason := _mark(path)).is_file():
-            raise BadConfig(_what_to_do(path, reason.read_text(encoding="utf-8", errors="replace").strip()))
+            raise BadConfig(
+                _what_to_do(path, reason.read_text(encoding="utf-8", errors="replace").strip())
+            )
         yield
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
@@ -66,7 +68,9 @@ def _mark(path: Path) -> Path:
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:
     """Whether the file is damaged; else it is full, locked, or the statement is wrong."""
-    code = int(vars(error).get("sqlite_errorcode", sqlite3.SQLITE_OK))  # absent where Python's module raised it by itself
+    code = int(
+        vars(error).get("sqlite_errorcode", sqlite3.SQLITE_OK)
+    )  # absent where Python's module raised it by itself
     return code & 0xFF in _DAMAGED or str(error).startswith(_UNREADABLE)
 
 

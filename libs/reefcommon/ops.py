@@ -29,7 +29,11 @@ from reefcommon.telemetry import METRICS_CONTENT_TYPE, set_up
 
 log = structlog.get_logger()
 
-LAG = Gauge("reef_consumer_lag_events", "events of the partitions assigned to this process that are not handled yet", ["service", "topic"])
+LAG = Gauge(
+    "reef_consumer_lag_events",
+    "events of the partitions assigned to this process that are not handled yet",
+    ["service", "topic"],
+)
 
 Own = TypeVar("Own", bound=ServiceSettings)
 """A service's own settings."""
@@ -60,7 +64,11 @@ class Health:
 
     async def failures(self) -> dict[str, str]:
         """The checks that fail, each with its reason."""
-        found = {name: reason for name, check in self.checks.items() if (reason := await check()) is not None}
+        found = {
+            name: reason
+            for name, check in self.checks.items()
+            if (reason := await check()) is not None
+        }
         if (ceiling := ceiling_of(self.broker)) is not None and ceiling.reason is not None:
             found["dead_letters"] = ceiling.reason
         if found:
@@ -112,16 +120,26 @@ def ops_routes(health: Health) -> list[Route]:
     async def status(_request: Request) -> Response:
         return _json(await health.status())
 
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics), Route("/status", status)]
+    return [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
+        Route("/status", status),
+    ]
 
 
-def ops_app(health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]) -> Starlette:
+def ops_app(
+    health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]
+) -> Starlette:
     """The application of a service that has no HTTP surface of its own. `lifespan` starts and stops its broker and tasks."""
     return Starlette(routes=ops_routes(health), lifespan=lifespan)
 
 
 def serve(
-    service: str, settings_type: type[Own], build: Callable[[SystemSettings, Own], ASGIApp], port: Callable[[SystemSettings, Own], int]
+    service: str,
+    settings_type: type[Own],
+    build: Callable[[SystemSettings, Own], ASGIApp],
+    port: Callable[[SystemSettings, Own], int],
 ) -> int:
     """Run a service on the settings in its environment. Exit status 2, with what is wrong on stderr, where one cannot be used."""
     try:
@@ -160,4 +178,6 @@ def _end(_number: int, _frame: FrameType | None) -> None:
 
 
 def _json(body: object, status: int = 200) -> Response:
-    return Response(orjson.dumps(body, default=str), status_code=status, media_type="application/json")
+    return Response(
+        orjson.dumps(body, default=str), status_code=status, media_type="application/json"
+    )

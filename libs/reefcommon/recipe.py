@@ -23,7 +23,9 @@ from reefcommon.events import Kind, Policy, SampleReady
 from reefcommon.ids import LoadId
 from reefcommon.settings import explain
 
-_IMPORTING = re.compile("|".join(("<frozen importlib", re.escape(str(importlib.__file__)), re.escape(__file__))))
+_IMPORTING = re.compile(
+    "|".join(("<frozen importlib", re.escape(str(importlib.__file__)), re.escape(__file__)))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,13 @@ def resolve(dotted: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise BadConfig(f"{dotted}: no module {error.name!r}; is its folder installed or on PYTHONPATH?") from None
+        raise BadConfig(
+            f"{dotted}: no module {error.name!r}; is its folder installed or on PYTHONPATH?"
+        ) from None
     except Exception as error:  # noqa: BLE001 - the module is somebody's own code: whatever it raises is told to that person
-        raise BadConfig(f"{dotted}: module {module_name} cannot be imported: {_told(error)}") from None
+        raise BadConfig(
+            f"{dotted}: module {module_name} cannot be imported: {_told(error)}"
+        ) from None
     try:
         return getattr(module, name)
     except AttributeError:
@@ -144,9 +150,15 @@ def _told(error: Exception) -> str:
     words = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return words
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _IMPORTING.match(frame.filename)]
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not _IMPORTING.match(frame.filename)
+    ]
     # the deepest line beside the module: what its author wrote, not the library that was called there
-    own = [frame for frame in frames if Path(frame.filename).parent == Path(frames[0].filename).parent]
+    own = [
+        frame for frame in frames if Path(frame.filename).parent == Path(frames[0].filename).parent
+    ]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 
@@ -159,7 +171,9 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
     """
     cls = resolve(dotted)
     if not (isinstance(cls, type) and issubclass(cls, Recipe)):
-        raise BadConfig(f"{dotted} is not a recipe: it must derive from reefcommon.recipe.WeightRecipe")
+        raise BadConfig(
+            f"{dotted} is not a recipe: it must derive from reefcommon.recipe.WeightRecipe"
+        )
     try:
         checked = cls.knobs_type.model_validate(dict(knobs))
     except ValidationError as error:

@@ -58,7 +58,9 @@ class Rejected:
         if all(one.made_at >= before for one in lost):
             return 0
         async with self.storing:
-            held = await asyncio.to_thread(self.ledger.contents_in_use, scenario) | await self._named(scenario)
+            held = await asyncio.to_thread(
+                self.ledger.contents_in_use, scenario
+            ) | await self._named(scenario)
             held |= {one.content for one in lost if one.made_at >= before}
             gone = [one for one in lost if one.content not in held]
             contents = sorted({one.content for one in gone})
@@ -69,9 +71,17 @@ class Rejected:
 
     async def _named(self, scenario: str) -> set[str]:
         """Every content that a release of the chain, or one that waits for a person, names."""
-        waiting = await self.heads.pending(scenario)  # first: who is promoted comes into the chain before it stops waiting
+        waiting = await self.heads.pending(
+            scenario
+        )  # first: who is promoted comes into the chain before it stops waiting
         chain = await self.heads.chain(scenario, limit=WHOLE_CHAIN)
         known = await asyncio.to_thread(self.ledger.head, scenario)
         if not chain or (known is not None and chain[0].sequence < known.sequence):
-            raise Unavailable(f"the chain of {scenario!r} is not whole: the publisher rebuilds it; nothing is dropped until then")
-        return {content for release in (*chain, *waiting) for content in (release.content_id, *release.contents.values())}
+            raise Unavailable(
+                f"the chain of {scenario!r} is not whole: the publisher rebuilds it; nothing is dropped until then"
+            )
+        return {
+            content
+            for release in (*chain, *waiting)
+            for content in (release.content_id, *release.contents.values())
+        }

@@ -48,7 +48,11 @@ def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[st
     """What a release serves of each kind: its parent's contents with one of them replaced. Weights and harness evolve together so.
     Full weights end the parent's adapter, which was made for other ones."""
     contents: Mapping[str, str] = parent.contents if parent else {}
-    kept = {name: content for name, content in contents.items() if not (kind == "checkpoint" and name == "lora")}
+    kept = {
+        name: content
+        for name, content in contents.items()
+        if not (kind == "checkpoint" and name == "lora")
+    }
     return {**kept, kind: content_id}
 
 

@@ -10,7 +10,11 @@ log = structlog.get_logger()
 TOO_OLD = "too_old"
 """Why a sample is refused that has a record as old as those that a ledger has forgotten: it may have been used."""
 
-REMOVED = Counter("reef_retention_removed_total", "things removed because their time was over, by what they were", ["service", "what"])
+REMOVED = Counter(
+    "reef_retention_removed_total",
+    "things removed because their time was over, by what they were",
+    ["service", "what"],
+)
 
 
 def tell_removed(service: str, counts: Mapping[str, int]) -> None:

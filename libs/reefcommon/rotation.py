@@ -13,7 +13,9 @@ from reefcommon.heads_redis import answering
 _NODES = "reef:nodes"
 _LEASE_S = 5.0
 _RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
-_RETURN = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_RETURN = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
 
 
 def usable(urls: Sequence[str], set_apart: Mapping[str, str]) -> list[str]:
@@ -44,7 +46,9 @@ class RedisRotation:
         return {str(url): str(reason) for url, reason in found.items()}
 
     @asynccontextmanager
-    async def lease(self, url: str, *, wait_s: float, lease_s: float = _LEASE_S) -> AsyncIterator[None]:
+    async def lease(
+        self, url: str, *, wait_s: float, lease_s: float = _LEASE_S
+    ) -> AsyncIterator[None]:
         """Nobody else replaces the weights of this node during the block. A holder that was killed loses it after `lease_s`.
 
         The block is cancelled, and Unavailable raised, where the lease cannot be kept. Raises Unavailable too where another one holds
@@ -54,7 +58,9 @@ class RedisRotation:
         deadline = asyncio.get_running_loop().time() + wait_s
         while not await self._take(key, token, lease_s):
             if asyncio.get_running_loop().time() > deadline:
-                raise Unavailable(f"the weights of {url} have been under replacement by another publisher for {wait_s:g} s")
+                raise Unavailable(
+                    f"the weights of {url} have been under replacement by another publisher for {wait_s:g} s"
+                )
             await asyncio.sleep(min(0.1, lease_s / 5))
         try:
             async with asyncio.timeout(None) as limit:
@@ -65,7 +71,9 @@ class RedisRotation:
                     renewing.cancel()
         except TimeoutError:
             if limit.expired():
-                raise Unavailable(f"the lease on {url} could not be kept: another publisher may replace its weights now") from None
+                raise Unavailable(
+                    f"the lease on {url} could not be kept: another publisher may replace its weights now"
+                ) from None
             raise
         finally:
             async with answering("lease"):

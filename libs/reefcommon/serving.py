@@ -51,11 +51,19 @@ class ServingNode(Protocol):
         """Unload one. A name that is not loaded is fine; a refusal raises Transient with the node's own words."""
 
     async def chat(
-        self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 120.0, **params: Any
+        self,
+        model: str,
+        messages: list[dict[str, Any]],
+        *,
+        n: int = 1,
+        timeout_s: float = 120.0,
+        **params: Any,
     ) -> list[Answer]:
         """`n` answers of one model to one conversation."""
 
-    async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 120.0) -> list[float]:
+    async def prompt_logprobs(
+        self, model: str, tokens: list[int], *, timeout_s: float = 120.0
+    ) -> list[float]:
         """log p(tokens[i] | tokens[:i]) for i >= 1: length len(tokens) - 1."""
 
 
@@ -116,7 +124,12 @@ class HttpServingNode:
         if (await self.models()).get(name) == path:
             return
         try:
-            await self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, timeout_s=120)
+            await self._call(
+                "POST",
+                "/v1/load_lora_adapter",
+                {"lora_name": name, "lora_path": path},
+                timeout_s=120,
+            )
         except Poison:
             if (await self.models()).get(name) != path:  # else somebody loaded the same meanwhile
                 raise
@@ -131,13 +144,26 @@ class HttpServingNode:
             raise Transient(f"{self.url} refuses to unload {name}: {error}") from error
 
     async def chat(
-        self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 120.0, **params: Any
+        self,
+        model: str,
+        messages: list[dict[str, Any]],
+        *,
+        n: int = 1,
+        timeout_s: float = 120.0,
+        **params: Any,
     ) -> list[Answer]:
         """`n` answers of one model to one conversation."""
         body = await self._call(
             "POST",
             "/v1/chat/completions",
-            {"model": model, "messages": messages, "n": n, "return_token_ids": True, "logprobs": True, **params},
+            {
+                "model": model,
+                "messages": messages,
+                "n": n,
+                "return_token_ids": True,
+                "logprobs": True,
+                **params,
+            },
             timeout_s=timeout_s,
         )
         with self._reading("/v1/chat/completions"):
@@ -147,26 +173,39 @@ class HttpServingNode:
                     model=body.get("model", ""),
                     finish_reason=choice.get("finish_reason"),
                     token_ids=tuple(choice.get("token_ids") or ()),
-                    logprobs=tuple(item["logprob"] for item in (choice.get("logprobs") or {}).get("content") or ()),
+                    logprobs=tuple(
+                        item["logprob"]
+                        for item in (choice.get("logprobs") or {}).get("content") or ()
+                    ),
                     message=choice["message"],
                     weight_version=body.get("weight_version") or "",
                 )
                 for choice in body["choices"]
             ]
 
-    async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 120.0) -> list[float]:
+    async def prompt_logprobs(
+        self, model: str, tokens: list[int], *, timeout_s: float = 120.0
+    ) -> list[float]:
         """log p of each token after the first, under `model`."""
         body = await self._call(
             "POST",
             "/v1/completions",
-            {"model": model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0},
+            {
+                "model": model,
+                "prompt": tokens,
+                "max_tokens": 1,
+                "temperature": 0,
+                "prompt_logprobs": 0,
+            },
             timeout_s=timeout_s,
         )
         with self._reading("/v1/completions"):
             rows = body["choices"][0].get("prompt_logprobs")
             if not isinstance(rows, list) or len(rows) != len(tokens):
                 raise Poison(f"{self.url} gave no prompt log-probabilities")
-            return [row[str(token)]["logprob"] for row, token in zip(rows[1:], tokens[1:], strict=True)]
+            return [
+                row[str(token)]["logprob"] for row, token in zip(rows[1:], tokens[1:], strict=True)
+            ]
 
     async def pause(self, *, timeout_s: float) -> None:
         """Freeze generation."""
@@ -199,8 +238,15 @@ class HttpServingNode:
 
     async def meet(self, host: str, port: int, world_size: int, *, timeout_s: float) -> None:
         """Join the sender."""
-        info = {"master_address": host, "master_port": port, "rank_offset": 1, "world_size": world_size}
-        await self._call("POST", "/init_weight_transfer_engine", {"init_info": info}, timeout_s=timeout_s)
+        info = {
+            "master_address": host,
+            "master_port": port,
+            "rank_offset": 1,
+            "world_size": world_size,
+        }
+        await self._call(
+            "POST", "/init_weight_transfer_engine", {"init_info": info}, timeout_s=timeout_s
+        )
 
     async def start_update(self, *, timeout_s: float) -> None:
         """Begin."""
@@ -208,11 +254,15 @@ class HttpServingNode:
 
     async def update(self, info: Mapping[str, Any], *, timeout_s: float) -> None:
         """Take tensors."""
-        await self._call("POST", "/update_weights", {"update_info": dict(info)}, timeout_s=timeout_s)
+        await self._call(
+            "POST", "/update_weights", {"update_info": dict(info)}, timeout_s=timeout_s
+        )
 
     async def finish_update(self, version: str, *, timeout_s: float) -> None:
         """Put them in place."""
-        await self._call("POST", "/finish_weight_update", {"weight_version": version}, timeout_s=timeout_s)
+        await self._call(
+            "POST", "/finish_weight_update", {"weight_version": version}, timeout_s=timeout_s
+        )
 
     async def reset_prefix_cache(self, *, timeout_s: float) -> None:
         """Forget cached prefixes."""
@@ -224,24 +274,38 @@ class HttpServingNode:
         try:
             yield
         except (LookupError, TypeError, AttributeError) as error:
-            raise Transient(f"serving node {self.url} answered {path} with what cannot be read: {error!r}") from error
+            raise Transient(
+                f"serving node {self.url} answered {path} with what cannot be read: {error!r}"
+            ) from error
 
-    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float
+    ) -> Any:
         data = orjson.dumps(body) if body is not None else None
         headers = {**self._headers, "content-type": "application/json"}
         try:
             async with self._session.request(
-                method, self.url + path, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=timeout_s)
+                method,
+                self.url + path,
+                data=data,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Unavailable(f"serving node {self.url} does not answer {path}: {error!r}") from error
+            raise Unavailable(
+                f"serving node {self.url} does not answer {path}: {error!r}"
+            ) from error
         if response.status >= 500 or response.status == 429:
-            raise Transient(f"serving node {self.url} answered {response.status} to {path}: {text[:300]!r}")
+            raise Transient(
+                f"serving node {self.url} answered {response.status} to {path}: {text[:300]!r}"
+            )
         if response.status in (404, 405) and method == "GET":
             raise NotOffered(f"serving node {self.url} has no route {path}")
         if response.status >= 400:
-            raise Poison(f"serving node {self.url} refused {path} with {response.status}: {text[:300]!r}")
+            raise Poison(
+                f"serving node {self.url} refused {path} with {response.status}: {text[:300]!r}"
+            )
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:

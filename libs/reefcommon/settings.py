@@ -18,37 +18,78 @@ class SystemSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_", extra="forbid", frozen=True)
 
-    config: Path | None = Field(None, description="the serve.yaml that this deployment was started from")
-    state_dir: Path = Field(Path(".reef"), description="everything that the embedded stack keeps on disk")
-    bind_host: str = Field("127.0.0.1", description="address that the services' own HTTP endpoints listen on")
+    config: Path | None = Field(
+        None, description="the serve.yaml that this deployment was started from"
+    )
+    state_dir: Path = Field(
+        Path(".reef"), description="everything that the embedded stack keeps on disk"
+    )
+    bind_host: str = Field(
+        "127.0.0.1", description="address that the services' own HTTP endpoints listen on"
+    )
 
     kafka_bootstrap: str = Field("127.0.0.1:9092", description="host:port[,host:port…]")
-    kafka_idempotence: bool = Field(False, description="idempotent producer: on for Apache Kafka, off for the embedded broker")
-    kafka_session_timeout_ms: int = Field(
-        6_000, ge=500, description="a consumer that is silent for this long loses its partitions; it sends a heartbeat five times as often"
+    kafka_idempotence: bool = Field(
+        False, description="idempotent producer: on for Apache Kafka, off for the embedded broker"
     )
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey")
-    clickhouse_url: str = Field("", description="http://user:password@host:8123/database; empty: embedded chDB under state_dir")
-    artifacts_url: str = Field("", description="lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir")
+    kafka_session_timeout_ms: int = Field(
+        6_000,
+        ge=500,
+        description="a consumer that is silent for this long loses its partitions; it sends a heartbeat five times as often",
+    )
+    redis_url: str = Field(
+        "redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey"
+    )
+    clickhouse_url: str = Field(
+        "",
+        description="http://user:password@host:8123/database; empty: embedded chDB under state_dir",
+    )
+    artifacts_url: str = Field(
+        "", description="lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir"
+    )
     engine_urls: str = Field("http://127.0.0.1:8901", description="serving nodes, comma-separated")
-    engine_api_key: str = Field("", description="bearer token that the serving nodes ask for, if any", repr=False)
-    dead_letters_limit: int = Field(100, ge=1, description="dead letters that a consumer may make within the window, whatever their share")
+    engine_api_key: str = Field(
+        "", description="bearer token that the serving nodes ask for, if any", repr=False
+    )
+    dead_letters_limit: int = Field(
+        100,
+        ge=1,
+        description="dead letters that a consumer may make within the window, whatever their share",
+    )
     dead_letters_share: float = Field(
-        0.1, ge=0, le=1, description="past the limit, the share of all its events at which it stops and waits for a person"
+        0.1,
+        ge=0,
+        le=1,
+        description="past the limit, the share of all its events at which it stops and waits for a person",
     )
     dead_letters_window_s: float = Field(300.0, gt=0, description="the window of both")
 
-    otlp_endpoint: str = Field("", description="http://collector:4318; empty: no traces leave the process")
+    otlp_endpoint: str = Field(
+        "", description="http://collector:4318; empty: no traces leave the process"
+    )
 
-    gateway_url: str = Field("http://127.0.0.1:8900", description="where other parts reach the gateway")
-    experience_url: str = Field("http://127.0.0.1:8911", description="reads of records, sessions and samples")
-    trainer_url: str = Field("http://127.0.0.1:8912", description="the trainer's operations endpoint")
-    harness_url: str = Field("http://127.0.0.1:8913", description="the harness service's operations endpoint")
-    evaluator_url: str = Field("http://127.0.0.1:8914", description="the evaluator's operations endpoint")
-    publisher_url: str = Field("http://127.0.0.1:8915", description="the publisher's operations endpoint")
+    gateway_url: str = Field(
+        "http://127.0.0.1:8900", description="where other parts reach the gateway"
+    )
+    experience_url: str = Field(
+        "http://127.0.0.1:8911", description="reads of records, sessions and samples"
+    )
+    trainer_url: str = Field(
+        "http://127.0.0.1:8912", description="the trainer's operations endpoint"
+    )
+    harness_url: str = Field(
+        "http://127.0.0.1:8913", description="the harness service's operations endpoint"
+    )
+    evaluator_url: str = Field(
+        "http://127.0.0.1:8914", description="the evaluator's operations endpoint"
+    )
+    publisher_url: str = Field(
+        "http://127.0.0.1:8915", description="the publisher's operations endpoint"
+    )
 
     model_path: Path | None = Field(
-        None, description="base model as a Hugging Face directory: served by the engine, trained by the trainer"
+        None,
+        description="base model as a Hugging Face directory: served by the engine, trained by the trainer",
     )
     model_name: str = Field("reef", description="name under which the engines serve the base model")
 
@@ -86,9 +127,15 @@ class OwnSettings(BaseSettings):
             BadConfig: a value is not allowed, or a variable with this prefix is unknown.
         """
         prefix = str(cls.model_config.get("env_prefix", ""))
-        known = {prefix + name.upper() for name in cls.model_fields} | {prefix + name for name in cls.others}
-        if unknown := sorted(name for name in os.environ if name.startswith(prefix) and name not in known):
-            raise BadConfig(f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
+        known = {prefix + name.upper() for name in cls.model_fields} | {
+            prefix + name for name in cls.others
+        }
+        if unknown := sorted(
+            name for name in os.environ if name.startswith(prefix) and name not in known
+        ):
+            raise BadConfig(
+                f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
+            )
         try:
             return cls(**overrides)  # type: ignore[arg-type]
         except ValidationError as error:
@@ -101,7 +148,10 @@ class ServiceSettings(OwnSettings):
     others = ("URL",)  # `SystemSettings` says how others reach a service
 
     port: int | None = Field(
-        None, ge=1, le=65535, description="own HTTP port; absent: that of the URL under which others reach the service"
+        None,
+        ge=1,
+        le=65535,
+        description="own HTTP port; absent: that of the URL under which others reach the service",
     )
     drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
 
@@ -113,16 +163,32 @@ class ServiceSettings(OwnSettings):
 class HostSettings(ServiceSettings):
     """What a service that hosts recipes can be told."""
 
-    settled_kept_s: float = Field(30 * 24 * 3600, gt=0, description="how long settled samples and jobs are remembered one by one")
-    rejected_kept_s: float = Field(
-        7 * 24 * 3600, gt=0, description="how long the content of a candidate that came to nothing stays in the artifact store"
+    settled_kept_s: float = Field(
+        30 * 24 * 3600,
+        gt=0,
+        description="how long settled samples and jobs are remembered one by one",
     )
-    retention_every_s: float = Field(600.0, gt=0, description="pace at which what was kept long enough is removed")
-    first_delay_s: float = Field(0.25, gt=0, description="wait before a step that failed is tried again; doubled each time")
+    rejected_kept_s: float = Field(
+        7 * 24 * 3600,
+        gt=0,
+        description="how long the content of a candidate that came to nothing stays in the artifact store",
+    )
+    retention_every_s: float = Field(
+        600.0, gt=0, description="pace at which what was kept long enough is removed"
+    )
+    first_delay_s: float = Field(
+        0.25, gt=0, description="wait before a step that failed is tried again; doubled each time"
+    )
     max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
 
 
-def explain(error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None, also: Sequence[str] = ()) -> str:
+def explain(
+    error: ValidationError,
+    *,
+    prefix: str = "",
+    model: type[BaseModel] | None = None,
+    also: Sequence[str] = (),
+) -> str:
     """One line per mistake: the key, the value, and what is allowed.
 
     With `model`, what was validated, an unknown key is compared with its fields (at the top with `also` too): most are typing mistakes.
@@ -135,7 +201,9 @@ def explain(error: ValidationError, *, prefix: str = "", model: type[BaseModel] 
             continue
         value = item.get("input")
         shown = "" if item["type"] == "missing" else f" (got {value!r:.120})"
-        lines.append(f"{key}: {_in_words(item['type'], item['msg'], _described(model, item['loc']))}{shown}")
+        lines.append(
+            f"{key}: {_in_words(item['type'], item['msg'], _described(model, item['loc']))}{shown}"
+        )
     return "\n".join(lines)
 
 
@@ -143,7 +211,11 @@ def _in_words(kind: str, said: str, description: str) -> str:
     """What pydantic says, without its own terms where there are better ones."""
     if kind == "missing":
         return "required, but missing" + (f"; it is {description}" if description else "")
-    return f"must be of the form {description}" if kind == "string_pattern_mismatch" and description else said
+    return (
+        f"must be of the form {description}"
+        if kind == "string_pattern_mismatch" and description
+        else said
+    )
 
 
 def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str]) -> str:

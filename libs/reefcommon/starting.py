@@ -21,7 +21,9 @@ log = structlog.get_logger()
 class Start:
     """Brings a broker's consumers up, after `first`, as soon as everything that is needed for it answers; then lets `after` begin."""
 
-    def __init__(self, broker: KafkaBroker, *, first: Callable[[], Awaitable[None]] | None = None) -> None:
+    def __init__(
+        self, broker: KafkaBroker, *, first: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._broker = broker
         self._first = first
         self._done = asyncio.Event()

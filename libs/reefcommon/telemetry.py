@@ -39,7 +39,12 @@ class _Stderr:
 
 def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> TracerProvider:
     """Configure structlog, the standard library's logging and OpenTelemetry for this process."""
-    logging.basicConfig(stream=_Stderr(), level=level, format=f"%(levelname)s {service} %(name)s %(message)s", force=True)
+    logging.basicConfig(
+        stream=_Stderr(),
+        level=level,
+        format=f"%(levelname)s {service} %(name)s %(message)s",
+        force=True,
+    )
     for noisy in ("aiokafka", "httpx", "uvicorn.access", "faststream"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
@@ -49,18 +54,24 @@ def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> Tra
             structlog.processors.TimeStamper(fmt="iso"),
             _add_trace_id,
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer() if not sys.stderr.isatty() else structlog.dev.ConsoleRenderer(),
+            structlog.processors.JSONRenderer()
+            if not sys.stderr.isatty()
+            else structlog.dev.ConsoleRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level)),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Stderr())),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
-    provider = TracerProvider(resource=Resource.create({"service.name": f"reef-{service}", "service.namespace": "reef"}))
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": f"reef-{service}", "service.namespace": "reef"})
+    )
     if otlp_endpoint:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{otlp_endpoint.rstrip('/')}/v1/traces")))
+        provider.add_span_processor(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{otlp_endpoint.rstrip('/')}/v1/traces"))
+        )
     trace.set_tracer_provider(provider)
     return provider
 
@@ -72,7 +83,9 @@ def current_traceparent() -> str:
     return carrier.get("traceparent", "")
 
 
-def _add_trace_id(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _add_trace_id(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
     context = trace.get_current_span().get_span_context()
     if context.is_valid:
         event["trace_id"] = format_trace_id(context.trace_id)

@@ -118,7 +118,16 @@ COMMANDS = Topic(
     "what people ask of the release chain",
 )
 
-ALL: tuple[Topic, ...] = (INFERENCES, FEEDBACK, SAMPLES, TRAINING, CANDIDATES, EVALUATIONS, RELEASES, COMMANDS)
+ALL: tuple[Topic, ...] = (
+    INFERENCES,
+    FEEDBACK,
+    SAMPLES,
+    TRAINING,
+    CANDIDATES,
+    EVALUATIONS,
+    RELEASES,
+    COMMANDS,
+)
 
 
 def key_of(event: events.Event, topic: Topic, shard: str | None = None) -> bytes:

@@ -47,13 +47,30 @@ store = open_artifact_store(settings)
 broker = KafkaBroker(address or settings.kafka_bootstrap, acks="all")
 
 
-@broker.subscriber("reef.samples.v1", group_id="my-recipe", auto_offset_reset="earliest", ack_policy=AckPolicy.NACK_ON_ERROR)
+@broker.subscriber(
+    "reef.samples.v1",
+    group_id="my-recipe",
+    auto_offset_reset="earliest",
+    ack_policy=AckPolicy.NACK_ON_ERROR,
+)
 async def on_sample(sample: SampleReady) -> None:
     """One rule for one complaint. The candidate's id comes from its inputs, so that reading the sample again proposes nothing new."""
-    if sample.score is None or sample.score >= 0.5 or not isinstance(sample.feedback, str) or sample.release_id is None:
+    if (
+        sample.score is None
+        or sample.score >= 0.5
+        or not isinstance(sample.feedback, str)
+        or sample.release_id is None
+    ):
         return
     with tempfile.TemporaryDirectory() as directory:
-        write_tree((Entry("users-say", "rules", {"text": f"Users ask of every answer: {sample.feedback}"}),), Path(directory))
+        write_tree(
+            (
+                Entry(
+                    "users-say", "rules", {"text": f"Users ask of every answer: {sample.feedback}"}
+                ),
+            ),
+            Path(directory),
+        )
         manifest = describe(Path(directory), "harness")
         await asyncio.to_thread(store.put, Path(directory), manifest, sample.scenario)
     candidate = CandidateProposed(
@@ -61,13 +78,21 @@ async def on_sample(sample: SampleReady) -> None:
         at=utc_now(), scenario=sample.scenario, kind="harness", content_id=manifest.content_id, base_release_id=sample.release_id,
         reason="a user's words",
     )  # fmt: skip
-    await broker.publish(candidate.model_dump_json(exclude_none=True).encode(), "reef.candidates.v1", key=sample.scenario.encode())
+    await broker.publish(
+        candidate.model_dump_json(exclude_none=True).encode(),
+        "reef.candidates.v1",
+        key=sample.scenario.encode(),
+    )
 
 
 if __name__ == "__main__":
     if not address:
-        sys.exit(f"no Reef runs on {settings.state_dir}: start one, or name its REEF_STATE_DIR, or a broker in REEF_KAFKA_BOOTSTRAP")
+        sys.exit(
+            f"no Reef runs on {settings.state_dir}: start one, or name its REEF_STATE_DIR, or a broker in REEF_KAFKA_BOOTSTRAP"
+        )
     try:
         asyncio.run(FastStream(broker).run())
     except KafkaConnectionError:
-        sys.exit(f"no broker answers at {address}: is that Reef up? `reef status` shows where its broker is")
+        sys.exit(
+            f"no broker answers at {address}: is that Reef up? `reef status` shows where its broker is"
+        )

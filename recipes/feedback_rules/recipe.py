@@ -32,12 +32,36 @@ RULE_PREFIX = "feedback-"
 class FeedbackRulesKnobs(Knobs):
     """What may stand in `serve.yaml` beside `recipe:`."""
 
-    batch_size: int = Field(4, ge=1, le=256, description="reports with words that must wait before the recipe looks at them")
-    min_agreement: int = Field(3, ge=1, le=256, description="reports that must say the same before it becomes a rule")
-    max_score: float = Field(0.0, description="a report counts only where its score is at most this")
-    max_rule_chars: int = Field(280, ge=8, le=4000, description="longer words are refused, not cut: half a sentence may mean another thing")
-    max_rules: int = Field(20, ge=1, le=100, description="rules of this recipe in the tree; the oldest makes room for a new one")
-    max_waiting: int = Field(512, ge=1, le=5000, description="reports that may wait for agreement; the oldest are refused past this")
+    batch_size: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="reports with words that must wait before the recipe looks at them",
+    )
+    min_agreement: int = Field(
+        3, ge=1, le=256, description="reports that must say the same before it becomes a rule"
+    )
+    max_score: float = Field(
+        0.0, description="a report counts only where its score is at most this"
+    )
+    max_rule_chars: int = Field(
+        280,
+        ge=8,
+        le=4000,
+        description="longer words are refused, not cut: half a sentence may mean another thing",
+    )
+    max_rules: int = Field(
+        20,
+        ge=1,
+        le=100,
+        description="rules of this recipe in the tree; the oldest makes room for a new one",
+    )
+    max_waiting: int = Field(
+        512,
+        ge=1,
+        le=5000,
+        description="reports that may wait for agreement; the oldest are refused past this",
+    )
 
 
 def words_of(sample: SampleReady) -> str:
@@ -89,7 +113,9 @@ class FeedbackRulesRecipe(HarnessRecipe):
 
     name = "feedback_rules"
     summary = "what users keep saying about bad answers becomes a rule, in their own words"
-    dimensions = Dimensions(signal="score and a sentence per report", acquisition="reactive", evolves=("harness",))
+    dimensions = Dimensions(
+        signal="score and a sentence per report", acquisition="reactive", evolves=("harness",)
+    )
     knobs_type = FeedbackRulesKnobs
     knobs: FeedbackRulesKnobs
 
@@ -98,19 +124,39 @@ class FeedbackRulesRecipe(HarnessRecipe):
         judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
         refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
         usable = [sample for sample, reason in judged if reason is None]
-        batch = first_agreement(usable, self.knobs.min_agreement) if len(usable) >= self.knobs.batch_size else ()
+        batch = (
+            first_agreement(usable, self.knobs.min_agreement)
+            if len(usable) >= self.knobs.batch_size
+            else ()
+        )
         chosen = {sample.event_id for sample in batch}
         rest = [sample for sample in usable if sample.event_id not in chosen]
-        expired = [(sample, "no_agreement", None) for sample in rest[: max(0, len(rest) - self.knobs.max_waiting)]]
+        expired = [
+            (sample, "no_agreement", None)
+            for sample in rest[: max(0, len(rest) - self.knobs.max_waiting)]
+        ]
         return Decision(batch=batch, refused=(*refused, *expired))
 
-    def propose(self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]) -> Sequence[Mutation]:
+    def propose(
+        self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
+    ) -> Sequence[Mutation]:
         """One rule, unless the tree has it or it was rejected before."""
         new_id = rule_id(words_of(samples[0]))
-        tried = {mutation.id for rejection in rejected for mutation in rejection.mutations if mutation.op == "create"}
+        tried = {
+            mutation.id
+            for rejection in rejected
+            for mutation in rejection.mutations
+            if mutation.op == "create"
+        }
         if new_id in tried or any(entry.id == new_id for entry in tree):
             return ()
         own = [entry.id for entry in tree if entry.id.startswith(RULE_PREFIX)]
-        room = [Mutation("remove", old, reason="the oldest rule makes room") for old in own[: max(0, len(own) + 1 - self.knobs.max_rules)]]
+        room = [
+            Mutation("remove", old, reason="the oldest rule makes room")
+            for old in own[: max(0, len(own) + 1 - self.knobs.max_rules)]
+        ]
         options = {"kind": "rules", "config": {"text": rule_text(words_of(samples[0]))}}
-        return (*room, Mutation("create", new_id, options, reason=f"{len(samples)} reports said the same"))
+        return (
+            *room,
+            Mutation("create", new_id, options, reason=f"{len(samples)} reports said the same"),
+        )

@@ -31,13 +31,20 @@ class GRPOLearner:
         tally = shared.accumulate(
             self.policy,
             rollouts,
-            advantages=lambda scored, indices: scored.mask_BR * scored.mask_BR.new_tensor([advantages[i] for i in indices])[:, None],
+            advantages=lambda scored, indices: (
+                scored.mask_BR
+                * scored.mask_BR.new_tensor([advantages[i] for i in indices])[:, None]
+            ),
             weight=lambda ratio: dis_weight(ratio, self.knobs.eps_clip, self.knobs.eps_clip_high),
             loss=self._loss,
             max_tokens=self.knobs.micro_batch_tokens,
             train=True,
         )
-        metrics = {**shared.reward_metrics(rollouts), **tally.metrics(), "policy_grad_norm": self.policy.update()}
+        metrics = {
+            **shared.reward_metrics(rollouts),
+            **tally.metrics(),
+            "policy_grad_norm": self.policy.update(),
+        }
         self.steps += 1
         return StepResult(step=self.steps, metrics=metrics)
 
@@ -61,4 +68,8 @@ class GRPOLearner:
 
     def _loss(self, scored: Scored, weight_BR: "Tensor", advantage_BR: "Tensor") -> "Tensor":
         value = policy_gradient_loss(scored.logp_BR, weight_BR, advantage_BR, scored.mask_BR)
-        return value - self.knobs.entropy_coef * sample_mean(scored.entropy_BR, scored.mask_BR) if self.knobs.entropy_coef else value
+        return (
+            value - self.knobs.entropy_coef * sample_mean(scored.entropy_BR, scored.mask_BR)
+            if self.knobs.entropy_coef
+            else value
+        )

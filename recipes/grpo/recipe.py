@@ -30,18 +30,35 @@ from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
 class Knobs(recipe.Knobs):
     """What `serve.yaml` may set."""
 
-    batch_size: int = Field(32, ge=2, description="rollouts per optimizer step: a multiple of group_size")
-    group_size: int = Field(8, ge=2, description="rollouts of one prompt that are compared with each other")
-    max_staleness: int = Field(0, ge=0, description="releases that a rollout's weights may be behind the head")
-    eps_clip: float = Field(0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked")
-    eps_clip_high: float = Field(5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked")
+    batch_size: int = Field(
+        32, ge=2, description="rollouts per optimizer step: a multiple of group_size"
+    )
+    group_size: int = Field(
+        8, ge=2, description="rollouts of one prompt that are compared with each other"
+    )
+    max_staleness: int = Field(
+        0, ge=0, description="releases that a rollout's weights may be behind the head"
+    )
+    eps_clip: float = Field(
+        0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked"
+    )
+    eps_clip_high: float = Field(
+        5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked"
+    )
     policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
-    entropy_coef: float = Field(0.0, ge=0, description="how much of the mean entropy is taken off the loss")
+    entropy_coef: float = Field(
+        0.0, ge=0, description="how much of the mean entropy is taken off the loss"
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     lora_r: int = Field(8, ge=1, description="rank of the adapter")
     lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
-    target_modules: tuple[str, ...] = Field(ALL_PROJECTIONS, min_length=1, description="projections that the adapter changes")
-    prompt_gradient: bool = Field(True, description="false: no gradient through the prompt's keys and values; several times faster")
+    target_modules: tuple[str, ...] = Field(
+        ALL_PROJECTIONS, min_length=1, description="projections that the adapter changes"
+    )
+    prompt_gradient: bool = Field(
+        True,
+        description="false: no gradient through the prompt's keys and values; several times faster",
+    )
     micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
     candidate_every: int = Field(1, ge=1, description="optimizer steps between two candidates")
     seed: int = Field(0, description="of the adapter's first weights")
@@ -73,7 +90,9 @@ def decide(waiting: Sequence[SampleReady], serving: LoadId, knobs: Knobs) -> Dec
             refused += [(s, "zero_variance_group", _lag(s, serving)) for s in group]
         elif len(batch) < knobs.batch_size:
             batch += group
-    return Decision(batch=tuple(batch) if len(batch) == knobs.batch_size else (), refused=tuple(refused))
+    return Decision(
+        batch=tuple(batch) if len(batch) == knobs.batch_size else (), refused=tuple(refused)
+    )
 
 
 def credit(rollouts: Sequence[Rollout]) -> list[float]:
@@ -83,7 +102,11 @@ def credit(rollouts: Sequence[Rollout]) -> list[float]:
         groups.setdefault(one.prompt, []).append(index)
     advantages = [0.0] * len(rollouts)
     for indices in groups.values():
-        for index, advantage in zip(indices, group_advantages([rollouts[i].reward for i in indices]) or [0.0] * len(indices), strict=True):
+        for index, advantage in zip(
+            indices,
+            group_advantages([rollouts[i].reward for i in indices]) or [0.0] * len(indices),
+            strict=True,
+        ):
             advantages[index] = advantage
     return advantages
 
@@ -99,8 +122,12 @@ class GRPORecipe(WeightRecipe):
     """Group-relative policy optimization with a double-sided hard mask."""
 
     name: ClassVar[str] = "grpo"
-    summary: ClassVar[str] = "groups of rollouts of one prompt train a LoRA; SAO's control arm, with the same mask against staleness"
-    dimensions: ClassVar[Dimensions] = Dimensions(signal="scores of several rollouts per prompt", acquisition="reactive", evolves=("lora",))
+    summary: ClassVar[str] = (
+        "groups of rollouts of one prompt train a LoRA; SAO's control arm, with the same mask against staleness"
+    )
+    dimensions: ClassVar[Dimensions] = Dimensions(
+        signal="scores of several rollouts per prompt", acquisition="reactive", evolves=("lora",)
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

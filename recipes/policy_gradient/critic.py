@@ -24,15 +24,21 @@ class Critic:
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
             body = (nn.Linear(hidden_size, width), nn.Tanh()) if width else ()
-            self.head = nn.Sequential(nn.LayerNorm(hidden_size, elementwise_affine=False), *body, last)
-        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=learning_rate, weight_decay=0.0)
+            self.head = nn.Sequential(
+                nn.LayerNorm(hidden_size, elementwise_affine=False), *body, last
+            )
+        self.optimizer = torch.optim.AdamW(
+            self.head.parameters(), lr=learning_rate, weight_decay=0.0
+        )
 
     def values(self, hidden: "Tensor") -> "Tensor":
         """[…, H] hidden states -> […] values; with a graph for the head only."""
         values: Tensor = self.head(hidden.detach()).squeeze(-1)
         return values
 
-    def update(self, features_NH: "Tensor", return_N: "Tensor", weight_N: "Tensor", max_grad_norm: float) -> tuple[float, float]:
+    def update(
+        self, features_NH: "Tensor", return_N: "Tensor", weight_N: "Tensor", max_grad_norm: float
+    ) -> tuple[float, float]:
         """One step towards the returns of N action tokens, whose weights add up to 1: (loss before it, gradient norm)."""
         from torch import nn
 
@@ -47,7 +53,10 @@ class Critic:
         """The head and its optimizer."""
         import torch
 
-        torch.save({"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()}, directory / FILE)
+        torch.save(
+            {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()},
+            directory / FILE,
+        )
 
     def load(self, directory: Path) -> None:
         """Go on exactly where `save` was called."""

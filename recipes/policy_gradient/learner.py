@@ -73,7 +73,9 @@ def accumulate(
         with torch.set_grad_enabled(train):
             scored = policy.score([rollouts[i] for i in group])
             weight_BR = weight((scored.logp_BR - scored.behaviour_BR).detach().exp())
-            share = loss(scored, weight_BR, advantages(scored, group)) * (len(group) / len(rollouts))
+            share = loss(scored, weight_BR, advantages(scored, group)) * (
+                len(group) / len(rollouts)
+            )
         if train:
             share.backward()  # type: ignore[no-untyped-call]
         tally.add(scored, weight_BR, float(share.detach()))

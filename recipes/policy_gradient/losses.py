@@ -20,7 +20,9 @@ def sample_mean(per_token_BR: "Tensor", mask_BR: "Tensor") -> "Tensor":
     return per_rollout_B.mean()
 
 
-def policy_gradient_loss(logp_BR: "Tensor", weight_BR: "Tensor", advantage_BR: "Tensor", mask_BR: "Tensor") -> "Tensor":
+def policy_gradient_loss(
+    logp_BR: "Tensor", weight_BR: "Tensor", advantage_BR: "Tensor", mask_BR: "Tensor"
+) -> "Tensor":
     """- weight * A * log pi, aggregated by `sample_mean`. The weight and the advantage carry no gradient."""
     return sample_mean(-weight_BR.detach() * advantage_BR.detach() * logp_BR, mask_BR)
 

@@ -75,7 +75,9 @@ class LoraPolicy:
             task_type="CAUSAL_LM",
         )
         with torch.random.fork_rng(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".is_gradient_checkpointing.", category=FutureWarning)  # peft reads an old name
+            warnings.filterwarnings(
+                "ignore", message=".is_gradient_checkpointing.", category=FutureWarning
+            )  # peft reads an old name
             torch.manual_seed(knobs.seed)
             self.model: Any = get_peft_model(base, config)
         self.model.train()
@@ -103,17 +105,23 @@ class LoraPolicy:
             cache, start = DynamicCache(config=causal.config), prompt - 1
             with torch.no_grad():
                 self._decode(tensors, 0, start, cache)
-        hidden = self._decode(tensors, start, tensors.ids.shape[1] - 1, cache)[:, prompt - 1 - start :]
+        hidden = self._decode(tensors, start, tensors.ids.shape[1] - 1, cache)[
+            :, prompt - 1 - start :
+        ]
         logits = causal.lm_head(hidden) / tensors.temperature_B11
         logp_all = torch.log_softmax(logits, dim=-1)
         logp = logp_all.gather(-1, tensors.ids[:, prompt:, None]).squeeze(-1)
         entropy = -(logp_all.exp() * logp_all).sum(-1)
         return Scored(logp, entropy, hidden.detach(), tensors.behaviour_BR, tensors.mask_BR)
 
-    def _decode(self, tensors: "_Padded", start: int, end: int, cache: "DynamicCache | None") -> "Tensor":
+    def _decode(
+        self, tensors: "_Padded", start: int, end: int, cache: "DynamicCache | None"
+    ) -> "Tensor":
         """Last hidden states of columns [start, end). Arguments by position: the cache's name differs between versions of transformers."""
         ids, positions = tensors.ids[:, start:end], tensors.positions[:, start:end]
-        output = self.model.get_base_model().model(ids, tensors.attention[:, :end], positions, cache, use_cache=cache is not None)
+        output = self.model.get_base_model().model(
+            ids, tensors.attention[:, :end], positions, cache, use_cache=cache is not None
+        )
         hidden: Tensor = output.last_hidden_state
         return hidden
 
@@ -134,10 +142,18 @@ class LoraPolicy:
         from safetensors.torch import save_file
 
         directory.mkdir(parents=True, exist_ok=True)
-        save_file({k: v.contiguous() for k, v in sorted(self._adapter().items())}, directory / WEIGHTS, metadata={"format": "pt"})
-        config = {key: _plain(value) for key, value in self.model.peft_config["default"].to_dict().items()}
+        save_file(
+            {k: v.contiguous() for k, v in sorted(self._adapter().items())},
+            directory / WEIGHTS,
+            metadata={"format": "pt"},
+        )
+        config = {
+            key: _plain(value) for key, value in self.model.peft_config["default"].to_dict().items()
+        }
         config |= {"base_model_name_or_path": self._base_name, "inference_mode": True}
-        (directory / CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        (directory / CONFIG).write_text(
+            json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
 
     def save(self, directory: Path) -> None:
         """The adapter and its optimizer."""

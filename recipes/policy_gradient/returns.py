@@ -40,7 +40,11 @@ def group_advantages(rewards: Sequence[float]) -> list[float] | None:
 def explained_variance(values: Sequence[float], returns: Sequence[float]) -> float:
     """1 - Var(returns - values) / Var(returns); 0 where the returns do not vary."""
     total = _variance(returns)
-    return 0.0 if total < 1e-12 else 1.0 - _variance([r - v for r, v in zip(returns, values, strict=True)]) / total
+    return (
+        0.0
+        if total < 1e-12
+        else 1.0 - _variance([r - v for r, v in zip(returns, values, strict=True)]) / total
+    )
 
 
 def _variance(numbers: Sequence[float]) -> float:

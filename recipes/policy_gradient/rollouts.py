@@ -54,7 +54,9 @@ def admit(waiting: Sequence[SampleReady], serving: LoadId, max_staleness: int) -
     return Admission(tuple(admitted), tuple(refused))
 
 
-def stale(sample: SampleReady, serving: LoadId, max_staleness: int) -> tuple[str | None, int | None]:
+def stale(
+    sample: SampleReady, serving: LoadId, max_staleness: int
+) -> tuple[str | None, int | None]:
     """(reason, lag): why the sample's weights are too old to learn from, or None."""
     try:
         producing = LoadId.parse(sample.load_id or "")
@@ -105,7 +107,9 @@ def rollout(sample: SampleReady) -> Rollout:
 
 def micro_batches(rollouts: Sequence[Rollout], max_tokens: int) -> list[list[int]]:
     """Indices in groups of similar length, each at most `max_tokens` after padding (a longer rollout goes alone)."""
-    order = sorted(range(len(rollouts)), key=lambda i: (len(rollouts[i].prompt) + len(rollouts[i].response), i))
+    order = sorted(
+        range(len(rollouts)), key=lambda i: (len(rollouts[i].prompt) + len(rollouts[i].response), i)
+    )
     groups: list[list[int]] = []
     width_prompt = width_response = 0
     for i in order:

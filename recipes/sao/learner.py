@@ -23,7 +23,12 @@ class SAOLearner:
     def __init__(self, knobs: "sao.Knobs", model_path: Path) -> None:
         self.knobs = knobs
         self.policy = LoraPolicy(knobs, model_path)
-        self.critic = Critic(self.policy.hidden_size, width=knobs.critic_width, learning_rate=knobs.critic_lr, seed=knobs.seed)
+        self.critic = Critic(
+            self.policy.hidden_size,
+            width=knobs.critic_width,
+            learning_rate=knobs.critic_lr,
+            seed=knobs.seed,
+        )
         self.steps = 0
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
@@ -44,7 +49,9 @@ class SAOLearner:
         if train:
             metrics["policy_grad_norm"] = self.policy.update()
         for _ in range(self.knobs.critic_steps_per_actor):
-            metrics["critic/loss"], metrics["critic/grad_norm"] = book.update_critic(self.knobs.max_grad_norm)
+            metrics["critic/loss"], metrics["critic/grad_norm"] = book.update_critic(
+                self.knobs.max_grad_norm
+            )
         self.steps += 1
         return StepResult(step=self.steps, metrics=metrics)
 
@@ -69,7 +76,9 @@ class SAOLearner:
         self.policy.export(directory)
 
     def _loss(self, scored: Scored, weight_BR: "Tensor", advantage_BR: "Tensor") -> "Tensor":
-        return sao.loss(scored.logp_BR, scored.entropy_BR, weight_BR, advantage_BR, scored.mask_BR, self.knobs)
+        return sao.loss(
+            scored.logp_BR, scored.entropy_BR, weight_BR, advantage_BR, scored.mask_BR, self.knobs
+        )
 
 
 class _Book:
@@ -97,7 +106,9 @@ class _Book:
             advantage_BR[row, :length] = torch.tensor(advantages)
             acted = [t for t in range(length) if one.mask[t]]
             self._features.append(scored.hidden_BRH[row, acted])
-            self._weights.append(torch.full((len(acted),), 1.0 / (len(self._rollouts) * len(acted))))
+            self._weights.append(
+                torch.full((len(acted),), 1.0 / (len(self._rollouts) * len(acted)))
+            )
             self._values += [values[t] for t in acted]
             self._returns += [returns[t] for t in acted]
         return advantage_BR
@@ -107,7 +118,9 @@ class _Book:
         import torch
 
         returns = torch.tensor(self._returns)
-        return self._critic.update(torch.cat(self._features), returns, torch.cat(self._weights), max_grad_norm)
+        return self._critic.update(
+            torch.cat(self._features), returns, torch.cat(self._weights), max_grad_norm
+        )
 
     def metrics(self) -> dict[str, float]:
         """How well the critic knew the returns before it learnt from them."""

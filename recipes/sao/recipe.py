@@ -38,26 +38,49 @@ class Knobs(recipe.Knobs):
     """What `serve.yaml` may set."""
 
     batch_size: int = Field(1, ge=1, description="rollouts per optimizer step")
-    max_staleness: int = Field(0, ge=0, description="releases that a rollout's weights may be behind the head")
-    eps_clip: float = Field(0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked")
-    eps_clip_high: float = Field(5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked")
-    correction: Literal["dis", "none"] = Field("dis", description="none: no importance ratio at all (for ablations)")
+    max_staleness: int = Field(
+        0, ge=0, description="releases that a rollout's weights may be behind the head"
+    )
+    eps_clip: float = Field(
+        0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked"
+    )
+    eps_clip_high: float = Field(
+        5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked"
+    )
+    correction: Literal["dis", "none"] = Field(
+        "dis", description="none: no importance ratio at all (for ablations)"
+    )
     critic_steps_per_actor: int = Field(2, ge=1, description="critic updates a step")
-    critic_warmup_steps: int = Field(10, ge=0, description="first steps that train the critic alone and propose nothing")
+    critic_warmup_steps: int = Field(
+        10, ge=0, description="first steps that train the critic alone and propose nothing"
+    )
     critic_width: int = Field(0, ge=0, description="hidden units of the value head; 0: linear")
-    length_adaptive_lambda: bool = Field(True, description="the actor's lambda grows with the rollout's length")
+    length_adaptive_lambda: bool = Field(
+        True, description="the actor's lambda grows with the rollout's length"
+    )
     lambda_alpha: float = Field(1.5, gt=0, description="alpha of the length-adaptive lambda")
-    lambd: float = Field(1.0, ge=0, le=1, description="the actor's lambda where it is not length-adaptive")
-    critic_lambda: float = Field(1.0, ge=0, le=1, description="lambda of the critic's returns; 1: Monte Carlo")
+    lambd: float = Field(
+        1.0, ge=0, le=1, description="the actor's lambda where it is not length-adaptive"
+    )
+    critic_lambda: float = Field(
+        1.0, ge=0, le=1, description="lambda of the critic's returns; 1: Monte Carlo"
+    )
     gamma: float = Field(1.0, gt=0, le=1, description="discount a token")
     policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
     critic_lr: float = Field(1e-3, gt=0, description="learning rate of the value head")
-    entropy_coef: float = Field(0.0, ge=0, description="how much of the mean entropy is taken off the loss")
+    entropy_coef: float = Field(
+        0.0, ge=0, description="how much of the mean entropy is taken off the loss"
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     lora_r: int = Field(8, ge=1, description="rank of the adapter")
     lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
-    target_modules: tuple[str, ...] = Field(ALL_PROJECTIONS, min_length=1, description="projections that the adapter changes")
-    prompt_gradient: bool = Field(True, description="false: no gradient through the prompt's keys and values; several times faster")
+    target_modules: tuple[str, ...] = Field(
+        ALL_PROJECTIONS, min_length=1, description="projections that the adapter changes"
+    )
+    prompt_gradient: bool = Field(
+        True,
+        description="false: no gradient through the prompt's keys and values; several times faster",
+    )
     micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
     candidate_every: int = Field(1, ge=1, description="actor updates between two candidates")
     seed: int = Field(0, description="of the first weights of adapter and critic")
@@ -70,14 +93,24 @@ def decide(waiting: Sequence[SampleReady], serving: LoadId, knobs: Knobs) -> Dec
     """Admit what is fit and fresh; a batch is the oldest `batch_size` of it, and fewer wait."""
     sorted_out = admit(waiting, serving, knobs.max_staleness)
     enough = len(sorted_out.admitted) >= knobs.batch_size
-    return Decision(batch=sorted_out.admitted[: knobs.batch_size] if enough else (), refused=sorted_out.refused)
+    return Decision(
+        batch=sorted_out.admitted[: knobs.batch_size] if enough else (), refused=sorted_out.refused
+    )
 
 
-def credit(mask: Sequence[int], values: Sequence[float], reward: float, knobs: Knobs) -> tuple[list[float], list[float]]:
+def credit(
+    mask: Sequence[int], values: Sequence[float], reward: float, knobs: Knobs
+) -> tuple[list[float], list[float]]:
     """(advantages for the actor, returns for the critic), both over the response and 0 on observations."""
-    lam = length_adaptive_lambda(sum(mask), knobs.lambda_alpha) if knobs.length_adaptive_lambda else knobs.lambd
+    lam = (
+        length_adaptive_lambda(sum(mask), knobs.lambda_alpha)
+        if knobs.length_adaptive_lambda
+        else knobs.lambd
+    )
     advantages, _ = skip_observation_gae(mask, values, reward, gamma=knobs.gamma, lam=lam)
-    _, returns = skip_observation_gae(mask, values, reward, gamma=knobs.gamma, lam=knobs.critic_lambda)
+    _, returns = skip_observation_gae(
+        mask, values, reward, gamma=knobs.gamma, lam=knobs.critic_lambda
+    )
     return advantages, returns
 
 
@@ -85,15 +118,30 @@ def correction(ratio_BR: "Tensor", knobs: Knobs) -> "Tensor":
     """f(r): how much each token's gradient counts, given how far the policy has moved since it was sampled."""
     from recipes.policy_gradient.losses import dis_weight
 
-    return dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high) if knobs.correction == "dis" else ratio_BR.new_ones(ratio_BR.shape)
+    return (
+        dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
+        if knobs.correction == "dis"
+        else ratio_BR.new_ones(ratio_BR.shape)
+    )
 
 
-def loss(logp_BR: "Tensor", entropy_BR: "Tensor", weight_BR: "Tensor", advantage_BR: "Tensor", mask_BR: "Tensor", knobs: Knobs) -> "Tensor":
+def loss(
+    logp_BR: "Tensor",
+    entropy_BR: "Tensor",
+    weight_BR: "Tensor",
+    advantage_BR: "Tensor",
+    mask_BR: "Tensor",
+    knobs: Knobs,
+) -> "Tensor":
     """The actor's loss; with `entropy_coef`, minus that much of the mean entropy."""
     from recipes.policy_gradient.losses import policy_gradient_loss, sample_mean
 
     value = policy_gradient_loss(logp_BR, weight_BR, advantage_BR, mask_BR)
-    return value - knobs.entropy_coef * sample_mean(entropy_BR, mask_BR) if knobs.entropy_coef else value
+    return (
+        value - knobs.entropy_coef * sample_mean(entropy_BR, mask_BR)
+        if knobs.entropy_coef
+        else value
+    )
 
 
 def proposes(step: int, knobs: Knobs) -> bool:
@@ -109,8 +157,12 @@ class SAORecipe(WeightRecipe):
     """Single-rollout asynchronous optimization."""
 
     name: ClassVar[str] = "sao"
-    summary: ClassVar[str] = "each scored rollout trains a LoRA as it lands; a critic instead of groups, a hard mask against staleness"
-    dimensions: ClassVar[Dimensions] = Dimensions(signal="one score per rollout", acquisition="reactive", evolves=("lora",))
+    summary: ClassVar[str] = (
+        "each scored rollout trains a LoRA as it lands; a critic instead of groups, a hard mask against staleness"
+    )
+    dimensions: ClassVar[Dimensions] = Dimensions(
+        signal="one score per rollout", acquisition="reactive", evolves=("lora",)
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

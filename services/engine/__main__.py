@@ -31,7 +31,12 @@ def main() -> int:
         server.should_exit = True
 
     config = uvicorn.Config(
-        build_app(settings, on_crash), host=settings.host, port=settings.port, log_config=None, access_log=False, ws="none"
+        build_app(settings, on_crash),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        ws="none",
     )
     server = uvicorn.Server(config)
     end_with_0_on_sigterm()

@@ -15,7 +15,9 @@ log = structlog.get_logger(__name__)
 class AdapterRegistry:
     """Name -> loaded adapter, at most `limit`. An unloaded adapter's memory goes with its last request."""
 
-    def __init__(self, *, base_name: str, shapes: Mapping[str, tuple[int, int]], limit: int, max_rank: int) -> None:
+    def __init__(
+        self, *, base_name: str, shapes: Mapping[str, tuple[int, int]], limit: int, max_rank: int
+    ) -> None:
         self._base_name = base_name
         self._shapes = shapes
         self._limit = limit
@@ -43,7 +45,10 @@ class AdapterRegistry:
         """
         self._check_room(name, in_place=in_place)
         try:
-            adapter = replace(load_adapter(name, Path(path), self._shapes, self._max_rank), base_version=base_version)
+            adapter = replace(
+                load_adapter(name, Path(path), self._shapes, self._max_rank),
+                base_version=base_version,
+            )
         except AdapterError as error:
             if str(error).startswith("No adapter found"):
                 raise NotServedError("lora_path", str(error)) from error

@@ -12,7 +12,16 @@ from services.engine.adapters import AdapterRegistry
 from services.engine.batch import RunningBatch
 from services.engine.engine import Engine, deliver_on
 from services.engine.loop import GenerationLoop
-from services.engine.routes import access, admin, chat, completions, errors, models, operations, tokens
+from services.engine.routes import (
+    access,
+    admin,
+    chat,
+    completions,
+    errors,
+    models,
+    operations,
+    tokens,
+)
 from services.engine.runner import ModelRunner, load_model
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
@@ -29,7 +38,9 @@ def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = await asyncio.to_thread(build_engine, settings, asyncio.get_running_loop(), on_crash)
+        engine = await asyncio.to_thread(
+            build_engine, settings, asyncio.get_running_loop(), on_crash
+        )
         app.state.engine = engine
         engine.loop.start()
         log.info("serving", model=settings.served_model_name, path=str(settings.model_path))
@@ -44,7 +55,9 @@ def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
     return app
 
 
-def build_engine(settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed | None = None) -> Engine:
+def build_engine(
+    settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed | None = None
+) -> Engine:
     """Load the model and put the parts together; events of the loop arrive on `events`."""
     model = load_model(settings.model_path, settings.torch_threads)
     if settings.max_model_len > model.config.max_position_embeddings:
@@ -53,7 +66,10 @@ def build_engine(settings: Settings, events: asyncio.AbstractEventLoop, on_crash
     tokenizer = EngineTokenizer(settings.model_path)
     runner = ModelRunner(model, rows=settings.max_num_seqs, length=settings.max_model_len)
     batch = RunningBatch(
-        runner, eos_ids=eos_ids(model.generation_config.eos_token_id), max_length=settings.max_model_len, decode=tokenizer.decode
+        runner,
+        eos_ids=eos_ids(model.generation_config.eos_token_id),
+        max_length=settings.max_model_len,
+        decode=tokenizer.decode,
     )
     loop = GenerationLoop(
         runner,
@@ -70,7 +86,13 @@ def build_engine(settings: Settings, events: asyncio.AbstractEventLoop, on_crash
         limit=settings.max_loras,
         max_rank=settings.max_lora_rank,
     )
-    return Engine(settings=settings, loop=loop, tokenizer=tokenizer, adapters=adapters, weights=WeightSync(model, loop))
+    return Engine(
+        settings=settings,
+        loop=loop,
+        tokenizer=tokenizer,
+        adapters=adapters,
+        weights=WeightSync(model, loop),
+    )
 
 
 def eos_ids(configured: int | list[int] | None) -> frozenset[int]:

@@ -25,7 +25,14 @@ class Running:
 class RunningBatch:
     """Row i of the key/value store belongs to the i-th entry, always."""
 
-    def __init__(self, runner: ModelRunner, *, eos_ids: frozenset[int], max_length: int, decode: Callable[[list[int]], str]) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        *,
+        eos_ids: frozenset[int],
+        max_length: int,
+        decode: Callable[[list[int]], str],
+    ) -> None:
         self._runner = runner
         self._eos_ids = eos_ids
         self._max_length = max_length
@@ -42,7 +49,9 @@ class RunningBatch:
         choices = [Running(work, self._state(work, index)) for index in range(work.params.n)]
         if work.params.max_tokens == 0:
             return [(work.sink, row.state.ended("length", version)) for row in choices]
-        tokens = sample(logits.repeat(len(choices), 1), [_sampler_row(row.state) for row in choices])
+        tokens = sample(
+            logits.repeat(len(choices), 1), [_sampler_row(row.state) for row in choices]
+        )
         if any(_lost(token) for token in tokens):
             return [_without_distribution(work)]
         posts: list[Post] = []
@@ -79,7 +88,9 @@ class RunningBatch:
 
     def drop(self, request_id: str | None) -> list[Running]:
         """Take a request's rows out (all rows for None)."""
-        leaving = [i for i, row in enumerate(self.rows) if request_id in (None, row.work.request_id)]
+        leaving = [
+            i for i, row in enumerate(self.rows) if request_id in (None, row.work.request_id)
+        ]
         dropped = [self.rows[i] for i in leaving]
         self._leave(leaving)
         return dropped
@@ -111,7 +122,11 @@ def version_of(work: Work, base_version: str) -> str:
     adapter were replaced since it was loaded."""
     if work.adapter is None:
         return base_version
-    return work.adapter.name if base_version == work.adapter.base_version else f"{work.adapter.name}+{base_version}"
+    return (
+        work.adapter.name
+        if base_version == work.adapter.base_version
+        else f"{work.adapter.name}+{base_version}"
+    )
 
 
 def _lost(token: TokenLogprob) -> bool:
@@ -120,7 +135,11 @@ def _lost(token: TokenLogprob) -> bool:
 
 def _without_distribution(work: Work) -> Post:
     served = work.adapter.name if work.adapter is not None else "the base model"
-    return work.sink, Failed(RuntimeError(f"the weights of {served} give no probabilities: they are not finite, or overflow"))
+    return work.sink, Failed(
+        RuntimeError(
+            f"the weights of {served} give no probabilities: they are not finite, or overflow"
+        )
+    )
 
 
 def _accept(row: Running, token: TokenLogprob, base_version: str) -> Delta:

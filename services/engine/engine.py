@@ -64,7 +64,13 @@ class Engine:
     """Everything the routes need. Lives on one asyncio loop."""
 
     def __init__(
-        self, *, settings: Settings, loop: GenerationLoop, tokenizer: EngineTokenizer, adapters: AdapterRegistry, weights: WeightSync
+        self,
+        *,
+        settings: Settings,
+        loop: GenerationLoop,
+        tokenizer: EngineTokenizer,
+        adapters: AdapterRegistry,
+        weights: WeightSync,
     ) -> None:
         self.settings = settings
         self.loop = loop
@@ -77,10 +83,16 @@ class Engine:
         """Ids of a prompt. Raises `InvalidRequestError` for one that cannot fit, before much time is spent on a huge one."""
         limit = self.settings.max_model_len
         if len(text) > limit * self.tokenizer.longest_token:
-            raise InvalidRequestError(field, f"This model's maximum context length is {limit} tokens: {len(text)} characters do not fit")
+            raise InvalidRequestError(
+                field,
+                f"This model's maximum context length is {limit} tokens: {len(text)} characters do not fit",
+            )
         ids = self.tokenizer.encode(text)
         if len(ids) > limit:
-            raise InvalidRequestError(field, f"This model's maximum context length is {limit} tokens: the prompt has {len(ids)}")
+            raise InvalidRequestError(
+                field,
+                f"This model's maximum context length is {limit} tokens: the prompt has {len(ids)}",
+            )
         return ids
 
     def check_ids(self, ids: Sequence[int], field: str) -> None:
@@ -88,9 +100,13 @@ class Engine:
         size = self.tokenizer.vocab_size
         bad = next((i for i in ids if not 0 <= i < size), None)
         if bad is not None:
-            raise InvalidRequestError(field, f"token id {bad} is outside the vocabulary (0 to {size - 1})")
+            raise InvalidRequestError(
+                field, f"token id {bad} is outside the vocabulary (0 to {size - 1})"
+            )
 
-    def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], model: str | None) -> Generation:
+    def generate(
+        self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], model: str | None
+    ) -> Generation:
         """Queue prompts, all or none, each with its own parameters.
 
         Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`, `EngineStoppedError`.
@@ -113,11 +129,15 @@ class Engine:
 
     def _check_room(self, count: int, params: Sequence[SamplingParams]) -> None:
         if any(one.n > self.settings.max_num_seqs for one in params):
-            raise InvalidRequestError("n", f"n must not be above max_num_seqs ({self.settings.max_num_seqs})")
+            raise InvalidRequestError(
+                "n", f"n must not be above max_num_seqs ({self.settings.max_num_seqs})"
+            )
         if not self.loop.alive:
             raise EngineStoppedError("the generation loop has stopped")
         if self.loop.waiting + count > self.settings.max_queued_requests:
-            raise OverloadedError(f"{self.loop.waiting} requests are waiting already; try again later")
+            raise OverloadedError(
+                f"{self.loop.waiting} requests are waiting already; try again later"
+            )
 
 
 def deliver_on(loop: asyncio.AbstractEventLoop, posts: list[Post]) -> None:

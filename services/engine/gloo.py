@@ -46,8 +46,17 @@ class GlooReceiver:
         """Blocks until all ranks have come. Raises `WeightTransferError`."""
         timeout = timedelta(seconds=meeting.timeout_s)
         try:
-            store = TCPStore(meeting.host, meeting.port, meeting.world_size, is_master=False, timeout=timeout, wait_for_workers=False)
-            group = ProcessGroupGloo(PrefixStore(STORE_PREFIX, store), meeting.rank, meeting.world_size, timeout)
+            store = TCPStore(
+                meeting.host,
+                meeting.port,
+                meeting.world_size,
+                is_master=False,
+                timeout=timeout,
+                wait_for_workers=False,
+            )
+            group = ProcessGroupGloo(
+                PrefixStore(STORE_PREFIX, store), meeting.rank, meeting.world_size, timeout
+            )
         except RuntimeError as error:
             raise WeightTransferError(f"the rendezvous with the trainer failed: {error}") from error
         return cls(group, meeting.timeout_s)
@@ -62,5 +71,7 @@ class GlooReceiver:
         try:
             self._group.broadcast([tensor], options).wait()
         except RuntimeError as error:
-            raise WeightTransferError(f"the transfer from the trainer broke off: {error}") from error
+            raise WeightTransferError(
+                f"the transfer from the trainer broke off: {error}"
+            ) from error
         return tensor

@@ -19,7 +19,9 @@ class KVRows:
     resident as soon as it is read). Zeroed, never uninitialised: a masked NaN is still a NaN.
     """
 
-    def __init__(self, *, layers: int, rows: int, kv_heads: int, length: int, head_dim: int) -> None:
+    def __init__(
+        self, *, layers: int, rows: int, kv_heads: int, length: int, head_dim: int
+    ) -> None:
         self._limits = (rows, length)
         self._inner = (kv_heads, head_dim)
         self._layers = layers
@@ -38,7 +40,9 @@ class KVRows:
         """The next forward has one token per row; row b's goes to `positions[b]`."""
         self._batch, self._length = len(positions), max(positions) + 1
         self._reserve(self._batch, self._length)
-        if min(positions) + 1 == self._length:  # a copy of a slice costs a tenth of a scatter, and there are two in every layer
+        if (
+            min(positions) + 1 == self._length
+        ):  # a copy of a slice costs a tenth of a scatter, and there are two in every layer
             self._rows, self._at = slice(0, self._batch), slice(positions[0], self._length)
         else:
             self._rows, self._at = torch.arange(self._batch), torch.tensor(positions)
@@ -46,9 +50,16 @@ class KVRows:
     def window_prefill(self, start: int, end: int, count: int = 1) -> None:
         """The next forward has tokens `start`..`end` of the sequences in rows 0..count-1."""
         self._reserve(count, end)
-        self._rows, self._at, self._batch, self._length = slice(0, count), slice(start, end), count, end
+        self._rows, self._at, self._batch, self._length = (
+            slice(0, count),
+            slice(start, end),
+            count,
+            end,
+        )
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
         """Store key and value [B, kv_heads, q, head_dim]; give all keys and values of the window."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         if isinstance(self._at, slice):

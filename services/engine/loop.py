@@ -70,7 +70,9 @@ class GenerationLoop:
         self._waiting: deque[Work] = deque()
         self._reading: Work | None = None
         self._outbox: list[Post] = []
-        self._apart = 0  # rounds in which prompts are read one by one, after they could not be read together
+        self._apart = (
+            0  # rounds in which prompts are read one by one, after they could not be read together
+        )
         self._pause: PauseMode | None = None
         self._drained: list[Future[None]] = []
         self._stopping = False
@@ -175,16 +177,28 @@ class GenerationLoop:
 
     def _read_together(self, budget: int) -> int:
         """Whole prompts from the front of the queue in one forward, where there are several short ones. Gives the tokens that it cost."""
-        if self._reading is not None or self._pause is not None or len(self._waiting) < 2 or self._apart:
+        if (
+            self._reading is not None
+            or self._pause is not None
+            or len(self._waiting) < 2
+            or self._apart
+        ):
             self._apart = max(self._apart - 1, 0)
             return 0
-        fit = admissible([work.params.n for work in islice(self._waiting, PROMPTS_AT_ONCE)], self._max_rows - len(self._batch.rows))
-        plain = list(takewhile(lambda work: work.params.prompt_logprobs is None, islice(self._waiting, fit)))
+        fit = admissible(
+            [work.params.n for work in islice(self._waiting, PROMPTS_AT_ONCE)],
+            self._max_rows - len(self._batch.rows),
+        )
+        plain = list(
+            takewhile(lambda work: work.params.prompt_logprobs is None, islice(self._waiting, fit))
+        )
         works = plain[: together((len(work.prompt_ids) for work in plain), budget, PROMPTS_AT_ONCE)]
         if len(works) < 2:
             return 0
         try:
-            logits = self._runner.prefill_whole([work.prompt_ids for work in works], [work.adapter for work in works])
+            logits = self._runner.prefill_whole(
+                [work.prompt_ids for work in works], [work.adapter for work in works]
+            )
         except RuntimeError as error:  # one of them: each is read alone, and fails alone
             log.warning("prefill_together_failed", requests=len(works), error=str(error))
             self._apart = len(works)
@@ -192,7 +206,11 @@ class GenerationLoop:
         for source, work in enumerate(works):
             self._waiting.popleft()
             self.counters.prompt_tokens += len(work.prompt_ids)
-            self._post(self._batch.join(work, logits[source : source + 1], version_of(work, self.version), source))
+            self._post(
+                self._batch.join(
+                    work, logits[source : source + 1], version_of(work, self.version), source
+                )
+            )
         return len(works) * max(len(work.prompt_ids) for work in works)
 
     def _admit(self) -> bool:
@@ -206,13 +224,17 @@ class GenerationLoop:
     def _read_chunk(self, budget: int) -> int:
         work = self._reading
         assert work is not None
-        if work.read and work.read_under != self.version:  # replaced meanwhile: keys of two models in one prompt would be no one's
+        if (
+            work.read and work.read_under != self.version
+        ):  # replaced meanwhile: keys of two models in one prompt would be no one's
             work.read, work.scores = 0, []
         work.read_under = self.version
         start, end = work.read, chunk_end(work.read, len(work.prompt_ids), budget)
         try:
             self._read(work, start, end)
-        except RuntimeError as error:  # torch's: out of memory, a bad id. It is this request's alone.
+        except (
+            RuntimeError
+        ) as error:  # torch's: out of memory, a bad id. It is this request's alone.
             log.warning("prefill_failed", request_id=work.request_id, error=str(error))
             self._reading = None
             self._batch.drop(work.request_id)
@@ -277,13 +299,17 @@ class GenerationLoop:
 
     def _abort_all(self) -> None:
         for row in self._batch.drop(None):
-            self._post([(row.work.sink, row.state.ended("abort", version_of(row.work, self.version)))])
+            self._post(
+                [(row.work.sink, row.state.ended("abort", version_of(row.work, self.version)))]
+            )
         unstarted = [*([self._reading] if self._reading else []), *self._waiting]
         self._reading = None
         self._waiting.clear()
         for work in unstarted:
             version = version_of(work, self.version)
-            self._post([(work.sink, Delta(i, "", (), version, "abort")) for i in range(work.params.n)])
+            self._post(
+                [(work.sink, Delta(i, "", (), version, "abort")) for i in range(work.params.n)]
+            )
 
     def _stop(self) -> None:
         self._stopping = True

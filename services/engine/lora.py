@@ -59,16 +59,23 @@ class LoraLayers:
 
     def __init__(self, model: nn.Module) -> None:
         self._groups: tuple[AdapterGroup, ...] = ()
-        self._layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        self._layers = {
+            name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
+        }
         self._hooks: list[RemovableHandle] = []
-        self.shapes = {name: (layer.out_features, layer.in_features) for name, layer in self._layers.items()}
+        self.shapes = {
+            name: (layer.out_features, layer.in_features) for name, layer in self._layers.items()
+        }
         """(out, in) of every module that an adapter may target."""
 
     def use(self, groups: tuple[AdapterGroup, ...]) -> None:
         """The adapters of the forwards that follow."""
         self._groups = groups
         if groups and not self._hooks:
-            self._hooks = [layer.register_forward_hook(self._hook(name)) for name, layer in self._layers.items()]
+            self._hooks = [
+                layer.register_forward_hook(self._hook(name))
+                for name, layer in self._layers.items()
+            ]
 
     def rest(self) -> None:
         """No request is left that could ask for one."""
@@ -91,7 +98,9 @@ class LoraLayers:
         return add_deltas
 
 
-def load_adapter(name: str, path: Path, shapes: Mapping[str, tuple[int, int]], max_rank: int) -> Adapter:
+def load_adapter(
+    name: str, path: Path, shapes: Mapping[str, tuple[int, int]], max_rank: int
+) -> Adapter:
     """Read a PEFT adapter directory. Raises `AdapterError`."""
     config = _read_config(path)
     weights_file = path / "adapter_model.safetensors"
@@ -109,8 +118,12 @@ def load_adapter(name: str, path: Path, shapes: Mapping[str, tuple[int, int]], m
         sides.setdefault(match["module"], {})[match["side"]] = tensor.to(torch.float32)
     if not sides:
         raise AdapterError(f"adapter {name!r} holds no weights")
-    deltas = {module: _delta(module, pair, config, shapes, max_rank) for module, pair in sides.items()}
-    return Adapter(name=name, path=str(path), rank=max(d.down.shape[0] for d in deltas.values()), deltas=deltas)
+    deltas = {
+        module: _delta(module, pair, config, shapes, max_rank) for module, pair in sides.items()
+    }
+    return Adapter(
+        name=name, path=str(path), rank=max(d.down.shape[0] for d in deltas.values()), deltas=deltas
+    )
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -139,7 +152,9 @@ def _delta(
     max_rank: int,
 ) -> Delta:
     if module not in shapes:
-        raise AdapterError(f"the adapter targets {module!r}, which is no linear layer of this model")
+        raise AdapterError(
+            f"the adapter targets {module!r}, which is no linear layer of this model"
+        )
     if pair.keys() != {"A", "B"}:
         raise AdapterError(f"the adapter has only half of the LoRA pair of {module!r}")
     down, up = pair["A"], pair["B"]
@@ -147,7 +162,9 @@ def _delta(
     rows, columns = shapes[module]
     if down.shape != (rank, columns) or up.shape != (rows, rank):
         sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"
-        raise AdapterError(f"the adapter's shapes for {module!r} ({sizes}) do not fit the layer ({rows} x {columns})")
+        raise AdapterError(
+            f"the adapter's shapes for {module!r} ({sizes}) do not fit the layer ({rows} x {columns})"
+        )
     if not (bool(down.isfinite().all()) and bool(up.isfinite().all())):
         raise AdapterError(f"the adapter's weights for {module!r} are not finite numbers")
     if rank > max_rank:

@@ -22,7 +22,8 @@ class ModelRunner:
             "layers": config.num_hidden_layers,
             "kv_heads": config.num_key_value_heads,
             "length": length,
-            "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            "head_dim": getattr(config, "head_dim", None)
+            or config.hidden_size // config.num_attention_heads,
         }
         self.model: nn.Module = model
         self.vocab_size = int(config.vocab_size)
@@ -35,17 +36,27 @@ class ModelRunner:
         self._grouped_for: list[Adapter | None] = []
 
     @torch.inference_mode()
-    def prefill(self, ids: Sequence[int], start: int, adapter: Adapter | None, *, all_logits: bool) -> Tensor:
+    def prefill(
+        self, ids: Sequence[int], start: int, adapter: Adapter | None, *, all_logits: bool
+    ) -> Tensor:
         """Read prompt tokens `start`.. into the scratch row. Logits [T or 1, V] (the last token's, or all)."""
         end = start + len(ids)
         positions = self._columns[start:end]
         mask = _additive(self._columns[:end] > positions.unsqueeze(1))
         self.scratch.window_prefill(start, end)
         self.lora.use((AdapterGroup(adapter, None),) if adapter else ())
-        return self._forward([list(ids)], positions.unsqueeze(0), mask[None, None], self.scratch, 0 if all_logits else 1)[0]
+        return self._forward(
+            [list(ids)],
+            positions.unsqueeze(0),
+            mask[None, None],
+            self.scratch,
+            0 if all_logits else 1,
+        )[0]
 
     @torch.inference_mode()
-    def prefill_whole(self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None]) -> Tensor:
+    def prefill_whole(
+        self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None]
+    ) -> Tensor:
         """Read at most PROMPTS_AT_ONCE prompts into the scratch rows, in order. Logits [B, V] of each one's last token.
 
         They are padded on the right, where a causal mask keeps the padding out of every token that counts.
@@ -59,17 +70,24 @@ class ModelRunner:
         padded = [[*prompt, *[0] * (length - len(prompt))] for prompt in prompts]
         at = positions.unsqueeze(0).expand(len(prompts), -1)
         logits = self._forward(padded, at, mask[None, None], self.scratch, torch.tensor(lasts))
-        return logits[torch.arange(len(prompts)), torch.tensor([lasts.index(len(prompt) - 1) for prompt in prompts])]
+        return logits[
+            torch.arange(len(prompts)),
+            torch.tensor([lasts.index(len(prompt) - 1) for prompt in prompts]),
+        ]
 
     @torch.inference_mode()
-    def decode(self, ids: Sequence[int], positions: Sequence[int], adapters: Sequence[Adapter | None]) -> Tensor:
+    def decode(
+        self, ids: Sequence[int], positions: Sequence[int], adapters: Sequence[Adapter | None]
+    ) -> Tensor:
         """One token for each of rows 0..B-1, at its position. Logits [B, V]."""
         length = max(positions) + 1
         at = torch.tensor(positions)
         mask = _additive(self._columns[:length] > at.unsqueeze(1))
         self.batch.window_decode(positions)
         self.lora.use(self._group(adapters))
-        return self._forward([[i] for i in ids], at.unsqueeze(1), mask[:, None, None], self.batch, 1)[:, 0]
+        return self._forward(
+            [[i] for i in ids], at.unsqueeze(1), mask[:, None, None], self.batch, 1
+        )[:, 0]
 
     @torch.inference_mode()
     def join(self, row: int, length: int, source: int = 0) -> None:
@@ -87,9 +105,13 @@ class ModelRunner:
         self.lora.rest()
         self.batch.shrink()
 
-    def _forward(self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int | Tensor) -> Tensor:
+    def _forward(
+        self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int | Tensor
+    ) -> Tensor:
         # The cache goes by position: its keyword changed its name between transformers 5.19 and 5.24.
-        output = self.model(torch.tensor(ids), mask, positions, kv, use_cache=True, logits_to_keep=keep)
+        output = self.model(
+            torch.tensor(ids), mask, positions, kv, use_cache=True, logits_to_keep=keep
+        )
         logits: Tensor = output.logits
         return logits
 
@@ -112,7 +134,10 @@ def _grouped(adapters: list[Adapter | None]) -> tuple[AdapterGroup, ...]:
         if adapter is not None:
             members.setdefault(id(adapter), []).append(row)
             by_id[id(adapter)] = adapter
-    return tuple(AdapterGroup(by_id[key], None if len(rows) == len(adapters) else torch.tensor(rows)) for key, rows in members.items())
+    return tuple(
+        AdapterGroup(by_id[key], None if len(rows) == len(adapters) else torch.tensor(rows))
+        for key, rows in members.items()
+    )
 
 
 def load_model(path: Path, threads: int) -> Any:
@@ -123,6 +148,8 @@ def load_model(path: Path, threads: int) -> Any:
     quiet: Any = transformers_logging.disable_progress_bar
     quiet()
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
+    )
     model.requires_grad_(requires_grad=False)
     return model.train(mode=False)

@@ -50,7 +50,10 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
     if all(row.params.logprobs is None for row in rows):
         return [TokenLogprob(token, logprob) for token, logprob in zip(ids, logprobs, strict=True)]
     ranks = _ranks(logits, chosen)
-    return [_described(logits[i], norm[i], ids[i], logprobs[i], ranks[i], row.params.logprobs) for i, row in enumerate(rows)]
+    return [
+        _described(logits[i], norm[i], ids[i], logprobs[i], ranks[i], row.params.logprobs)
+        for i, row in enumerate(rows)
+    ]
 
 
 @torch.inference_mode()
@@ -62,7 +65,10 @@ def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> 
     chosen = logits.gather(1, torch.tensor(next_ids).unsqueeze(1))
     logprobs = (chosen - norm).squeeze(1).tolist()
     ranks = _ranks(logits, chosen)
-    return [_described(logits[i], norm[i], token, logprobs[i], ranks[i], alternatives) for i, token in enumerate(next_ids)]
+    return [
+        _described(logits[i], norm[i], token, logprobs[i], ranks[i], alternatives)
+        for i, token in enumerate(next_ids)
+    ]
 
 
 def _ranks(logits: Tensor, chosen: Tensor) -> list[int]:
@@ -110,14 +116,22 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
     In two levels: first the block, then the place in it. One running sum over 49k tokens would cost more than the draw's other parts
     together. Double precision: a float32 running sum loses the small ones.
     """
-    padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % _BLOCK)).view(len(probabilities), -1, _BLOCK)
+    padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % _BLOCK)).view(
+        len(probabilities), -1, _BLOCK
+    )
     ends = padded.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)
     target = uniform * (1 - 1e-12) * ends[:, -1:]  # below the total, whatever rounding does
     block = torch.searchsorted(ends, target, right=True)
-    inside = padded.gather(1, block.unsqueeze(2).expand(-1, -1, _BLOCK)).squeeze(1).cumsum(dim=-1, dtype=torch.float64)
+    inside = (
+        padded.gather(1, block.unsqueeze(2).expand(-1, -1, _BLOCK))
+        .squeeze(1)
+        .cumsum(dim=-1, dtype=torch.float64)
+    )
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
     # right=True never lands on a token of probability 0; the bounds are for a target that rounding put just outside the block.
-    place = torch.searchsorted(inside, (target - before).clamp_(min=0).minimum(inside[:, -1:] * (1 - 1e-12)), right=True)
+    place = torch.searchsorted(
+        inside, (target - before).clamp_(min=0).minimum(inside[:, -1:] * (1 - 1e-12)), right=True
+    )
     return (block * _BLOCK + place).squeeze(1)
 
 
@@ -135,11 +149,15 @@ def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
     return kept
 
 
-def _described(logits: Tensor, norm: Tensor, token: int, logprob: float, rank: int, alternatives: int | None) -> TokenLogprob:
+def _described(
+    logits: Tensor, norm: Tensor, token: int, logprob: float, rank: int, alternatives: int | None
+) -> TokenLogprob:
     """logits [V], norm [1]."""
     if alternatives is None:
         return TokenLogprob(token, logprob)
     if alternatives == 0:
         return TokenLogprob(token, logprob, rank)
     values, ids = logits.topk(min(alternatives, logits.shape[0]))
-    return TokenLogprob(token, logprob, rank, tuple(zip(ids.tolist(), (values - norm).tolist(), strict=True)))
+    return TokenLogprob(
+        token, logprob, rank, tuple(zip(ids.tolist(), (values - norm).tolist(), strict=True))
+    )

@@ -9,7 +9,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class Settings(BaseSettings):
     """Unknown keys are refused when given directly; in the environment only known names are looked at."""
 
-    model_config = SettingsConfigDict(env_prefix="REEF_ENGINE_", extra="forbid", frozen=True, protected_namespaces=())
+    model_config = SettingsConfigDict(
+        env_prefix="REEF_ENGINE_", extra="forbid", frozen=True, protected_namespaces=()
+    )
 
     model_path: Path
     """A Hugging Face model directory (see `reefcli.models.prepare`)."""

@@ -13,7 +13,9 @@ def _byte_letters() -> dict[str, int]:
     """Byte-level BPE writes each byte as one letter: printable Latin-1 as itself, the rest from U+0100 on."""
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in plain} | {
+        chr(0x100 + i): byte for i, byte in enumerate(others)
+    }
 
 
 _BYTE_OF = _byte_letters()
@@ -54,10 +56,19 @@ class EngineTokenizer:
             return bytes(_BYTE_OF[letter] for letter in name)
         return self.token_text(token_id).encode()
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+    ) -> str:
         """The prompt text of a conversation. Raises `InvalidRequestError` when the template refuses it."""
         try:
-            text: str = self._hf.apply_chat_template(list(messages), tools=list(tools) if tools else None, tokenize=False, **options)
+            text: str = self._hf.apply_chat_template(
+                list(messages), tools=list(tools) if tools else None, tokenize=False, **options
+            )
         except (TemplateError, TypeError, ValueError) as error:
-            raise InvalidRequestError("messages", f"the chat template cannot render these messages: {error}") from error
+            raise InvalidRequestError(
+                "messages", f"the chat template cannot render these messages: {error}"
+            ) from error
         return text

@@ -46,14 +46,18 @@ class WeightSync:
     @property
     def parameters(self) -> int:
         """Number of weights, tied ones counted once."""
-        return sum(tensor.numel() for tensor in {t.data_ptr(): t for t in self._live.values()}.values())
+        return sum(
+            tensor.numel() for tensor in {t.data_ptr(): t for t in self._live.values()}.values()
+        )
 
     async def connect(self, meeting: Rendezvous) -> None:
         """Meet the trainer; an earlier connection is dropped. Raises `WeightTransferError`."""
         async with self._busy:
             self._receiver = None
             self._receiver = await asyncio.to_thread(GlooReceiver.join, meeting)
-        log.info("weight_transfer_connected", host=meeting.host, port=meeting.port, rank=meeting.rank)
+        log.info(
+            "weight_transfer_connected", host=meeting.host, port=meeting.port, rank=meeting.rank
+        )
 
     async def start(self) -> None:
         """Begin an update; what an unfinished one had collected is dropped."""
@@ -65,7 +69,9 @@ class WeightSync:
         async with self._busy:
             staged = self._started()
             if self._receiver is None:
-                raise WeightUpdateError("no trainer is connected: call /init_weight_transfer_engine first")
+                raise WeightUpdateError(
+                    "no trainer is connected: call /init_weight_transfer_engine first"
+                )
             for spec in specs:
                 self._check(spec.name, spec.shape)
             receiver = self._receiver
@@ -114,7 +120,9 @@ class WeightSync:
 
     def _started(self) -> dict[str, Tensor]:
         if self._staged is None:
-            raise WeightUpdateError("no weight update is in progress: call /start_weight_update first")
+            raise WeightUpdateError(
+                "no weight update is in progress: call /start_weight_update first"
+            )
         return self._staged
 
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
@@ -149,7 +157,9 @@ def torch_dtype(name: str) -> torch.dtype:
     }
     dtype = dtypes.get(name.removeprefix("torch."))
     if dtype is None:
-        raise WeightUpdateError(f"dtype {name!r} cannot be transferred; use one of {', '.join(dtypes)}")
+        raise WeightUpdateError(
+            f"dtype {name!r} cannot be transferred; use one of {', '.join(dtypes)}"
+        )
     return dtype
 
 

@@ -69,8 +69,15 @@ def build(
         settings.episode_attempts,
         settings.first_delay_s,
     )
-    episodes = Episodes(settings.pairs_at_once, settings.episode_attempts, settings.first_delay_s, settings.episode_within_s)
-    return Handlers(plans, RedisReleaseHeads(redis), bench, episodes, RedisEvidence(redis), events, now)
+    episodes = Episodes(
+        settings.pairs_at_once,
+        settings.episode_attempts,
+        settings.first_delay_s,
+        settings.episode_within_s,
+    )
+    return Handlers(
+        plans, RedisReleaseHeads(redis), bench, episodes, RedisEvidence(redis), events, now
+    )
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
@@ -83,7 +90,10 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         async with aiohttp.ClientSession() as session:
-            nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
+            nodes = tuple(
+                HttpServingNode(url, session, api_key=system.engine_api_key)
+                for url in system.engines
+            )
             handlers = build(plans, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(handlers))
             looks = Rounds("second looks", handlers.look_again, settings.look_again_every_s)
@@ -97,7 +107,9 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
                 waiting_for=lambda: [asdict(item) for item in looks.result or ()],
                 tasks=lambda: [item.name for item in plans.tasks],
             )
-            log.info("evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes])
+            log.info(
+                "evaluator_started", tasks=len(plans.tasks), nodes=[node.url for node in nodes]
+            )
             yield
             await start.end()
             await end((task,))

@@ -20,7 +20,9 @@ from services.evaluator.plans import Verifier
 
 log = structlog.get_logger()
 
-EPISODES = Counter("reef_evaluation_episodes_total", "episodes of evaluations, by what became of them", ["outcome"])
+EPISODES = Counter(
+    "reef_evaluation_episodes_total", "episodes of evaluations, by what became of them", ["outcome"]
+)
 T = TypeVar("T")
 
 
@@ -63,45 +65,79 @@ class Episodes:
     within_s: float
 
     async def compare(
-        self, node: ServingNode, sides: tuple[Side, Side], tasks: Sequence[Task], verifier: Verifier, sampling: Sampling, candidate_id: str
+        self,
+        node: ServingNode,
+        sides: tuple[Side, Side],
+        tasks: Sequence[Task],
+        verifier: Verifier,
+        sampling: Sampling,
+        candidate_id: str,
     ) -> Evidence:
         """Candidate and head on the same tasks. A side's score is the mean over its samples."""
 
         async def one(task: Task) -> tuple[TaskResult, list[str]]:
             seed = seed_of(candidate_id, task.name)
-            scores = await asyncio.gather(*(self._episode(node, side, task, verifier, sampling, seed) for side in sides))
+            scores = await asyncio.gather(
+                *(self._episode(node, side, task, verifier, sampling, seed) for side in sides)
+            )
             (ours, our_answer, our_failure), (heads, head_answer, head_failure) = scores
-            result = TaskResult(task=task.name, candidate=ours, head=heads, candidate_answer=our_answer, head_answer=head_answer)
+            result = TaskResult(
+                task=task.name,
+                candidate=ours,
+                head=heads,
+                candidate_answer=our_answer,
+                head_answer=head_answer,
+            )
             return result, [failure for failure in (our_failure, head_failure) if failure]
 
         return await self._gather([partial(one, task) for task in tasks])
 
-    async def replay(self, node: ServingNode, models: tuple[str, str], samples: Sequence[tuple[HeldOut, float]]) -> Evidence:
+    async def replay(
+        self, node: ServingNode, models: tuple[str, str], samples: Sequence[tuple[HeldOut, float]]
+    ) -> Evidence:
         """Candidate's and head's likelihood of held-out answers, each with its advantage."""
 
         async def one(sample: HeldOut, advantage: float) -> tuple[TaskResult, list[str]]:
             try:
                 ours, heads = await asyncio.gather(
-                    *(self._tried(partial(node.prompt_logprobs, model, list(sample.tokens))) for model in models)
+                    *(
+                        self._tried(partial(node.prompt_logprobs, model, list(sample.tokens)))
+                        for model in models
+                    )
                 )
             except Failed as error:
                 return TaskResult(task=sample.sample_id), [f"{sample.sample_id}: {error}"]
-            return pair(sample, advantage, mean_logprob(sample, ours), mean_logprob(sample, heads)), []
+            return pair(
+                sample, advantage, mean_logprob(sample, ours), mean_logprob(sample, heads)
+            ), []
 
         return await self._gather([partial(one, *item) for item in samples])
 
-    async def _gather(self, jobs: Sequence[Callable[[], Awaitable[tuple[TaskResult, list[str]]]]]) -> Evidence:
+    async def _gather(
+        self, jobs: Sequence[Callable[[], Awaitable[tuple[TaskResult, list[str]]]]]
+    ) -> Evidence:
         room = asyncio.Semaphore(self.pairs_at_once)
 
-        async def limited(job: Callable[[], Awaitable[tuple[TaskResult, list[str]]]]) -> tuple[TaskResult, list[str]]:
+        async def limited(
+            job: Callable[[], Awaitable[tuple[TaskResult, list[str]]]],
+        ) -> tuple[TaskResult, list[str]]:
             async with room:
                 return await job()
 
         found = await asyncio.gather(*(limited(job) for job in jobs))
-        return Evidence(tuple(result for result, _ in found), tuple(failure for _, failures in found for failure in failures))
+        return Evidence(
+            tuple(result for result, _ in found),
+            tuple(failure for _, failures in found for failure in failures),
+        )
 
     async def _episode(
-        self, node: ServingNode, side: Side, task: Task, verifier: Verifier, sampling: Sampling, seed: int
+        self,
+        node: ServingNode,
+        side: Side,
+        task: Task,
+        verifier: Verifier,
+        sampling: Sampling,
+        seed: int,
     ) -> tuple[float | None, str, str]:
         """(mean score, first answer, why there is no score)."""
         messages = episode_messages(side.tree, task.messages)
@@ -116,8 +152,12 @@ class Episodes:
                 temperature=sampling.temperature,
                 seed=seed,
             )
-            if len(answers) != sampling.samples_per_task or any(answer.model != side.model for answer in answers):
-                raise Transient(f"{node.url} gave {len(answers)} answers of {answers[0].model if answers else 'no model'}")
+            if len(answers) != sampling.samples_per_task or any(
+                answer.model != side.model for answer in answers
+            ):
+                raise Transient(
+                    f"{node.url} gave {len(answers)} answers of {answers[0].model if answers else 'no model'}"
+                )
             return [answer.text for answer in answers]
 
         texts: list[str] = []

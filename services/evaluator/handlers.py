@@ -13,7 +13,13 @@ from reefcommon import topics
 from reefcommon.bus import EventPublisher
 from reefcommon.errors import Transient
 from reefcommon.evaluation import is_held_out
-from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Release, SampleReady
+from reefcommon.events import (
+    CandidateEvaluated,
+    CandidateProposed,
+    Evaluation,
+    Release,
+    SampleReady,
+)
 from reefcommon.ids import digest
 from reefcommon.recipe import EvaluationPlan
 from reefcommon.releases import ReleaseHeads
@@ -27,7 +33,11 @@ from services.evaluator.trial import Bench, DoesNotServe
 log = structlog.get_logger()
 
 VERDICTS = Counter("reef_verdicts_total", "verdicts on candidates", ["scenario", "verdict"])
-DURATION = Histogram("reef_evaluation_seconds", "time from a candidate to its verdict", buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300))
+DURATION = Histogram(
+    "reef_evaluation_seconds",
+    "time from a candidate to its verdict",
+    buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 300),
+)
 
 
 class EvidenceStore(Protocol):
@@ -81,7 +91,9 @@ class Handlers:
         reason = await self.judged(event)
         if reason:
             await self.evidence.wait(event)
-            log.info("candidate_waits", scenario=event.scenario, candidate=event.event_id, reason=reason)
+            log.info(
+                "candidate_waits", scenario=event.scenario, candidate=event.event_id, reason=reason
+            )
 
     async def look_again(self) -> list[Waits]:
         """Judge the candidates that waited and need not any more. Returns those that go on waiting, each with what it lacks."""
@@ -97,11 +109,17 @@ class Handlers:
         """Give the verdict. Returns why there is none yet, empty where there is one."""
         head = await self.heads.head(candidate.scenario)
         if head is None:
-            raise Transient(f"scenario {candidate.scenario!r} has no head: create it by POST /reef/scenarios, or name it in serve.yaml")
+            raise Transient(
+                f"scenario {candidate.scenario!r} has no head: create it by POST /reef/scenarios, or name it in serve.yaml"
+            )
         started = time.perf_counter()
         chosen, law = self.plans.for_candidate(candidate)
         samples: list[HeldOut] = []
-        if candidate.base_release_id == head.release_id and chosen.method == "replay" and law.policy != "always":
+        if (
+            candidate.base_release_id == head.release_id
+            and chosen.method == "replay"
+            and law.policy != "always"
+        ):
             samples = await self.evidence.samples(candidate.scenario)
             reason = lacking(samples) if candidate.kind == "lora" else ""
             if reason:
@@ -113,7 +131,12 @@ class Handlers:
         return ""
 
     async def _evaluate(
-        self, candidate: CandidateProposed, head: Release, chosen: EvaluationPlan, law: Rule, samples: list[HeldOut]
+        self,
+        candidate: CandidateProposed,
+        head: Release,
+        chosen: EvaluationPlan,
+        law: Rule,
+        samples: list[HeldOut],
     ) -> Evaluation:
         if candidate.base_release_id != head.release_id:
             await self.bench.forget(candidate)
@@ -122,7 +145,9 @@ class Handlers:
         try:
             evidence = await self._evidence(candidate, head, chosen, law, samples)
         except DoesNotServe as error:
-            return _evaluation(Ruling("evaluation_failed", f"does not serve: {error}"), law, head, Evidence(()))
+            return _evaluation(
+                Ruling("evaluation_failed", f"does not serve: {error}"), law, head, Evidence(())
+            )
         if evidence.failures:
             now = await self.heads.head(candidate.scenario)
             if now is not None and now.release_id != head.release_id:
@@ -131,32 +156,59 @@ class Handlers:
             words = f"{len(evidence.failures)} episodes failed; first: {evidence.failures[0]}"
             return _evaluation(Ruling("evaluation_failed", words), law, head, evidence)
         if law.policy == "always" and not evidence.tasks:
-            found = "the content is whole, nothing was tried" if candidate.kind == "checkpoint" else "it loads and answers"
-            return _evaluation(Ruling("select", f"always: asked for by name; {found}; nothing was compared"), law, head, evidence)
+            found = (
+                "the content is whole, nothing was tried"
+                if candidate.kind == "checkpoint"
+                else "it loads and answers"
+            )
+            return _evaluation(
+                Ruling("select", f"always: asked for by name; {found}; nothing was compared"),
+                law,
+                head,
+                evidence,
+            )
         return _evaluation(rule(evidence.tasks, law), law, head, evidence)
 
     async def _evidence(
-        self, candidate: CandidateProposed, head: Release, chosen: EvaluationPlan, law: Rule, samples: list[HeldOut]
+        self,
+        candidate: CandidateProposed,
+        head: Release,
+        chosen: EvaluationPlan,
+        law: Rule,
+        samples: list[HeldOut],
     ) -> Evidence:
         if candidate.kind == "checkpoint" and law.policy == "always":
             await self.bench.check(candidate)
             return Evidence(())
         if candidate.kind not in ("lora", "harness"):
-            hint = ": it would replace the head there; the policy always, asked for by name, takes it unseen" * (
-                candidate.kind == "checkpoint"
+            hint = (
+                ": it would replace the head there; the policy always, asked for by name, takes it unseen"
+                * (candidate.kind == "checkpoint")
             )
             raise DoesNotServe(f"kind {candidate.kind} cannot be tried on a serving node{hint}")
         section, verifier = self.plans.config.evaluation, self.plans.verifier
         async with self.bench.trial(candidate, head) as (node, sides):
             await self.bench.probe(node, sides[0])
-            if self.plans.tasks and verifier is not None and (chosen.method == "tasks" or candidate.kind == "harness"):
-                sampling = Sampling(section.samples_per_task, section.max_tokens, section.temperature)
-                return await self.episodes.compare(node, sides, self.plans.tasks, verifier, sampling, candidate.event_id)
+            if (
+                self.plans.tasks
+                and verifier is not None
+                and (chosen.method == "tasks" or candidate.kind == "harness")
+            ):
+                sampling = Sampling(
+                    section.samples_per_task, section.max_tokens, section.temperature
+                )
+                return await self.episodes.compare(
+                    node, sides, self.plans.tasks, verifier, sampling, candidate.event_id
+                )
             if law.policy == "always":
                 return Evidence(())
             if chosen.method == "tasks" or candidate.kind == "harness":
-                raise DoesNotServe("there are no held-out tasks to compare on: name them as evaluation.tasks and evaluation.score")
-            return await self.episodes.replay(node, (sides[0].model, sides[1].model), advantages(samples))
+                raise DoesNotServe(
+                    "there are no held-out tasks to compare on: name them as evaluation.tasks and evaluation.score"
+                )
+            return await self.episodes.replay(
+                node, (sides[0].model, sides[1].model), advantages(samples)
+            )
 
     async def _announce(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
         event = CandidateEvaluated(

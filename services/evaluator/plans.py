@@ -30,11 +30,15 @@ class Plans:
         section = config.evaluation
         if bool(section.tasks) != bool(section.score):
             missing = "evaluation.score" if section.tasks else "evaluation.tasks"
-            raise BadConfig(f"{missing}: missing; held-out tasks and the function that scores their answers go together")
+            raise BadConfig(
+                f"{missing}: missing; held-out tasks and the function that scores their answers go together"
+            )
         tasks = _tasks(section)
         verifier = resolve(section.score) if section.score else None
         if verifier is not None and not callable(verifier):
-            raise BadConfig(f"evaluation.score: {section.score} is not a function (task, answer) -> number")
+            raise BadConfig(
+                f"evaluation.score: {section.score} is not a function (task, answer) -> number"
+            )
         for binding in config.reef:
             choose(config, binding.scenario, binding.recipe)
         return cls(config, tasks, verifier)
@@ -43,11 +47,17 @@ class Plans:
         """The method and the rule for one candidate."""
         section = self.config.evaluation
         chosen = choose(self.config, candidate.scenario, candidate.lineage.recipe)
-        return chosen, Rule(chosen.policy, section.min_win_margin, section.confidence, section.min_effect)
+        return chosen, Rule(
+            chosen.policy, section.min_win_margin, section.confidence, section.min_effect
+        )
 
 
 def _tasks(section: EvaluationSection) -> tuple[Task, ...]:
-    given = resolve(section.tasks) if isinstance(section.tasks, str) and section.tasks else section.tasks
+    given = (
+        resolve(section.tasks)
+        if isinstance(section.tasks, str) and section.tasks
+        else section.tasks
+    )
     items = given() if callable(given) else given
     if isinstance(items, str) or not hasattr(items, "__iter__"):
         if items:

@@ -36,26 +36,41 @@ class RedisEvidence:
         """Keep a held-out sample; the oldest leaves where there are too many. A repeat has no further effect."""
         keys = [_key(scenario, "heldout"), _key(scenario, "heldout-ids")]
         async with answering("held-out sample"):
-            await self._add(keys=keys, args=[sample.sample_id, sample.model_dump_json(), at_s, KEPT])
+            await self._add(
+                keys=keys, args=[sample.sample_id, sample.model_dump_json(), at_s, KEPT]
+            )
 
     async def samples(self, scenario: str) -> list[HeldOut]:
         """The held-out samples of a scenario, in the order of their ids."""
         async with answering("held-out samples"):
             texts = await self._redis.hvals(_key(scenario, "heldout"))
-        return sorted((HeldOut.model_validate_json(text) for text in texts), key=lambda sample: sample.sample_id)
+        return sorted(
+            (HeldOut.model_validate_json(text) for text in texts),
+            key=lambda sample: sample.sample_id,
+        )
 
     async def wait(self, candidate: CandidateProposed) -> None:
         """Keep a candidate until there is evidence."""
         async with answering("waiting candidate"):
             await self._redis.sadd(_WAITING, candidate.scenario)
-            await self._redis.hset(_key(candidate.scenario, "waiting"), candidate.event_id, candidate.model_dump_json())
+            await self._redis.hset(
+                _key(candidate.scenario, "waiting"), candidate.event_id, candidate.model_dump_json()
+            )
 
     async def waiting(self) -> list[CandidateProposed]:
         """Every candidate that waits, the newest of a scenario first: it has learned what the older ones had."""
         async with answering("waiting candidates"):
             scenarios = sorted(str(name) for name in await self._redis.smembers(_WAITING))
-            texts = [text for name in scenarios for text in await self._redis.hvals(_key(name, "waiting"))]
-        return sorted((CandidateProposed.model_validate_json(text) for text in texts), key=lambda c: c.at, reverse=True)
+            texts = [
+                text
+                for name in scenarios
+                for text in await self._redis.hvals(_key(name, "waiting"))
+            ]
+        return sorted(
+            (CandidateProposed.model_validate_json(text) for text in texts),
+            key=lambda c: c.at,
+            reverse=True,
+        )
 
     async def done(self, candidate: CandidateProposed) -> None:
         """This candidate has its verdict."""

@@ -55,7 +55,9 @@ class Bench:
     first_delay_s: float
 
     @asynccontextmanager
-    async def trial(self, candidate: CandidateProposed, head: Release) -> AsyncIterator[tuple[ServingNode, tuple[Side, Side]]]:
+    async def trial(
+        self, candidate: CandidateProposed, head: Release
+    ) -> AsyncIterator[tuple[ServingNode, tuple[Side, Side]]]:
         """A node and the two sides, candidate first.
 
         Raises:
@@ -79,14 +81,22 @@ class Bench:
     async def probe(self, node: ServingNode, side: Side) -> None:
         """One token of a side. Raises DoesNotServe where another model answers, or none."""
         ping = [{"role": "user", "content": "ping"}]
-        answers = await self._tried(lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0))
+        answers = await self._tried(
+            lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0)
+        )
         if not answers or answers[0].model != side.model:
-            raise DoesNotServe(f"{node.url} was asked for {side.model} and answered with {answers[0].model if answers else 'nothing'}")
+            raise DoesNotServe(
+                f"{node.url} was asked for {side.model} and answered with {answers[0].model if answers else 'nothing'}"
+            )
 
     async def check(self, candidate: CandidateProposed) -> None:
         """Whether the content is there and whole, where it cannot be tried. Raises DoesNotServe where it is not."""
         try:
-            await self._tried(lambda: self._fetch(candidate.content_id, candidate.scenario, self._files(candidate)))
+            await self._tried(
+                lambda: self._fetch(
+                    candidate.content_id, candidate.scenario, self._files(candidate)
+                )
+            )
         finally:
             await asyncio.to_thread(shutil.rmtree, self._files(candidate), ignore_errors=True)
 
@@ -116,10 +126,14 @@ class Bench:
             if (head.adapter or self.base_model) in names:
                 return node
             reasons.append(f"{node.url} does not hold the head {head.adapter} yet")
-        raise Unavailable(f"no serving node for a trial: {'; '.join(reasons) or 'none is configured'}")
+        raise Unavailable(
+            f"no serving node for a trial: {'; '.join(reasons) or 'none is configured'}"
+        )
 
     async def _load(self, node: ServingNode, candidate: CandidateProposed) -> None:
-        path = await self._tried(lambda: self._fetch(candidate.content_id, candidate.scenario, self._files(candidate)))
+        path = await self._tried(
+            lambda: self._fetch(candidate.content_id, candidate.scenario, self._files(candidate))
+        )
         await self._tried(lambda: node.load_adapter(trial_name(candidate), str(path)))
 
     async def _tree(self, content: str | None, scenario: str) -> Tree:

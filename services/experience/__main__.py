@@ -11,4 +11,11 @@ if __name__ == "__main__":
     # A batch is many small objects without cycles: collecting after every 700 of them costs a sixth of the time and finds nothing.
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
-    sys.exit(serve(SERVICE, Settings, build, lambda system, settings: settings.own_port(system.experience_url, 8911)))
+    sys.exit(
+        serve(
+            SERVICE,
+            Settings,
+            build,
+            lambda system, settings: settings.own_port(system.experience_url, 8911),
+        )
+    )

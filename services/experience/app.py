@@ -12,7 +12,12 @@ from reefcommon.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, 
 from reefcommon.events import utc_now
 from reefcommon.ops import Health, ops_routes
 from reefcommon.settings import SystemSettings
-from services.experience.clickhouse import ClickHouseAudit, ClickHouseReads, ClickHouseStore, Database
+from services.experience.clickhouse import (
+    ClickHouseAudit,
+    ClickHouseReads,
+    ClickHouseStore,
+    Database,
+)
 from services.experience.domain.parking import Parking
 from services.experience.domain.sessions import SessionBook
 from services.experience.filesystem import FilesystemBodies
@@ -75,10 +80,16 @@ def subscribe(broker: KafkaBroker, handlers: Handlers, settings: Settings) -> No
 
 def open_store(system: SystemSettings) -> Database:
     """A ClickHouse server where one is named, else chDB under the state directory."""
-    return Database.server(system.clickhouse_url) if system.clickhouse_url else Database.embedded(system.state_dir / "chdb")
+    return (
+        Database.server(system.clickhouse_url)
+        if system.clickhouse_url
+        else Database.embedded(system.state_dir / "chdb")
+    )
 
 
-def build(system: SystemSettings, settings: Settings, *, database: Database | None = None) -> FastAPI:
+def build(
+    system: SystemSettings, settings: Settings, *, database: Database | None = None
+) -> FastAPI:
     """The whole service, on the store that the settings name or on `database`."""
     broker = kafka_broker(system, SERVICE)
     guard = Guard(service=SERVICE, group=SERVICE, broker=broker)
@@ -95,7 +106,11 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     life = Lifecycle(database, handlers, guard, settings)
     health = Health(
         SERVICE,
-        checks={"started": life.check_started, "store": life.check_store, "progress": Progress(guard).check},
+        checks={
+            "started": life.check_started,
+            "store": life.check_store,
+            "progress": Progress(guard).check,
+        },
         facts={
             "store": lambda: database.where,
             "store_damaged": lambda: life.damaged,
@@ -108,7 +123,13 @@ def build(system: SystemSettings, settings: Settings, *, database: Database | No
     app = FastAPI(title="Reef experience", lifespan=life.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(ClickHouseReads(database), bodies))
-    app.include_router(key_routes(ClickHouseReads(database), KafkaHandled(guard, handlers.handled_at, system.kafka_bootstrap), bodies))
+    app.include_router(
+        key_routes(
+            ClickHouseReads(database),
+            KafkaHandled(guard, handlers.handled_at, system.kafka_bootstrap),
+            bodies,
+        )
+    )
     app.include_router(audit_routes(ClickHouseAudit(database)))
     app.router.routes.extend(ops_routes(health))
     return app

@@ -26,18 +26,34 @@ from services.experience.domain.conversation import fingerprint
 from services.experience.domain.parking import Parked, Parking
 from services.experience.domain.samples import Record, make_sample, wrong_references
 from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
-from services.experience.ports import Arrival, BodyStore, DeadLetters, ExperienceStore, ReportRow, ReportState
+from services.experience.ports import (
+    Arrival,
+    BodyStore,
+    DeadLetters,
+    ExperienceStore,
+    ReportRow,
+    ReportState,
+)
 
 log = structlog.get_logger()
 
-SAMPLES = Counter("reef_samples_total", "samples made, by why they cannot be trained on (empty: they can)", ["untrainable"])
+SAMPLES = Counter(
+    "reef_samples_total",
+    "samples made, by why they cannot be trained on (empty: they can)",
+    ["untrainable"],
+)
 REPEATS = Counter("reef_experience_repeats_total", "events that had their effect before", ["topic"])
-CONFLICTS = Counter("reef_experience_conflicts_total", "events with a known id and other content", ["topic"])
+CONFLICTS = Counter(
+    "reef_experience_conflicts_total", "events with a known id and other content", ["topic"]
+)
 UNRESOLVED = Counter("reef_experience_bodies_missing_total", "large bodies that could not be read")
 EXPIRED = Counter("reef_reports_expired_total", "reports whose records never came")
 PARKED = Gauge("reef_reports_parked", "reports that wait in memory for their records")
 OPEN = Gauge("reef_sessions_open", "sessions in memory that may go on")
-EVICTED = Gauge("reef_sessions_evicted", "sessions put out of memory since the start because there were too many")
+EVICTED = Gauge(
+    "reef_sessions_evicted",
+    "sessions put out of memory since the start because there were too many",
+)
 
 SWEEP_PAGE = 500
 Dead = list[tuple[Arrival, str]]
@@ -65,11 +81,15 @@ class Handlers:
 
     async def on_start(self) -> None:
         """Take up the open sessions where the store has them. Raises Unavailable."""
-        sessions = await self.store.recent_sessions(within_s=self.session_ttl_s, limit=self.max_open_sessions)
+        sessions = await self.store.recent_sessions(
+            within_s=self.session_ttl_s, limit=self.max_open_sessions
+        )
         self.book.restore(sessions)
         if sessions:
             newest = sessions[-1].last_at - timedelta(seconds=self.session_ttl_s)
-            self.book.forget(sessions[0].last_at if len(sessions) == self.max_open_sessions else newest)
+            self.book.forget(
+                sessions[0].last_at if len(sessions) == self.max_open_sessions else newest
+            )
         self.parking.expired = await self.store.has_expired()
         log.info("sessions_restored", open=len(self.book))
 
@@ -80,7 +100,9 @@ class Handlers:
                 await self._take(arrivals)
             except Poison as error:
                 await self._one_by_one(arrivals, error)
-        self.handled_at.update({(one.topic, one.partition): one.event.at for one in arrivals if one.event is not None})
+        self.handled_at.update(
+            {(one.topic, one.partition): one.event.at for one in arrivals if one.event is not None}
+        )
         self._show()
 
     async def sweep(self, *, caught_up: bool) -> None:
@@ -91,30 +113,52 @@ class Handlers:
                 after = page[-1].report.event_id
                 still_waiting = await self._join(page, {})
                 limit = self.now() - self.report_wait
-                await self._expire([parked for parked in still_waiting if caught_up and parked.parked_at < limit])
+                await self._expire(
+                    [parked for parked in still_waiting if caught_up and parked.parked_at < limit]
+                )
         self._show()
 
     async def _take(self, arrivals: Sequence[Arrival]) -> None:
         dead: Dead = [(arrival, arrival.flaw) for arrival in arrivals if arrival.event is None]
-        await self.store.insert_outcomes([arrival.event for arrival in arrivals if arrival.event is not None])
-        inferences = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, InferenceRecorded)]
-        feedback = [(arrival, arrival.event) for arrival in arrivals if isinstance(arrival.event, FeedbackReported)]
+        await self.store.insert_outcomes(
+            [arrival.event for arrival in arrivals if arrival.event is not None]
+        )
+        inferences = [
+            (arrival, arrival.event)
+            for arrival in arrivals
+            if isinstance(arrival.event, InferenceRecorded)
+        ]
+        feedback = [
+            (arrival, arrival.event)
+            for arrival in arrivals
+            if isinstance(arrival.event, FeedbackReported)
+        ]
         records = await self._record(inferences, dead) if inferences else {}
         candidates = await self._new_reports(feedback, dead) if feedback else {}
         late = await self.store.expired(list(records)) if records and self.parking.expired else ()
-        candidates |= {parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))}
+        candidates |= {
+            parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))
+        }
         if candidates:
             await self._join(list(candidates.values()), records)
         await self._bury(dead)
 
-    async def _record(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead) -> dict[str, Record]:
+    async def _record(
+        self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead
+    ) -> dict[str, Record]:
         """Give each new exchange its place and its row. Returns all exchanges of the batch, the repeated ones too."""
         self._follow(arrivals)
         known = await self.store.places([event.event_id for _, event in arrivals])
-        taken: dict[str, tuple[InferenceRecorded, str]] = {}  # in order of arrival, which is that of the turns
+        taken: dict[
+            str, tuple[InferenceRecorded, str]
+        ] = {}  # in order of arrival, which is that of the turns
         for arrival, event in arrivals:
             digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
-            before = known[event.event_id][0] if event.event_id in known else taken.get(event.event_id, (event, None))[1]
+            before = (
+                known[event.event_id][0]
+                if event.event_id in known
+                else taken.get(event.event_id, (event, None))[1]
+            )
             if before not in (None, digest):
                 CONFLICTS.labels(arrival.topic).inc()
                 dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
@@ -123,18 +167,34 @@ class Handlers:
                 REPEATS.labels(arrival.topic).inc()
             taken.setdefault(event.event_id, (event, digest))
         shards = {event.event_id: arrival.key or b"" for arrival, event in reversed(arrivals)}
-        entries = {record_id: await self._entry(event, shards[record_id]) for record_id, (event, _) in taken.items()}
-        places, sessions = await self._places(entries, {record_id: known[record_id][1] for record_id in taken if record_id in known})
-        records = {record_id: Record(event, digest, places[record_id]) for record_id, (event, digest) in taken.items()}
-        await self.store.insert_records([record for record_id, record in records.items() if record_id not in known])
+        entries = {
+            record_id: await self._entry(event, shards[record_id])
+            for record_id, (event, _) in taken.items()
+        }
+        places, sessions = await self._places(
+            entries, {record_id: known[record_id][1] for record_id in taken if record_id in known}
+        )
+        records = {
+            record_id: Record(event, digest, places[record_id])
+            for record_id, (event, digest) in taken.items()
+        }
+        await self.store.insert_records(
+            [record for record_id, record in records.items() if record_id not in known]
+        )
         await self.store.insert_sessions(sessions)
         if entries:
             self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
         return records
 
-    async def _places(self, entries: Mapping[str, Entry], known: Mapping[str, Assignment]) -> tuple[dict[str, Assignment], list[Session]]:
-        keys, tails, requests = self.book.missing(entry for record_id, entry in entries.items() if record_id not in known)
-        keys |= {(entries[record_id].scenario, place.session_id) for record_id, place in known.items()}
+    async def _places(
+        self, entries: Mapping[str, Entry], known: Mapping[str, Assignment]
+    ) -> tuple[dict[str, Assignment], list[Session]]:
+        keys, tails, requests = self.book.missing(
+            entry for record_id, entry in entries.items() if record_id not in known
+        )
+        keys |= {
+            (entries[record_id].scenario, place.session_id) for record_id, place in known.items()
+        }
         if keys or tails or requests:
             self.book.restore(await self.store.sessions(keys, tails, requests))
         places, sessions = {}, {}
@@ -170,9 +230,13 @@ class Handlers:
             UNRESOLVED.inc()
             log.warning("body_missing", record_id=event.event_id, reason=str(error))
             return event
-        return event.model_copy(update={"request": body.get("request"), "response": body.get("response")})
+        return event.model_copy(
+            update={"request": body.get("request"), "response": body.get("response")}
+        )
 
-    async def _new_reports(self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: Dead) -> dict[str, Parked]:
+    async def _new_reports(
+        self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: Dead
+    ) -> dict[str, Parked]:
         """The reports that have not had their effect yet."""
         states = await self.store.report_states([report.event_id for _, report in arrivals])
         candidates: dict[str, Parked] = {}
@@ -185,19 +249,29 @@ class Handlers:
                 dead.append((arrival, wrong))
             elif digest is not None and digest != report.content_digest:
                 CONFLICTS.labels(arrival.topic).inc()
-                dead.append((arrival, f"conflict: report {report.event_id} is known with other content"))
+                dead.append(
+                    (arrival, f"conflict: report {report.event_id} is known with other content")
+                )
             elif (known is not None and known.state == "joined") or report.event_id in candidates:
                 REPEATS.labels(arrival.topic).inc()
             elif known is None:
-                candidates[report.event_id] = Parked(report, self.now(), arrival.partition, arrival.offset, arrival.key)
+                candidates[report.event_id] = Parked(
+                    report, self.now(), arrival.partition, arrival.offset, arrival.key
+                )
             else:  # where it lay first stays its place, so that a repeat leaves no trace
                 since = known.parked_at if known.state == "parked" else self.now()
-                candidates[report.event_id] = Parked(report, since, known.partition, known.offset, arrival.key)
+                candidates[report.event_id] = Parked(
+                    report, since, known.partition, known.offset, arrival.key
+                )
         return candidates
 
-    async def _join(self, candidates: Sequence[Parked], records: Mapping[str, Record]) -> list[Parked]:
+    async def _join(
+        self, candidates: Sequence[Parked], records: Mapping[str, Record]
+    ) -> list[Parked]:
         """Make the samples of those whose records are all known; park the others, and return them."""
-        needed = {reference for parked in candidates for reference in parked.report.references} - records.keys()
+        needed = {
+            reference for parked in candidates for reference in parked.report.references
+        } - records.keys()
         found = {**records, **(await self.store.records(needed) if needed else {})}
         samples: list[SampleReady] = []
         rows: list[ReportRow] = []
@@ -205,8 +279,17 @@ class Handlers:
         for parked in candidates:
             report = parked.report
             known = [found[reference] for reference in report.references if reference in found]
-            if strangers := [record.event.event_id for record in known if record.event.scenario != report.scenario]:
-                dead.append((_as_arrival(parked), f"references of another scenario than {report.scenario}: {', '.join(strangers)}"))
+            if strangers := [
+                record.event.event_id
+                for record in known
+                if record.event.scenario != report.scenario
+            ]:
+                dead.append(
+                    (
+                        _as_arrival(parked),
+                        f"references of another scenario than {report.scenario}: {', '.join(strangers)}",
+                    )
+                )
                 rows.append(self._row(parked, "refused"))
             elif len(known) < len(report.references):
                 rows.append(self._row(parked, "parked"))
@@ -222,12 +305,18 @@ class Handlers:
     async def _publish(self, samples: Sequence[SampleReady]) -> None:
         if samples:
             await self.store.insert_samples(samples)
-            await asyncio.gather(*(self.publisher.publish(sample, topics.SAMPLES) for sample in samples))
+            await asyncio.gather(
+                *(self.publisher.publish(sample, topics.SAMPLES) for sample in samples)
+            )
         for sample in samples:
             SAMPLES.labels(sample.untrainable or "").inc()
 
     async def _mark(self, rows: Sequence[ReportRow]) -> None:
-        new = [row for row in rows if row.state != "parked" or row.parked.report.event_id not in self.parking]
+        new = [
+            row
+            for row in rows
+            if row.state != "parked" or row.parked.report.event_id not in self.parking
+        ]
         await self.store.insert_reports(new)
         for row in rows:
             if row.state == "parked":
@@ -264,7 +353,11 @@ class Handlers:
 
     def session_facts(self) -> dict[str, int]:
         """What `/status` shows of the open sessions."""
-        return {"open": len(self.book), "limit": self.max_open_sessions, "evicted": self.book.evicted}
+        return {
+            "open": len(self.book),
+            "limit": self.max_open_sessions,
+            "evicted": self.book.evicted,
+        }
 
     def _show(self) -> None:
         PARKED.set(len(self.parking))
@@ -274,4 +367,6 @@ class Handlers:
 
 def _as_arrival(parked: Parked) -> Arrival:
     value = parked.report.model_dump_json(exclude_none=True).encode()
-    return Arrival(topics.FEEDBACK.name, parked.partition, parked.offset, parked.key, value, parked.report)
+    return Arrival(
+        topics.FEEDBACK.name, parked.partition, parked.offset, parked.key, value, parked.report
+    )

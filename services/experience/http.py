@@ -22,9 +22,19 @@ class ExperienceReads(Protocol):
     """Reads of the store. Lists are newest first; `cursor` is the last id of the page before."""
 
     async def record(self, record_id: str) -> dict[str, Any] | None: ...
-    async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> Rows: ...
+    async def records(
+        self,
+        scenario: str,
+        *,
+        session: str | None,
+        outcome: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> Rows: ...
     async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> Rows: ...
-    async def samples(self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None) -> Rows: ...
+    async def samples(
+        self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None
+    ) -> Rows: ...
     async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> Rows: ...
     async def summary(self, scenario: str) -> dict[str, Any]: ...
 
@@ -36,24 +46,52 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
     @router.get("/records/{record_id}")
     async def record(record_id: str) -> Response:
         found = await reads.record(record_id)
-        if found is not None and found["record"].get("body_ref") is not None and found["record"]["request"] is None:
+        if (
+            found is not None
+            and found["record"].get("body_ref") is not None
+            and found["record"]["request"] is None
+        ):
             with contextlib.suppress(Poison):
-                found["record"].update(await bodies.read(BodyRef.model_validate(found["record"]["body_ref"])))
-        return _error(404, f"no record {record_id}", "record_not_found") if found is None else _json(found)
+                found["record"].update(
+                    await bodies.read(BodyRef.model_validate(found["record"]["body_ref"]))
+                )
+        return (
+            _error(404, f"no record {record_id}", "record_not_found")
+            if found is None
+            else _json(found)
+        )
 
     @router.get("/scenarios/{scenario}/records")
     async def records(
-        scenario: str, session: str | None = None, outcome: str | None = None, limit: Limit = 50, cursor: Cursor = None
+        scenario: str,
+        session: str | None = None,
+        outcome: str | None = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
     ) -> Response:
-        return _page(await reads.records(scenario, session=session, outcome=outcome, limit=limit, cursor=cursor), "record_id", limit)
+        return _page(
+            await reads.records(
+                scenario, session=session, outcome=outcome, limit=limit, cursor=cursor
+            ),
+            "record_id",
+            limit,
+        )
 
     @router.get("/scenarios/{scenario}/sessions")
     async def sessions(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return _page(await reads.sessions(scenario, limit=limit, cursor=cursor), "session_id", limit)
+        return _page(
+            await reads.sessions(scenario, limit=limit, cursor=cursor), "session_id", limit
+        )
 
     @router.get("/scenarios/{scenario}/samples")
-    async def samples(scenario: str, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return _page(await reads.samples(scenario, trainable=trainable, limit=limit, cursor=cursor), "sample_id", limit)
+    async def samples(
+        scenario: str, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None
+    ) -> Response:
+        return _page(
+            await reads.samples(scenario, trainable=trainable, limit=limit, cursor=cursor),
+            "sample_id",
+            limit,
+        )
 
     @router.get("/scenarios/{scenario}/steps")
     async def steps(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
@@ -87,19 +125,34 @@ def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter
     router = APIRouter(default_response_class=Response)
 
     @router.get("/keys/{key}")
-    async def key(key: str, until: float, began: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0) -> Response:
-        complete = await handled.reaches(until, within_s=0)  # before the look, so that the look sees all of it
+    async def key(
+        key: str, until: float, began: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0
+    ) -> Response:
+        complete = await handled.reaches(
+            until, within_s=0
+        )  # before the look, so that the look sees all of it
         found = await keys.key(key)
         if found is None and not complete and wait_s:
             complete = await handled.reaches(until, within_s=wait_s)
             found = await keys.key(key)
         if found is not None and found.get("body_ref") is not None:
             with contextlib.suppress(Poison):
-                found.update(response=(await bodies.read(BodyRef.model_validate(found["body_ref"]))).get("response"))
+                found.update(
+                    response=(await bodies.read(BodyRef.model_validate(found["body_ref"]))).get(
+                        "response"
+                    )
+                )
         if found is not None:
             return _json(found)
         whole = complete and await keys.none_before(began)
-        return _json({"complete": complete, "whole": whole, "empty": whole and await keys.none_before(_EVER)}, 404)
+        return _json(
+            {
+                "complete": complete,
+                "whole": whole,
+                "empty": whole and await keys.none_before(_EVER),
+            },
+            404,
+        )
 
     return router
 
@@ -109,7 +162,9 @@ def audit_routes(audit: Audit) -> APIRouter:
     router = APIRouter(prefix="/audit/{table}", default_response_class=Response)
 
     @router.post("/page")
-    async def page(table: str, asked: Range, limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000) -> Response:
+    async def page(
+        table: str, asked: Range, limit: Annotated[int, Query(ge=1, le=100_000)] = 10_000
+    ) -> Response:
         return _json(asdict(await audit.page(table, after=asked.after, limit=limit)))
 
     @router.post("/span")
@@ -131,7 +186,9 @@ def audit_routes(audit: Audit) -> APIRouter:
     return router
 
 
-async def unavailable(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+async def unavailable(
+    request: Request, call_next: Callable[[Request], Awaitable[Response]]
+) -> Response:
     """HTTP middleware: a store that is away is 503, with when to come again."""
     try:
         return await call_next(request)
@@ -149,8 +206,15 @@ def _page(items: Rows, key: str, limit: int) -> Response:
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     # Not orjson: bodies may hold integers of any size, which it refuses.
-    return Response(to_json(value, inf_nan_mode="null"), status_code=status, headers=headers, media_type="application/json")
+    return Response(
+        to_json(value, inf_nan_mode="null"),
+        status_code=status,
+        headers=headers,
+        media_type="application/json",
+    )
 
 
 def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
-    return _json({"error": {"message": message, "type": "reef_error", "code": code}}, status, headers)
+    return _json(
+        {"error": {"message": message, "type": "reef_error", "code": code}}, status, headers
+    )

@@ -66,11 +66,23 @@ def arrival(record: ConsumerRecord) -> Arrival:
         flaw = f"ValidationError: {error}"
     if isinstance(event, InferenceRecorded) and (wrong := _impossible_token(event)) is not None:
         event, flaw = None, f"not a token id: {wrong}"
-    return Arrival(record.topic, record.partition, record.offset, record.key, value, event, flaw, tuple(record.headers))
+    return Arrival(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.key,
+        value,
+        event,
+        flaw,
+        tuple(record.headers),
+    )
 
 
 def _impossible_token(event: InferenceRecorded) -> int | None:
-    for tokens in (event.prompt_token_ids, *(completion.token_ids for completion in event.completions)):
+    for tokens in (
+        event.prompt_token_ids,
+        *(completion.token_ids for completion in event.completions),
+    ):
         try:
             array("I", tokens)  # looks at each one in C, in a third of the time of `min` and `max`
         except OverflowError:
@@ -103,7 +115,9 @@ class KafkaDeadLetters:
         try:
             await self.guard.bury(record, reason, 1, counts=not waited)
         except KafkaError as error:
-            raise Unavailable(f"the broker did not acknowledge a dead letter of {dead.topic}: {error!r}") from error
+            raise Unavailable(
+                f"the broker did not acknowledge a dead letter of {dead.topic}: {error!r}"
+            ) from error
 
 
 @dataclass(slots=True)
@@ -141,11 +155,23 @@ class KafkaHandled:
         asked_at = time.time()
         ends: dict[TopicPartition, int] = {}
         if any(tp not in mine for tp in places):
-            for found in (await real_ends(self.bootstrap, [topic.name for topic in KEYED])).values():
+            for found in (
+                await real_ends(self.bootstrap, [topic.name for topic in KEYED])
+            ).values():
                 ends |= found
-        committed = dict(zip(places, await asyncio.gather(*(consumer.committed(tp) for tp in places)), strict=True))
+        committed = dict(
+            zip(
+                places,
+                await asyncio.gather(*(consumer.committed(tp) for tp in places)),
+                strict=True,
+            )
+        )
         return min(
-            self._until(consumer, tp, committed[tp] or 0) if tp in mine else asked_at if (committed[tp] or 0) >= ends[tp] else 0.0
+            self._until(consumer, tp, committed[tp] or 0)
+            if tp in mine
+            else asked_at
+            if (committed[tp] or 0) >= ends[tp]
+            else 0.0
             for tp in places
         )
 

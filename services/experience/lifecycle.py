@@ -39,11 +39,18 @@ class Progress:
             partitions = await lags(self.guard.broker)
         except Unavailable as error:
             return str(error)
-        committed, waiting = sum(row.position for row in partitions), sum(row.lag for row in partitions)
+        committed, waiting = (
+            sum(row.position for row in partitions),
+            sum(row.lag for row in partitions),
+        )
         if committed != self._committed or not waiting:
             self._committed, self._since = committed, time.monotonic()
         stalled_s = time.monotonic() - self._since
-        return f"{waiting} events wait and none was handled for {stalled_s:.0f} s" if stalled_s > STALLED_S else None
+        return (
+            f"{waiting} events wait and none was handled for {stalled_s:.0f} s"
+            if stalled_s > STALLED_S
+            else None
+        )
 
 
 @dataclass(slots=True)
@@ -85,11 +92,15 @@ class Lifecycle:
         await self._start()
         if self.database.own:
             self._look = asyncio.create_task(self._look_through(), name="store check")
-            self._look.add_done_callback(end_process_where_failed)  # an error of its own kind would else be lost
+            self._look.add_done_callback(
+                end_process_where_failed
+            )  # an error of its own kind would else be lost
         while True:
             await asyncio.sleep(self.settings.sweep_every_s)
             try:
-                caught_up = await backlog(self.guard, topics.INFERENCES.name) <= self.settings.batch_records
+                caught_up = (
+                    await backlog(self.guard, topics.INFERENCES.name) <= self.settings.batch_records
+                )
                 await self.handlers.sweep(caught_up=caught_up)
             except (Unavailable, KafkaError) as error:
                 log.warning("sweep_put_off", reason=str(error))

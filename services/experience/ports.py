@@ -69,7 +69,9 @@ class RecordStore(Protocol):
 class SessionStore(Protocol):
     """Rows of sessions."""
 
-    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()) -> Sequence[Session]:
+    async def sessions(
+        self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
+    ) -> Sequence[Session]:
         """The sessions with these (scenario, id), and those whose latest exchange ends in, or asked, one of these (scenario, hash)."""
 
     async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
@@ -149,7 +151,9 @@ class Audit(Protocol):
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice: ...
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice: ...
-    async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests: ...
+    async def rows(
+        self, table: str, *, after: RowKey | None, until: RowKey | None
+    ) -> RowDigests: ...
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests: ...
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None: ...
 

@@ -31,9 +31,15 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let exchanges finish within the deadline, then end the lifespan."""
         self._gateway.fanout.close()
-        log.info("gateway_stopping", connections=len(self.server_state.connections), requests=len(self.server_state.tasks))
+        log.info(
+            "gateway_stopping",
+            connections=len(self.server_state.connections),
+            requests=len(self.server_state.tasks),
+        )
         stopping = self._gateway.edge.stopping
-        timer = asyncio.get_running_loop().call_at(stopping.begin(), lambda: stopping.cut_off(list(self.server_state.tasks)))
+        timer = asyncio.get_running_loop().call_at(
+            stopping.begin(), lambda: stopping.cut_off(list(self.server_state.tasks))
+        )
         await super().shutdown(sockets)
         timer.cancel()
 
@@ -42,7 +48,11 @@ def address(settings: Settings) -> str:
     """Where to listen: on loopback alone as long as no token is configured."""
     if settings.tokens_file is not None or is_loopback(settings.host):
         return settings.host
-    log.warning("listening_on_loopback_only", wanted=settings.host, reason="no gateway.tokens_file is set, so everybody would have access")
+    log.warning(
+        "listening_on_loopback_only",
+        wanted=settings.host,
+        reason="no gateway.tokens_file is set, so everybody would have access",
+    )
     return "127.0.0.1"
 
 
@@ -73,7 +83,8 @@ def main() -> int:
         server_header=False,
         date_header=False,
         timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=settings.drain_s + 1,  # the gateway's own deadline comes first, and tells the clients
+        timeout_graceful_shutdown=settings.drain_s
+        + 1,  # the gateway's own deadline comes first, and tells the clients
         loop="uvloop",
         http=bounded(2 * settings.max_header_bytes, settings.head_timeout_s),
         ws="none",

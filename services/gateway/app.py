@@ -28,7 +28,15 @@ from services.gateway.edge import Edge
 from services.gateway.engines import HttpEngines
 from services.gateway.experience import ExperienceReads
 from services.gateway.fanout import Fanout
-from services.gateway.handlers import BodyStore, CommandBus, Engines, Handlers, Ledger, Reads, RecordLog
+from services.gateway.handlers import (
+    BodyStore,
+    CommandBus,
+    Engines,
+    Handlers,
+    Ledger,
+    Reads,
+    RecordLog,
+)
 from services.gateway.inference import Inference
 from services.gateway.intake import Intake
 from services.gateway.kafka import KafkaRecordLog
@@ -98,13 +106,28 @@ def assemble(
 ) -> Gateway:
     """A gateway on any ports."""
     table, recent, fanout = RoutingTable(), Recent(), Fanout()
-    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s / RENEWALS_A_LEASE, ports.waiting_since)
+    keys = Keys(
+        ports.ledger, ports.reads, settings.key_lease_s / RENEWALS_A_LEASE, ports.waiting_since
+    )
     handlers = Handlers(
-        ports.log, table, ports.heads, ports.ledger, keys, ports.reads, ports.commands, recent, utc_now, settings.command_timeout_s
+        ports.log,
+        table,
+        ports.heads,
+        ports.ledger,
+        keys,
+        ports.reads,
+        ports.commands,
+        recent,
+        utc_now,
+        settings.command_timeout_s,
     )
     scenarios = Scenarios(handlers, config)
-    intake = Intake(access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios)
-    inference = Inference(ports.engines, ports.log, ports.bodies, recent, spans, settings.max_answer_bytes)
+    intake = Intake(
+        access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios
+    )
+    inference = Inference(
+        ports.engines, ports.log, ports.bodies, recent, spans, settings.max_answer_bytes
+    )
     health = Health(SERVICE)
     services = {
         "experience": system.experience_url,
@@ -119,7 +142,13 @@ def assemble(
     edge = Edge(
         intake=intake,
         inference=inference,
-        repeats=Repeats(inference, ports.ledger, keys, lease_s=settings.key_lease_s, wait_s=settings.read_timeout_s),
+        repeats=Repeats(
+            inference,
+            ports.ledger,
+            keys,
+            lease_s=settings.key_lease_s,
+            wait_s=settings.read_timeout_s,
+        ),
         handlers=handlers,
         max_body_bytes=settings.max_body_bytes,
         memory=Memory(settings.memory_budget_bytes),
@@ -151,7 +180,12 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
     )
     heads_client = connect(system.redis_url)
     return Adapters(
-        log=DurableLog(broker, spool, ready_bytes=settings.spool_ready_bytes, ready_age_s=settings.spool_ready_age_s),
+        log=DurableLog(
+            broker,
+            spool,
+            ready_bytes=settings.spool_ready_bytes,
+            ready_age_s=settings.spool_ready_age_s,
+        ),
         engines=engines,
         tail=ReleaseTail(system.kafka_bootstrap, broker),
         ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),
@@ -179,7 +213,9 @@ def build(system: SystemSettings, settings: Settings, spans: Spans | None = None
     )
 
     def lifespan(made: Gateway) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-        return Lifecycle(made.edge, made.scenarios, made.fanout, made.rejections, made.health, settings, outside).span
+        return Lifecycle(
+            made.edge, made.scenarios, made.fanout, made.rejections, made.health, settings, outside
+        ).span
 
     return assemble(
         settings,

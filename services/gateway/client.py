@@ -34,7 +34,9 @@ class AsgiOutlet:
         self._send = send
         self.status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        self.told: list[tuple[bytes, bytes]] = []  # what goes with every answer: how much of a limit is left
+        self.told: list[
+            tuple[bytes, bytes]
+        ] = []  # what goes with every answer: how much of a limit is left
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Status and headers."""
@@ -54,7 +56,10 @@ class AsgiOutlet:
     @property
     def event_stream(self) -> bool:
         """Whether the answer that has begun is one of events."""
-        return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in self._headers)
+        return any(
+            name == b"content-type" and value.startswith(b"text/event-stream")
+            for name, value in self._headers
+        )
 
     async def write(self, data: bytes, *, more: bool) -> None:
         """A piece of the body."""
@@ -87,18 +92,29 @@ class ClientWatch:
         self._gone = True
         self._task.cancel()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._timer.cancel()
         if self._watcher is not None and not self._gone:
             self._watcher.cancel()
         if not self._gone:
             return
-        if kind is None:  # cancelled, but nothing has waited since: take the cancellation here, not at the next await
+        if (
+            kind is None
+        ):  # cancelled, but nothing has waited since: take the cancellation here, not at the next await
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError as cancelled:
                 kind, error = asyncio.CancelledError, cancelled
-        if self._task.uncancel() == 0 and kind is not None and issubclass(kind, asyncio.CancelledError):
+        if (
+            self._task.uncancel() == 0
+            and kind is not None
+            and issubclass(kind, asyncio.CancelledError)
+        ):
             raise ClientGone from error
 
 
@@ -108,5 +124,10 @@ class NoWatch:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         return None

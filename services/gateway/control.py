@@ -63,7 +63,9 @@ def _open_routes(desk: Desk, health: Health, app: FastAPI) -> list[Route]:
         failures = await health.failures()
         if not desk.may_read(request):
             failures = dict.fromkeys(failures, "/reef/status says why, to those who may read")
-        return JSONResponse({"ready": not failures, "failures": failures}, status_code=503 if failures else 200)
+        return JSONResponse(
+            {"ready": not failures, "failures": failures}, status_code=503 if failures else 200
+        )
 
     async def docs(_request: Request) -> Response:
         return HTMLResponse(docs_page(app.openapi()), headers=SECURITY_HEADERS)
@@ -88,9 +90,19 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         reason = first["ctx"]["error"] if "ctx" in first else "it cannot be read"
-        return answer(invalid(None, f"The request body is not valid JSON: {reason} (near character {first['loc'][-1]})."))
+        return answer(
+            invalid(
+                None,
+                f"The request body is not valid JSON: {reason} (near character {first['loc'][-1]}).",
+            )
+        )
     if first["loc"] == ("body",):
-        return answer(invalid(None, "The request body must be a JSON object, sent with `content-type: application/json`."))
+        return answer(
+            invalid(
+                None,
+                "The request body must be a JSON object, sent with `content-type: application/json`.",
+            )
+        )
     path = ".".join(str(part)[:80] for part in first["loc"][1:])
     return answer(invalid(path or None, f"{path or 'The request body'}: {first['msg']}"))
 
@@ -99,7 +111,11 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return answer(
-            ApiError(404, f"There is nothing at {request.method} {request.url.path[:200]}; /docs lists what there is.", code="not_found")
+            ApiError(
+                404,
+                f"There is nothing at {request.method} {request.url.path[:200]}; /docs lists what there is.",
+                code="not_found",
+            )
         )
     return answer(ApiError(error.status_code, str(error.detail), code="http_error"))
 
@@ -112,5 +128,13 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     route = request.scope.get("route")  # not the path: a client makes it
-    log.error("request_failed", route=route.path if isinstance(route, Route) else "other", exc_info=error)
-    return answer(ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error"))
+    log.error(
+        "request_failed", route=route.path if isinstance(route, Route) else "other", exc_info=error
+    )
+    return answer(
+        ApiError(
+            500,
+            "Reef failed on this request; the operator finds the reason in the log.",
+            code="internal_error",
+        )
+    )

@@ -33,7 +33,9 @@ HANDOVER_BYTES = 1024 * 1024
 class DurableLog:
     """RecordLog on a broker and a spool. `run` and `watch` must run beside it."""
 
-    def __init__(self, broker: KafkaRecordLog, spool: Spool, *, ready_bytes: int, ready_age_s: float) -> None:
+    def __init__(
+        self, broker: KafkaRecordLog, spool: Spool, *, ready_bytes: int, ready_age_s: float
+    ) -> None:
         self.broker = broker
         self.spool = spool
         self._ready_bytes = ready_bytes
@@ -130,7 +132,11 @@ class DurableLog:
         before, proven, limit = self.relayed, False, PORTION_RECORDS
         try:
             while not self._return():
-                if proven and self.spool.records <= HANDOVER_RECORDS and self.spool.backlog_bytes <= HANDOVER_BYTES:
+                if (
+                    proven
+                    and self.spool.records <= HANDOVER_RECORDS
+                    and self.spool.backlog_bytes <= HANDOVER_BYTES
+                ):
                     self._handover = self._handover or asyncio.Event()
                 portion = await self.spool.read(limit)
                 if portion is None:
@@ -143,7 +149,9 @@ class DurableLog:
             if self._handover is not None:
                 self._handover.set()
                 self._handover = None
-        log.info("broker_back", relayed=self.relayed - before, away_s=round(time.time() - self._since, 1))
+        log.info(
+            "broker_back", relayed=self.relayed - before, away_s=round(time.time() - self._since, 1)
+        )
 
     async def _pass_on(self, portion: Portion) -> int:
         """Relay one portion, or as much of it as makes one round. Returns how many to read next."""

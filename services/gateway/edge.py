@@ -70,8 +70,12 @@ class Edge:
         path = scope.get("path", "")
         if scope["type"] != "http":
             await self.control(scope, receive, send)
-        elif (error := self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])) is not None:
-            await self._guarded(scope, receive, send, path if path in HOT else "other", partial(_refused, error))
+        elif (
+            error := self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
+        ) is not None:
+            await self._guarded(
+                scope, receive, send, path if path in HOT else "other", partial(_refused, error)
+            )
         elif path in INFERENCE:
             await self._guarded(scope, receive, send, path, self._infer)
         elif path == REPORT:
@@ -104,27 +108,40 @@ class Edge:
                 raise
         finally:
             route = scope.get("route")
-            metrics.requests(route.path if isinstance(route, Route) else "other", out.status or 499).inc()
+            metrics.requests(
+                route.path if isinstance(route, Route) else "other", out.status or 499
+            ).inc()
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
         charge = Charge(self.memory)
         try:
             if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
                 raw = await self._body(scope, dict(scope["headers"]), receive, charge)
-                charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded until the answer
+                charge.to(
+                    charge.size + decoded_bytes(raw)
+                )  # FastAPI keeps it decoded until the answer
                 receive = _again(raw, receive)
             await self.control(scope, receive, send)
         finally:
             charge.end()
 
-    def _held(self, limits: Limits, scope: Scope, *, exchange: bool) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
+    def _held(
+        self, limits: Limits, scope: Scope, *, exchange: bool
+    ) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
         headers = dict(scope["headers"])
         scenario = headers.get(b"x-reef-scenario", b"default").decode("latin-1")
-        known = self.handlers.table.head(scenario) is not None  # else names of a client's making would each be counted
+        known = (
+            self.handlers.table.head(scenario) is not None
+        )  # else names of a client's making would each be counted
         return limits.hold(self.intake.grant(headers), scenario if known else "", exchange=exchange)
 
     async def _guarded(
-        self, scope: Scope, receive: Receive, send: Send, path: str, handle: Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        path: str,
+        handle: Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]],
     ) -> None:
         started = time.perf_counter()
         out = AsgiOutlet(send)
@@ -144,11 +161,22 @@ class Edge:
         except Unavailable as error:
             log.warning("outside_system_unavailable", route=path, reason=str(error))
             await out.refuse(
-                ApiError(503, "A part of Reef that this needs does not answer; try again.", code="unavailable", retry_after_s=2)
+                ApiError(
+                    503,
+                    "A part of Reef that this needs does not answer; try again.",
+                    code="unavailable",
+                    retry_after_s=2,
+                )
             )
         except Exception:  # a mistake of ours: without this the client would get uvicorn's words, and the metrics nothing
             log.exception("request_failed", route=path)
-            await out.refuse(ApiError(500, "Reef failed on this request; the operator finds the reason in the log.", code="internal_error"))
+            await out.refuse(
+                ApiError(
+                    500,
+                    "Reef failed on this request; the operator finds the reason in the log.",
+                    code="internal_error",
+                )
+            )
         finally:
             metrics.requests(path, out.status or 499).inc()
             metrics.latency(path).observe(time.perf_counter() - started)
@@ -161,7 +189,9 @@ class Edge:
         try:
             raw = await self._body(scope, headers, receive, charge)
             self.memory.check_decoding(raw)
-            x = await self.intake.exchange(INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant)
+            x = await self.intake.exchange(
+                INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant
+            )
             charge.to(len(raw) + len(x.upstream))
             x.charge = charge
             if x.keyed:
@@ -182,25 +212,46 @@ class Edge:
         finally:
             charge.end()
         metrics.REPORTS.inc()
-        body = orjson.dumps({"agent_record_id": report_id, "scenario": scenario, "request_type": "report"})
-        await out.start(202, [_JSON, (b"content-length", b"%d" % len(body)), (b"x-reef-agent-record-id", report_id.encode())])
+        body = orjson.dumps(
+            {"agent_record_id": report_id, "scenario": scenario, "request_type": "report"}
+        )
+        await out.start(
+            202,
+            [
+                _JSON,
+                (b"content-length", b"%d" % len(body)),
+                (b"x-reef-agent-record-id", report_id.encode()),
+            ],
+        )
         await out.write(body, more=False)
 
-    async def _accept(self, raw: bytes, headers: dict[bytes, bytes], grant: Grant) -> tuple[str, str]:
+    async def _accept(
+        self, raw: bytes, headers: dict[bytes, bytes], grant: Grant
+    ) -> tuple[str, str]:
         scenario = scenario_of(headers)
         grant.check("report", scenario)
         report = reports.parse(raw)
         if report.scenario is not None and report.scenario != scenario:
             if b"x-reef-scenario" in headers:
-                raise invalid("scenario", f"The body names scenario {report.scenario!r}, and the header x-reef-scenario {scenario!r}.")
+                raise invalid(
+                    "scenario",
+                    f"The body names scenario {report.scenario!r}, and the header x-reef-scenario {scenario!r}.",
+                )
             scenario = report.scenario
             grant.check("report", scenario)
         table = self.handlers.table
         if table.head(scenario) is None and scenario != "default" and scenario not in table.damaged:
-            raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="x-reef-scenario")
+            raise ApiError(
+                404,
+                f"There is no scenario {scenario!r}.",
+                code="scenario_not_found",
+                param="x-reef-scenario",
+            )
         return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
 
-    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, charge: Charge) -> bytes:
+    async def _body(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, charge: Charge
+    ) -> bytes:
         """The whole request body, charged as it comes, twice: it will be copied. Raises ApiError: 405, 408, 413, 503."""
         if scope["method"] != "POST" and scope["path"] in HOT:
             raise ApiError(405, f"{scope['path']} takes POST.", code="method_not_allowed")
@@ -233,12 +284,20 @@ class Edge:
         except TimeoutError:
             whole = BODY_SILENCES * self.body_timeout_s
             words = (
-                f"nothing of it came for {self.body_timeout_s:g} s" if left > self.body_timeout_s else f"it was not there after {whole:g} s"
+                f"nothing of it came for {self.body_timeout_s:g} s"
+                if left > self.body_timeout_s
+                else f"it was not there after {whole:g} s"
             )
-            raise ApiError(408, f"The request's body took too long: {words}.", code="body_timeout") from None
+            raise ApiError(
+                408, f"The request's body took too long: {words}.", code="body_timeout"
+            ) from None
 
     def _too_large(self) -> ApiError:
-        return ApiError(413, f"The request body has more than {self.max_body_bytes} bytes.", code="body_too_large")
+        return ApiError(
+            413,
+            f"The request body has more than {self.max_body_bytes} bytes.",
+            code="body_too_large",
+        )
 
 
 async def _refused(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiOutlet) -> None:

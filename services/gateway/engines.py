@@ -35,9 +35,20 @@ DRAIN_S = 0.5
 class HttpAnswer:
     """EngineAnswer on a connection to a node."""
 
-    __slots__ = ("_connection", "_limit_bytes", "_node", "_pool", "_secret", "event_stream", "headers", "status")
+    __slots__ = (
+        "_connection",
+        "_limit_bytes",
+        "_node",
+        "_pool",
+        "_secret",
+        "event_stream",
+        "headers",
+        "status",
+    )
 
-    def __init__(self, connection: Connection, pool: Pool, node: Node, *, limit_bytes: int, secret: bytes) -> None:
+    def __init__(
+        self, connection: Connection, pool: Pool, node: Node, *, limit_bytes: int, secret: bytes
+    ) -> None:
         self._connection = connection
         self._pool = pool
         self._node = node
@@ -45,7 +56,10 @@ class HttpAnswer:
         self._secret = secret
         self.status = connection.status
         self.headers = relayed(connection.headers)
-        self.event_stream = value_of(connection.headers, b"content-type").partition(b";")[0].strip() == b"text/event-stream"
+        self.event_stream = (
+            value_of(connection.headers, b"content-type").partition(b";")[0].strip()
+            == b"text/event-stream"
+        )
 
     async def read(self) -> bytes:
         """The whole body; an error's without Reef's own key, which some nodes repeat."""
@@ -103,16 +117,27 @@ class HttpEngines:
         max_answer_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         self.nodes = [Node(without_credentials(url)) for url in urls]
-        targets = [node.url for node in self.nodes] if api_key else urls  # a key and credentials in the URL do not go together
+        targets = (
+            [node.url for node in self.nodes] if api_key else urls
+        )  # a key and credentials in the URL do not go together
         self._max_answer_bytes = max_answer_bytes
         self._secret = api_key.encode()
-        self._headers = {"content-type": "application/json", "accept": "*/*", "accept-encoding": "identity", "user-agent": "reef-gateway"}
+        self._headers = {
+            "content-type": "application/json",
+            "accept": "*/*",
+            "accept-encoding": "identity",
+            "user-agent": "reef-gateway",
+        }
         if api_key:
             self._headers["authorization"] = f"Bearer {api_key}"
-        self._lists = {node.url: URL(url + "/v1/models") for node, url in zip(self.nodes, targets, strict=True)}
+        self._lists = {
+            node.url: URL(url + "/v1/models") for node, url in zip(self.nodes, targets, strict=True)
+        }
         fixed = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         self._pools = {
-            node.url: Pool(url, fixed, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s)
+            node.url: Pool(
+                url, fixed, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s
+            )
             for node, url in zip(self.nodes, targets, strict=True)
         }
         self._session: aiohttp.ClientSession | None = None
@@ -135,7 +160,13 @@ class HttpEngines:
         absent = None
         last: UpstreamFailed | None = None
         while True:
-            node = choose(self.nodes, model=exchange.model, affinity=exchange.shard, now=time.monotonic(), tried=tried)
+            node = choose(
+                self.nodes,
+                model=exchange.model,
+                affinity=exchange.shard,
+                now=time.monotonic(),
+                tried=tried,
+            )
             if node is None:
                 break
             tried.add(node.url)
@@ -149,7 +180,11 @@ class HttpEngines:
                 await answer.read()
                 await answer.close(finished=True)
                 raise ApiError(501, "The serving node offers no embeddings.", code="not_offered")
-            if answer.status == 404 and exchange.release is not None and exchange.release.adapter is not None:
+            if (
+                answer.status == 404
+                and exchange.release is not None
+                and exchange.release.adapter is not None
+            ):
                 await answer.read()
                 await answer.close(finished=True)
                 node.lacking.add(exchange.model)
@@ -158,7 +193,11 @@ class HttpEngines:
             return answer
         if absent is not None:
             raise not_served(exchange)
-        raise last or UpstreamFailed("Every serving node is set apart after failures; try again in a moment.", status=503, code="no_engine")
+        raise last or UpstreamFailed(
+            "Every serving node is set apart after failures; try again in a moment.",
+            status=503,
+            code="no_engine",
+        )
 
     async def _ask(self, node: Node, x: Exchange) -> HttpAnswer:
         pool = self._pools[node.url]
@@ -169,7 +208,9 @@ class HttpEngines:
         except CannotConnectError as error:
             node.in_flight -= 1
             node.failed(time.monotonic())
-            raise _CannotConnect(failed(node, error.__cause__ or error, "The serving node cannot be reached")) from error
+            raise _CannotConnect(
+                failed(node, error.__cause__ or error, "The serving node cannot be reached")
+            ) from error
         except OSError as error:
             node.in_flight -= 1
             node.failed(time.monotonic())
@@ -183,7 +224,9 @@ class HttpEngines:
             connection.cut()
             node.in_flight -= 1
             raise invalid_answer(words)
-        return HttpAnswer(connection, pool, node, limit_bytes=self._max_answer_bytes, secret=self._secret)
+        return HttpAnswer(
+            connection, pool, node, limit_bytes=self._max_answer_bytes, secret=self._secret
+        )
 
     async def look(self) -> None:
         """Ask every node what it serves."""
@@ -200,9 +243,18 @@ class HttpEngines:
             ) as response:
                 body = orjson.loads(await response.read())
                 names = [row["id"] for row in body["data"]]
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
+        except (
+            aiohttp.ClientError,
+            TimeoutError,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:
             if node.models is not None:
-                log.warning("engine_does_not_list_models", engine=node.url, reason=repr(error)[:200])
+                log.warning(
+                    "engine_does_not_list_models", engine=node.url, reason=repr(error)[:200]
+                )
             node.models = None
             return
         if node.models is None:
@@ -243,7 +295,10 @@ def relayed(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [
         (name, value)
         for name, value in headers
-        if name not in _DROPPED and not name.startswith(b"x-reef-") and _NAME.fullmatch(name) and _VALUE.fullmatch(value)
+        if name not in _DROPPED
+        and not name.startswith(b"x-reef-")
+        and _NAME.fullmatch(name)
+        and _VALUE.fullmatch(value)
     ]
 
 
@@ -296,5 +351,8 @@ def not_served(exchange: Exchange) -> ApiError:
             param="x-reef-release-id",
         )
     return ApiError(
-        503, f"No serving node holds release {release_id} at the moment; it is being loaded.", code="release_not_served", retry_after_s=2
+        503,
+        f"No serving node holds release {release_id} at the moment; it is being loaded.",
+        code="release_not_served",
+        retry_after_s=2,
     )

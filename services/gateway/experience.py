@@ -14,20 +14,29 @@ class ExperienceReads:
 
     async def start(self) -> None:
         """Open the session. Needs the running loop."""
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10, sock_connect=2), trust_env=False)
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=10, sock_connect=2), trust_env=False
+        )
 
     async def stop(self) -> None:
         """Close the session."""
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    async def get(
+        self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
+    ) -> tuple[int, bytes]:
         """Status and body."""
         assert self._session is not None
         try:
             async with self._session.get(
-                self._url + path, params=query or {}, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=2)
+                self._url + path,
+                params=query or {},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=2),
             ) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Unavailable(f"the experience service at {self._url} does not answer: {error!r}") from error
+            raise Unavailable(
+                f"the experience service at {self._url} does not answer: {error!r}"
+            ) from error

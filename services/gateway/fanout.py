@@ -60,4 +60,8 @@ class Fanout:
 def frame(event: Event) -> bytes:
     """One event as a server-sent event."""
     body = event.model_dump(mode="json", exclude_none=True)
-    return b"id: %b\nevent: %b\ndata: %b\n\n" % (event.event_id.encode(), str(body["type"]).encode(), orjson.dumps(body))
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
+        event.event_id.encode(),
+        str(body["type"]).encode(),
+        orjson.dumps(body),
+    )

@@ -64,7 +64,11 @@ def invalid_answer(words: str) -> UpstreamFailed:
 
 def answer_too_large() -> UpstreamFailed:
     """502: an answer without end."""
-    return UpstreamFailed("The serving node's answer went on past its limit (max_answer_bytes).", status=502, code="upstream_too_large")
+    return UpstreamFailed(
+        "The serving node's answer went on past its limit (max_answer_bytes).",
+        status=502,
+        code="upstream_too_large",
+    )
 
 
 class RecordLog(Protocol):
@@ -152,7 +156,9 @@ class KnownKeys(Protocol):
 class Reads(Protocol):
     """The experience service's reads."""
 
-    async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    async def get(
+        self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
+    ) -> tuple[int, bytes]:
         """Status and JSON. Raises Unavailable."""
 
 
@@ -198,9 +204,17 @@ class Handlers:
         report_id = report.key or new_report_id(shard)
         digest = report.digest(scenario)
         if report.key is not None:
-            entry = Entry(digest=digest, kind="report", scenario=scenario, shard=shard, state="done")
-            existing = await self._before(report.key) or await self.ledger.claim(report.key, entry, lease_s=0)
-            if existing is not None and existing.state != "free" and (existing.kind != "report" or existing.digest != digest):
+            entry = Entry(
+                digest=digest, kind="report", scenario=scenario, shard=shard, state="done"
+            )
+            existing = await self._before(report.key) or await self.ledger.claim(
+                report.key, entry, lease_s=0
+            )
+            if (
+                existing is not None
+                and existing.state != "free"
+                and (existing.kind != "report" or existing.digest != digest)
+            ):
                 words = f"The id {report.key!r} was used before with other content."
                 raise ApiError(409, words, code="id_conflict", param="agent_record_id")
         event = FeedbackReported(
@@ -216,7 +230,12 @@ class Handlers:
         )
         # A repeat is written again: whether the first one got through is not known, and readers tell repeats by id and digest.
         try:
-            await self.log.append(topics.FEEDBACK.name, event.model_dump_json(exclude_none=True).encode(), shard, traceparent)
+            await self.log.append(
+                topics.FEEDBACK.name,
+                event.model_dump_json(exclude_none=True).encode(),
+                shard,
+                traceparent,
+            )
         except NotDurable:
             raise not_durable() from None
         self.recent.add(report_id, scenario, "report")
@@ -263,13 +282,21 @@ class Handlers:
         entry = await self.ledger.find(first)
         return entry.shard if entry is not None else shard_of(scenario, first)
 
-    async def on_command(self, kind: type[Command], scenario: str, traceparent: str = "", **fields: str) -> News:
+    async def on_command(
+        self, kind: type[Command], scenario: str, traceparent: str = "", **fields: str
+    ) -> News:
         """Ask the publisher for something, and wait for what comes of it.
 
         Raises:
             ApiError: 504 where nothing came of it in time, 503 where the command could not be sent.
         """
-        command = kind(event_id=f"cmd-{time_ordered_hex()}", at=self.now(), scenario=scenario, traceparent=traceparent, **fields)
+        command = kind(
+            event_id=f"cmd-{time_ordered_hex()}",
+            at=self.now(),
+            scenario=scenario,
+            traceparent=traceparent,
+            **fields,
+        )
         try:
             return await self.commands.submit(command, timeout_s=self.command_timeout_s)
         except NotDurable:
@@ -290,7 +317,9 @@ def known_from(status: int, body: bytes) -> tuple[str, str] | None:
     event = orjson.loads(body).get("record")
     if not isinstance(event, dict) or not isinstance(event.get("scenario"), str):
         return None
-    return event["scenario"], "report" if event.get("type") == "feedback.reported.v1" else "inference"
+    return event["scenario"], "report" if event.get(
+        "type"
+    ) == "feedback.reported.v1" else "inference"
 
 
 def command_of(news: Event) -> str | None:

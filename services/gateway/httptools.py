@@ -70,7 +70,13 @@ class BoundedHeads(HttpToolsProtocol):
     def _late(self) -> None:
         self._timer = None
         if self._in_head:
-            self._refuse(ApiError(408, f"The request's headers were not complete within {self.head_timeout_s:g} s.", code="head_timeout"))
+            self._refuse(
+                ApiError(
+                    408,
+                    f"The request's headers were not complete within {self.head_timeout_s:g} s.",
+                    code="head_timeout",
+                )
+            )
         elif not self.transport.is_closing():
             self.transport.close()
 
@@ -81,14 +87,29 @@ class BoundedHeads(HttpToolsProtocol):
             cycle.disconnected = True  # its body is what cannot be read: the handler is told that nobody waits for it any more
             cycle.message_event.set()
             busy = False
-        if not busy:  # else another answer is being written: its reader would take this for a part of it
+        if (
+            not busy
+        ):  # else another answer is being written: its reader would take this for a part of it
             body = error.body()
-            headers = [*error.headers(), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
-            lines = [STATUS_LINE[error.status], *(b"%b: %b\r\n" % pair for pair in headers), b"\r\n", body]
+            headers = [
+                *error.headers(),
+                (b"content-length", b"%d" % len(body)),
+                (b"connection", b"close"),
+            ]
+            lines = [
+                STATUS_LINE[error.status],
+                *(b"%b: %b\r\n" % pair for pair in headers),
+                b"\r\n",
+                body,
+            ]
             self.transport.write(b"".join(lines))
         self.transport.close()
 
 
 def bounded(max_head_bytes: int, head_timeout_s: float) -> type[BoundedHeads]:
     """The protocol with these limits."""
-    return type("Bounded", (BoundedHeads,), {"max_head_bytes": max_head_bytes, "head_timeout_s": head_timeout_s})
+    return type(
+        "Bounded",
+        (BoundedHeads,),
+        {"max_head_bytes": max_head_bytes, "head_timeout_s": head_timeout_s},
+    )

@@ -99,7 +99,9 @@ class Inference:
             if p.answer is not None:
                 await p.answer.close(finished=p.finished)
 
-    async def _converse(self, x: Exchange, p: Progress, out: Outlet, watch: ClientWatch | NoWatch) -> Ending:
+    async def _converse(
+        self, x: Exchange, p: Progress, out: Outlet, watch: ClientWatch | NoWatch
+    ) -> Ending:
         p.asked_at = time.time()
         try:
             async with watch:
@@ -137,7 +139,9 @@ class Inference:
             raise invalid_answer("sent an answer that is nested without end")
         p.tail = whole
         kept = recorded(body) if x.capture else None
-        return self._ending(x, p, "ok", response=whole if kept is None else encoded(kept), captured=captured)
+        return self._ending(
+            x, p, "ok", response=whole if kept is None else encoded(kept), captured=captured
+        )
 
     async def _relay(self, x: Exchange, p: Progress, answer: EngineAnswer, out: Outlet) -> Ending:
         stream = Stream(x.api, x.asked)
@@ -165,13 +169,22 @@ class Inference:
         if assembly.error is not None:
             return self._ending(x, p, "failed", error=assembly.error)
         if not p.terminated:
-            raise UpstreamFailed("The serving node ended the stream without its terminator.", status=502, code="upstream_incomplete")
+            raise UpstreamFailed(
+                "The serving node ended the stream without its terminator.",
+                status=502,
+                code="upstream_incomplete",
+            )
         if x.capture:
             p.tail = assembly.notice(x.record_id) + DONE
         return self._ending(x, p, "ok")
 
     def _broken(self, x: Exchange, p: Progress, error: UpstreamFailed) -> Ending:
-        refusal = ApiError(error.status, str(error), code=error.code, retry_after_s=2 if error.status == 503 else None)
+        refusal = ApiError(
+            error.status,
+            str(error),
+            code=error.code,
+            retry_after_s=2 if error.status == 503 else None,
+        )
         if p.assembly is not None:
             p.tail = b"data: " + refusal.body() + b"\n\n"
             return self._ending(x, p, "upstream_incomplete", error=str(error))
@@ -214,7 +227,9 @@ class Inference:
             captured=captured,
             error=error,
             stream=p.assembly is not None,
-            first_token_ms=round((p.first_token_at - x.started) * 1000, 3) if p.first_token_at else None,
+            first_token_ms=round((p.first_token_at - x.started) * 1000, 3)
+            if p.first_token_at
+            else None,
         )
 
     async def _keep(self, x: Exchange, p: Progress, ending: Ending) -> Ending:

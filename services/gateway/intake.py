@@ -9,7 +9,15 @@ from reefcommon.events import Release
 from reefcommon.ids import digest, is_receipt, new_record_id, shard_in
 from services.gateway.domain.access import Access, Grant
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.exchange import Api, Exchange, asked_of, parse, shard_for, tags_of, upstream_body
+from services.gateway.domain.exchange import (
+    Api,
+    Exchange,
+    asked_of,
+    parse,
+    shard_for,
+    tags_of,
+    upstream_body,
+)
 from services.gateway.domain.report import check_scenario
 from services.gateway.domain.routing import RoutingTable
 
@@ -34,7 +42,13 @@ class Intake:
         return self.access.grant(headers)
 
     async def exchange(
-        self, api: Api, path: str, raw: bytes, raw_headers: RawHeaders, headers: dict[bytes, bytes], grant: Grant
+        self,
+        api: Api,
+        path: str,
+        raw: bytes,
+        raw_headers: RawHeaders,
+        headers: dict[bytes, bytes],
+        grant: Grant,
     ) -> Exchange:
         """Everything that is known before the engine is asked. Raises ApiError."""
         started = time.time()
@@ -66,7 +80,9 @@ class Intake:
             started=started,
             release=release,
             pinned=pinned,
-            model=self.base_model if release is None or release.adapter is None or api == "embeddings" else release.adapter,
+            model=self.base_model
+            if release is None or release.adapter is None or api == "embeddings"
+            else release.adapter,
             keyed=key is not None,
             digest=digest("exchange", scenario, api, body) if key else None,
         )
@@ -74,7 +90,9 @@ class Intake:
         x.headers = receipt_headers(x)
         return x
 
-    def _release(self, scenario: str, head: Release | None, pin: bytes | None) -> tuple[Release | None, bool]:
+    def _release(
+        self, scenario: str, head: Release | None, pin: bytes | None
+    ) -> tuple[Release | None, bool]:
         if pin is None:
             return head, False
         release_id = pin.decode("latin-1")
@@ -89,8 +107,15 @@ class Intake:
         return release, True
 
     async def _missing(self, scenario: str) -> Release | None:
-        if not self.table.filled:  # serving the base model instead would be another model than the one that was released
-            raise ApiError(503, "The release heads could not be read yet; try again.", code="heads_unavailable", retry_after_s=2)
+        if (
+            not self.table.filled
+        ):  # serving the base model instead would be another model than the one that was released
+            raise ApiError(
+                503,
+                "The release heads could not be read yet; try again.",
+                code="heads_unavailable",
+                retry_after_s=2,
+            )
         self.table.check(scenario)
         if scenario != DEFAULT and not self.implicit_scenarios:
             raise ApiError(

@@ -40,7 +40,9 @@ class KafkaRecordLog:
     `away`: why it is not asked now; set by `let_go`, taken back by `connect`.
     """
 
-    def __init__(self, bootstrap: str, *, idempotence: bool, linger_ms: int, ack_timeout_s: float) -> None:
+    def __init__(
+        self, bootstrap: str, *, idempotence: bool, linger_ms: int, ack_timeout_s: float
+    ) -> None:
         self._bootstrap = bootstrap
         self._idempotence = idempotence
         self._linger_ms = linger_ms
@@ -69,8 +71,12 @@ class KafkaRecordLog:
         except (KafkaError, TimeoutError, OSError) as error:
             self._failed_connects += 1
             if self._failed_connects % CONNECTS_BEFORE_ANEW == 0:
-                await self.stop()  # its addresses may be out of date: the next one asks the bootstrap hosts again
-            raise NotDurable(f"the broker at {self._bootstrap} does not answer: {error!r}") from error
+                await (
+                    self.stop()
+                )  # its addresses may be out of date: the next one asks the bootstrap hosts again
+            raise NotDurable(
+                f"the broker at {self._bootstrap} does not answer: {error!r}"
+            ) from error
         self._failed_connects = 0
         self.away = None
 
@@ -117,7 +123,9 @@ class KafkaRecordLog:
         if self._outbox is None or self.away is not None:
             raise NotDurable(self.away or "the producer is stopped")
         if len(event) > MAX_REQUEST_BYTES:
-            raise EventRefused(f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}")
+            raise EventRefused(
+                f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}"
+            )
         loop = asyncio.get_running_loop()
         done = self._outbox.put(topic, shard.encode(), event, headers_of(traceparent))
         self._waiting[done] = loop.time()
@@ -126,9 +134,14 @@ class KafkaRecordLog:
         try:
             await done
         except _TOO_LARGE as error:
-            raise EventRefused(f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}: {error!r}") from error
+            raise EventRefused(
+                f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}: {error!r}"
+            ) from error
         except (KafkaError, TimeoutError, OSError) as error:
-            raise NotDurable(self.away or f"the broker at {self._bootstrap} did not acknowledge an event: {error!r}") from error
+            raise NotDurable(
+                self.away
+                or f"the broker at {self._bootstrap} did not acknowledge an event: {error!r}"
+            ) from error
         finally:
             del self._waiting[done]
 
@@ -142,7 +155,9 @@ class KafkaRecordLog:
                 self._timer = loop.call_later(left_s, self._expire)
                 return
             if not done.done():
-                done.set_exception(TimeoutError(f"no acknowledgement within {self._ack_timeout_s:g} s"))
+                done.set_exception(
+                    TimeoutError(f"no acknowledgement within {self._ack_timeout_s:g} s")
+                )
 
     def let_go(self, reason: str) -> None:
         """The broker is away: whatever waits for it stops waiting."""
@@ -154,7 +169,11 @@ class KafkaRecordLog:
     async def gone(self) -> str | None:
         """Whether an event has been waiting unusually long and nothing listens at the broker's addresses: why wait any longer."""
         oldest = next(iter(self._waiting.values()), None)
-        if oldest is None or asyncio.get_running_loop().time() - oldest < LOOK_AFTER_S or await anyone_listens(self._bootstrap):
+        if (
+            oldest is None
+            or asyncio.get_running_loop().time() - oldest < LOOK_AFTER_S
+            or await anyone_listens(self._bootstrap)
+        ):
             return None
         return f"nothing listens at {self._bootstrap}"
 
@@ -170,15 +189,22 @@ class KafkaRecordLog:
         try:
             async with asyncio.timeout(self._ack_timeout_s):
                 batches, count = await self._batches(self._producer, records)
-                sent = [await self._producer.send_batch(batch, at.topic, partition=at.partition) for at, batch in batches.items()]
+                sent = [
+                    await self._producer.send_batch(batch, at.topic, partition=at.partition)
+                    for at, batch in batches.items()
+                ]
                 await asyncio.gather(*sent)
         except _TOO_LARGE as error:
             raise EventRefused(repr(error)) from error
         except (KafkaError, TimeoutError) as error:
-            raise NotDurable(f"the broker at {self._bootstrap} did not acknowledge events that wait: {error!r}") from error
+            raise NotDurable(
+                f"the broker at {self._bootstrap} did not acknowledge events that wait: {error!r}"
+            ) from error
         return count
 
-    async def _batches(self, producer: AIOKafkaProducer, records: Sequence[Spooled]) -> tuple[dict[TopicPartition, BatchBuilder], int]:
+    async def _batches(
+        self, producer: AIOKafkaProducer, records: Sequence[Spooled]
+    ) -> tuple[dict[TopicPartition, BatchBuilder], int]:
         batches: dict[TopicPartition, BatchBuilder] = {}
         for count, record in enumerate(records):
             key = record.shard.encode()
@@ -188,7 +214,12 @@ class KafkaRecordLog:
             if batch is None:
                 batch = batches[at] = producer.create_batch()
             headers = headers_of(record.traceparent)
-            if batch.append(timestamp=int(record.at * 1000), key=key, value=record.event, headers=headers) is None:
+            if (
+                batch.append(
+                    timestamp=int(record.at * 1000), key=key, value=record.event, headers=headers
+                )
+                is None
+            ):
                 return batches, count
         for batch in batches.values():
             batch.close()
@@ -202,7 +233,9 @@ class KafkaRecordLog:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 found = await self._producer.client.fetch_all_metadata()
         except (KafkaError, TimeoutError) as error:
-            raise NotDurable(f"the broker at {self._bootstrap} does not answer: {error!r}") from error
+            raise NotDurable(
+                f"the broker at {self._bootstrap} does not answer: {error!r}"
+            ) from error
         missing = [topic.name for topic in topics.ALL if topic.name not in found.topics()]
         if missing:
             return f"topics are missing on {self._bootstrap}: {', '.join(missing)}; `reef serve` creates them at its start"

@@ -34,7 +34,9 @@ class Lease:
             except Unavailable as error:
                 log.warning("ledger_unavailable", key=self.key, reason=str(error))
             else:
-                if began < self.until:  # else it may be another's by now, which renewing does not tell
+                if (
+                    began < self.until
+                ):  # else it may be another's by now, which renewing does not tell
                     self.until = began + self.seconds
 
     async def held(self) -> bool:

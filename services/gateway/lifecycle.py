@@ -69,25 +69,40 @@ class Lifecycle:
         await outside.reads.start()
         await self.scenarios.snapshot()
         with contextlib.suppress(Unavailable):
-            await outside.ledger.since()  # before the first request: what comes from now on is remembered
+            await (
+                outside.ledger.since()
+            )  # before the first request: what comes from now on is remembered
         await asyncio.gather(outside.engines.look(), outside.rotation.look())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
             lasting(
-                outside.tail.run(self.scenarios.snapshot, self._on_news, every_s=self.settings.snapshot_s, on_past=self.rejections.hear),
+                outside.tail.run(
+                    self.scenarios.snapshot,
+                    self._on_news,
+                    every_s=self.settings.snapshot_s,
+                    on_past=self.rejections.hear,
+                ),
                 "releases",
             ),
             lasting(outside.engines.watch(), "engines"),
             lasting(outside.rotation.follow(), "rotation"),
         ]
-        log.info("gateway_started", engines=len(outside.engines.nodes), scenarios=self.scenarios.handlers.table.scenarios())
+        log.info(
+            "gateway_started",
+            engines=len(outside.engines.nodes),
+            scenarios=self.scenarios.handlers.table.scenarios(),
+        )
         try:
             yield
         finally:
             await self._drain()
             await end(tasks)
             await self._close()
-            log.info("gateway_stopped", unacknowledged=outside.log.broker.waiting, spooled=outside.log.spool.records)
+            log.info(
+                "gateway_stopped",
+                unacknowledged=outside.log.broker.waiting,
+                spooled=outside.log.spool.records,
+            )
 
     async def _on_news(self, event: Event) -> None:
         if isinstance(event, ReleasePublished):
@@ -98,14 +113,25 @@ class Lifecycle:
 
     async def _drain(self) -> None:
         """What uvicorn left: keyed exchanges that go on without their clients, records of those that were cut off, and the spool."""
-        now, stopping, leftovers = asyncio.get_running_loop().time, self.edge.stopping, self.edge.inference.leftovers
+        now, stopping, leftovers = (
+            asyncio.get_running_loop().time,
+            self.edge.stopping,
+            self.edge.inference.leftovers,
+        )
         deadline = stopping.begin()
         exchanges = await self.edge.repeats.drain(deadline)
-        last = max(deadline, now()) + BROKER_WITHIN_S  # for what is recorded of those that were cut off
+        last = (
+            max(deadline, now()) + BROKER_WITHIN_S
+        )  # for what is recorded of those that were cut off
         if leftovers:
             await asyncio.wait(leftovers, timeout=last - now())
         if stopping.cut or exchanges or leftovers:
-            log.warning("drain_deadline_passed", requests=stopping.cut, exchanges=exchanges, records=len(leftovers))
+            log.warning(
+                "drain_deadline_passed",
+                requests=stopping.cut,
+                exchanges=exchanges,
+                records=len(leftovers),
+            )
         if not self.outside.log.direct:
             await self.outside.log.back(min(BROKER_WITHIN_S, max(0.0, last - now())))
 
@@ -123,7 +149,13 @@ class Lifecycle:
     def _describe(self) -> None:
         self.outside.log.show()
         metrics.BODY_BYTES.set_function(lambda: self.edge.held_bytes)
-        self.health.checks.update({"log": self.outside.log.failure, "heads": self._heads, "engines": self.outside.engines.failure})
+        self.health.checks.update(
+            {
+                "log": self.outside.log.failure,
+                "heads": self._heads,
+                "engines": self.outside.engines.failure,
+            }
+        )
         self.health.facts.update(
             {
                 "in_flight_body_bytes": lambda: self.edge.held_bytes,
@@ -140,4 +172,6 @@ class Lifecycle:
             await self.scenarios.handlers.heads.scenarios()
         except Unavailable as error:
             return str(error)
-        return None if self.scenarios.handlers.table.filled else "the release heads were not read yet"
+        return (
+            None if self.scenarios.handlers.table.filled else "the release heads were not read yet"
+        )

@@ -71,7 +71,9 @@ class Limits:
         name = grant.bearer or fallback
         bearer = self._bearers.get(name)
         if bearer is None:
-            bearer = self._bearers[name] = _Bearer(TokenBucket(float(limit.size), self.clock()), left=limit.size)
+            bearer = self._bearers[name] = _Bearer(
+                TokenBucket(float(limit.size), self.clock()), left=limit.size
+            )
         headers = await self._begin(name, bearer, limit) if limit.per_s else []
         if not (exchange and limit.concurrent):
             yield headers
@@ -79,7 +81,9 @@ class Limits:
         if bearer.under_way >= limit.concurrent:
             metrics.LIMITED.labels("concurrent").inc()
             raise RateLimited(
-                f"This token has {bearer.under_way} exchanges under way, which is its limit. Wait for one to end.", headers, 1.0
+                f"This token has {bearer.under_way} exchanges under way, which is its limit. Wait for one to end.",
+                headers,
+                1.0,
             )
         bearer.under_way += 1
         try:
@@ -147,4 +151,6 @@ class Limits:
 
     async def stop(self) -> None:
         """Wait for the looks that are under way."""
-        await asyncio.gather(*(bearer.asking for bearer in self._bearers.values() if bearer.asking is not None))
+        await asyncio.gather(
+            *(bearer.asking for bearer in self._bearers.values() if bearer.asking is not None)
+        )

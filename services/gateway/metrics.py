@@ -4,32 +4,98 @@ from functools import lru_cache
 
 from prometheus_client import Counter, Gauge, Histogram
 
-_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_BUCKETS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+)
 _SHORT = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 
 REQUESTS = Counter("reef_gateway_requests_total", "requests answered", ["route", "status"])
-RECORDS = Counter("reef_gateway_records_total", "exchanges recorded, by how they ended", ["outcome"])
-UNRECORDED = Counter("reef_gateway_unrecorded_total", "exchanges whose event was not acknowledged, so that no receipt holds")
+RECORDS = Counter(
+    "reef_gateway_records_total", "exchanges recorded, by how they ended", ["outcome"]
+)
+UNRECORDED = Counter(
+    "reef_gateway_unrecorded_total",
+    "exchanges whose event was not acknowledged, so that no receipt holds",
+)
 REPORTS = Counter("reef_gateway_reports_total", "reports accepted")
 IN_FLIGHT = Gauge("reef_gateway_in_flight", "exchanges with the model that are under way")
-BODY_BYTES = Gauge("reef_gateway_in_flight_body_bytes", "memory that request bodies and their copies hold")
-LATENCY = Histogram("reef_gateway_request_seconds", "from the request's first byte to the answer's last", ["route"], buckets=_BUCKETS)
-ADDED = Histogram("reef_gateway_added_seconds", "time spent outside of the upstream call, for unary exchanges", buckets=_SHORT)
-ACK = Histogram("reef_gateway_ack_seconds", "from handing an event to the log to its acknowledgement", buckets=_SHORT)
-FIRST_TOKEN = Histogram("reef_gateway_first_token_seconds", "from the request to the first streamed chunk", buckets=_BUCKETS)
-REPEATS = Counter("reef_gateway_repeats_total", "requests answered from an earlier one with the same key")
-LIMITED = Counter("reef_gateway_rate_limited_total", "requests refused with 429 by a token's limits", ["limit"])
-LIMITS_LOCAL = Gauge("reef_gateway_rate_limits_local", "1 while Redis is away and this gateway counts requests for itself")
-ENGINE_ERRORS = Counter("reef_gateway_engine_errors_total", "calls to a serving node that broke", ["engine", "kind"])
+BODY_BYTES = Gauge(
+    "reef_gateway_in_flight_body_bytes", "memory that request bodies and their copies hold"
+)
+LATENCY = Histogram(
+    "reef_gateway_request_seconds",
+    "from the request's first byte to the answer's last",
+    ["route"],
+    buckets=_BUCKETS,
+)
+ADDED = Histogram(
+    "reef_gateway_added_seconds",
+    "time spent outside of the upstream call, for unary exchanges",
+    buckets=_SHORT,
+)
+ACK = Histogram(
+    "reef_gateway_ack_seconds",
+    "from handing an event to the log to its acknowledgement",
+    buckets=_SHORT,
+)
+FIRST_TOKEN = Histogram(
+    "reef_gateway_first_token_seconds",
+    "from the request to the first streamed chunk",
+    buckets=_BUCKETS,
+)
+REPEATS = Counter(
+    "reef_gateway_repeats_total", "requests answered from an earlier one with the same key"
+)
+LIMITED = Counter(
+    "reef_gateway_rate_limited_total", "requests refused with 429 by a token's limits", ["limit"]
+)
+LIMITS_LOCAL = Gauge(
+    "reef_gateway_rate_limits_local",
+    "1 while Redis is away and this gateway counts requests for itself",
+)
+ENGINE_ERRORS = Counter(
+    "reef_gateway_engine_errors_total", "calls to a serving node that broke", ["engine", "kind"]
+)
 
-SPOOL_RECORDS = Gauge("reef_gateway_spool_records", "events on this gateway's disk that wait for the broker")
+SPOOL_RECORDS = Gauge(
+    "reef_gateway_spool_records", "events on this gateway's disk that wait for the broker"
+)
 SPOOL_BYTES = Gauge("reef_gateway_spool_bytes", "disk that the spool uses")
-SPOOL_AGE = Gauge("reef_gateway_spool_oldest_seconds", "how long the oldest event has been waiting for the broker")
+SPOOL_AGE = Gauge(
+    "reef_gateway_spool_oldest_seconds", "how long the oldest event has been waiting for the broker"
+)
 SPOOL_APPENDED = Counter("reef_gateway_spool_appended_total", "events put on this gateway's disk")
-SPOOL_RELAYED = Counter("reef_gateway_spool_relayed_total", "events taken from the disk that the broker acknowledged")
-SPOOL_DAMAGED = Counter("reef_gateway_spool_damaged_total", "damaged places found in the spool at the start")
-SPOOL_QUARANTINED = Counter("reef_gateway_spool_quarantined_total", "events or damaged bytes put aside, for a person to look at")
-SPOOL_SYNC = Histogram("reef_gateway_spool_sync_seconds", "one sync of the spool, shared by all events that wait", buckets=_SHORT)
+SPOOL_RELAYED = Counter(
+    "reef_gateway_spool_relayed_total", "events taken from the disk that the broker acknowledged"
+)
+SPOOL_DAMAGED = Counter(
+    "reef_gateway_spool_damaged_total", "damaged places found in the spool at the start"
+)
+SPOOL_QUARANTINED = Counter(
+    "reef_gateway_spool_quarantined_total",
+    "events or damaged bytes put aside, for a person to look at",
+)
+SPOOL_SYNC = Histogram(
+    "reef_gateway_spool_sync_seconds",
+    "one sync of the spool, shared by all events that wait",
+    buckets=_SHORT,
+)
 
 
 @lru_cache(maxsize=1024)

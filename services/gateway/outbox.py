@@ -48,7 +48,14 @@ class Outbox:
     """The lanes of one started producer. `batch_bytes` bounds a batch, `request_bytes` a request; one event may be larger than a batch."""
 
     def __init__(
-        self, producer: AIOKafkaProducer, *, direct: bool, linger_s: float, timeout_ms: int, batch_bytes: int, request_bytes: int
+        self,
+        producer: AIOKafkaProducer,
+        *,
+        direct: bool,
+        linger_s: float,
+        timeout_ms: int,
+        batch_bytes: int,
+        request_bytes: int,
     ) -> None:
         self._producer = producer
         self._cluster = producer.client.cluster
@@ -65,7 +72,9 @@ class Outbox:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         count = len(self._cluster.partitions_for_topic(topic) or ())
-        entry = Entry(TopicPartition(topic, hash_of(key) % count if count else -1), key, value, headers, done)
+        entry = Entry(
+            TopicPartition(topic, hash_of(key) % count if count else -1), key, value, headers, done
+        )
         node = self._cluster.leader_for_partition(entry.at)
         node = -1 if node is None else node
         self._lanes.setdefault(node, []).append(entry)
@@ -138,7 +147,9 @@ class Outbox:
         """The library's way, with its retries."""
         for entry in entries:
             try:
-                sent = await self._producer.send(entry.at.topic, entry.value, key=entry.key, headers=entry.headers)
+                sent = await self._producer.send(
+                    entry.at.topic, entry.value, key=entry.key, headers=entry.headers
+                )
             except (KafkaError, OSError) as error:
                 if not entry.done.done():
                     entry.done.set_exception(error)
@@ -179,7 +190,9 @@ class _Batch:
 
     def add(self, entry: Entry) -> bool:
         """False where it is full. The first event always fits."""
-        made = self._builder.append(len(self.entries), None, key=entry.key, value=entry.value, headers=entry.headers)
+        made = self._builder.append(
+            len(self.entries), None, key=entry.key, value=entry.value, headers=entry.headers
+        )
         if made is not None:
             self.entries.append(entry)
         return made is not None
@@ -209,7 +222,9 @@ class ProduceNow:
         """Raises IncompatibleBrokerVersion."""
         lowest, highest = versions.get(PRODUCE, (0, 0))
         if not lowest <= VERSION <= highest:
-            raise IncompatibleBrokerVersion(f"the broker takes produce requests of versions {lowest} to {highest}, not {VERSION}")
+            raise IncompatibleBrokerVersion(
+                f"the broker takes produce requests of versions {lowest} to {highest}, not {VERSION}"
+            )
         return self
 
     def build_request_header(self, correlation_id: int, client_id: str) -> "_Bytes":

@@ -24,7 +24,9 @@ def docs_page(document: Mapping[str, Any]) -> str:
     groups: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            groups.setdefault((operation.get("tags") or ["other"])[0], []).append(_operation(method, path, operation, document))
+            groups.setdefault((operation.get("tags") or ["other"])[0], []).append(
+                _operation(method, path, operation, document)
+            )
     title = escape(document["info"]["title"])
     body = "".join(f"<h2>{escape(tag)}</h2>{''.join(rows)}" for tag, rows in groups.items())
     text = escape(document["info"].get("description", ""))
@@ -35,7 +37,9 @@ def docs_page(document: Mapping[str, Any]) -> str:
     )
 
 
-def _operation(method: str, path: str, operation: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+def _operation(
+    method: str, path: str, operation: Mapping[str, Any], document: Mapping[str, Any]
+) -> str:
     scope = operation.get("x-reef-scope")
     needs = f"scope <code>{escape(scope)}</code>" if scope else "no token"
     head = f'<b class="m">{escape(method.upper())}</b><code>{escape(path)}</code> <i>{escape(operation.get("summary", ""))}</i>'
@@ -47,7 +51,15 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], document: M
 
 def _parameters(parameters: Any) -> str:
     required = {True: "required", False: ""}
-    return _table([(f"{row['name']} ({row['in']})", row.get("description") or required[row.get("required", False)]) for row in parameters])
+    return _table(
+        [
+            (
+                f"{row['name']} ({row['in']})",
+                row.get("description") or required[row.get("required", False)],
+            )
+            for row in parameters
+        ]
+    )
 
 
 def _body(operation: Mapping[str, Any], document: Mapping[str, Any]) -> str:
@@ -59,7 +71,10 @@ def _body(operation: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     required = set(schema.get("required", ()))
     rows = [
-        (name, f"{_kind(row)}{', required' if name in required else ''} {row.get('description', '')}")
+        (
+            name,
+            f"{_kind(row)}{', required' if name in required else ''} {row.get('description', '')}",
+        )
         for name, row in schema.get("properties", {}).items()
     ]
     return "<p>Body (JSON):</p>" + _table(rows)
@@ -75,5 +90,8 @@ def _responses(responses: Mapping[str, Any]) -> str:
 
 
 def _table(rows: list[tuple[str, str]]) -> str:
-    cells = "".join(f"<tr><td><code>{escape(name)}</code></td><td>{escape(text)}</td></tr>" for name, text in rows)
+    cells = "".join(
+        f"<tr><td><code>{escape(name)}</code></td><td>{escape(text)}</td></tr>"
+        for name, text in rows
+    )
     return f"<table>{cells}</table>" if rows else ""

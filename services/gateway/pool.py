@@ -9,7 +9,9 @@ from yarl import URL
 
 from services.gateway.wire import Connection, Headers
 
-KEEP_ALIVE_S = 4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
+KEEP_ALIVE_S = (
+    4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
+)
 
 
 class CannotConnectError(OSError):
@@ -19,14 +21,20 @@ class CannotConnectError(OSError):
 class Pool:
     """The connections to one node. As many as are asked for; idle ones are used again, the latest first."""
 
-    def __init__(self, url: str, headers: Headers, *, connect_timeout_s: float, read_timeout_s: float) -> None:
+    def __init__(
+        self, url: str, headers: Headers, *, connect_timeout_s: float, read_timeout_s: float
+    ) -> None:
         target = URL(url)
         self._host, self._port = target.host or "", target.port or 80
         self._ssl = ssl.create_default_context() if target.scheme == "https" else None
         self._prefix = target.raw_path.rstrip("/")
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
-        credentials = f"{target.user or ''}:{target.password or ''}".encode() if target.user or target.password else b""
+        credentials = (
+            f"{target.user or ''}:{target.password or ''}".encode()
+            if target.user or target.password
+            else b""
+        )
         basic = [(b"authorization", b"Basic " + b64encode(credentials))] if credentials else []
         host = (target.host_port_subcomponent or "").encode()
         self._fixed = b"".join(b"%b: %b\r\n" % pair for pair in [(b"host", host), *basic, *headers])
@@ -34,7 +42,9 @@ class Pool:
         self._idle: list[Connection] = []
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def post(self, path: str, body: bytes, more: Iterable[tuple[bytes, bytes]] = ()) -> Connection:
+    async def post(
+        self, path: str, body: bytes, more: Iterable[tuple[bytes, bytes]] = ()
+    ) -> Connection:
         """Ask, and return once the head of the answer is there. Whoever gets the connection gives it back, or cuts it.
 
         Raises:
@@ -43,7 +53,11 @@ class Pool:
         """
         line = self._lines.get(path)
         if line is None:
-            line = self._lines[path] = b"POST %b%b HTTP/1.1\r\n%b" % (self._prefix.encode(), path.encode(), self._fixed)
+            line = self._lines[path] = b"POST %b%b HTTP/1.1\r\n%b" % (
+                self._prefix.encode(),
+                path.encode(),
+                self._fixed,
+            )
         extra = b"".join(b"%b: %b\r\n" % pair for pair in more)
         connection = self._take() or await self._connect()
         try:
@@ -94,7 +108,11 @@ class Pool:
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        expired = [connection for connection in self._idle if loop.time() - connection.idle_since >= KEEP_ALIVE_S or not connection.usable]
+        expired = [
+            connection
+            for connection in self._idle
+            if loop.time() - connection.idle_since >= KEEP_ALIVE_S or not connection.usable
+        ]
         for connection in expired:
             self._idle.remove(connection)
             connection.cut()

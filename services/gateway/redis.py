@@ -42,8 +42,17 @@ class RedisLedger:
     def __init__(self, url: str, *, ttl_s: int) -> None:
         # Blocking: a report may name a thousand receipts at once, and waits for a connection where all are taken.
         # A pool made by hand retries nothing: connections that a restart of the store has cut would each fail one request.
-        again = Retry(ExponentialWithJitterBackoff(base=0.01, cap=0.1), 2, supported_errors=(ConnectionError,))
-        pool = BlockingConnectionPool.from_url(url, max_connections=64, timeout=5, socket_timeout=5, socket_connect_timeout=2, retry=again)
+        again = Retry(
+            ExponentialWithJitterBackoff(base=0.01, cap=0.1), 2, supported_errors=(ConnectionError,)
+        )
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=64,
+            timeout=5,
+            socket_timeout=5,
+            socket_connect_timeout=2,
+            retry=again,
+        )
         self._redis = Redis.from_pool(pool)
         self._ttl_s = ttl_s
         self._mark = self._redis.register_script(_MARK)
@@ -60,7 +69,9 @@ class RedisLedger:
                 if not isinstance(data, bytes):
                     continue  # its lease ran out in between
                 existing = Entry.decode(data)
-                if existing.state != "free" or await self._take(keys=[_name(key)], args=[data, entry.encode(), ttl_ms]):
+                if existing.state != "free" or await self._take(
+                    keys=[_name(key)], args=[data, entry.encode(), ttl_ms]
+                ):
                     return existing
         except (RedisError, OSError) as error:
             raise _away(error) from error

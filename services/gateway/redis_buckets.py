@@ -32,14 +32,24 @@ class RedisBuckets:
     """Buckets on Redis or Valkey."""
 
     def __init__(self, url: str) -> None:
-        self._redis = Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0))
+        self._redis = Redis.from_url(
+            url,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
         self._take = self._redis.register_script(_TAKE)
 
     async def take(self, name: str, limit: Limit, want: int) -> Taken:
         """Up to `want` requests of a bearer's bucket."""
         try:
-            granted, level = await self._take(keys=[f"reef:rate:{name}"], args=[limit.per_s, limit.size, want])
-        except (RedisError, OSError) as error:  # also one that refuses the script: requests go on, counted here
+            granted, level = await self._take(
+                keys=[f"reef:rate:{name}"], args=[limit.per_s, limit.size, want]
+            )
+        except (
+            RedisError,
+            OSError,
+        ) as error:  # also one that refuses the script: requests go on, counted here
             raise Unavailable(f"Redis does not answer for rate limits: {error!r}") from error
         left = int(level) / 1000
         return Taken(int(granted), int(left), 0.0 if granted else max(0.0, 1 - left) / limit.per_s)

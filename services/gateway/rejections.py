@@ -25,5 +25,10 @@ class Rejections:
 
     def rows(self, scenario: str, limit: int) -> list[dict[str, Any]]:
         """Newest first."""
-        latest = sorted(self._of.get(scenario, OrderedDict()).values(), key=lambda event: event.at, reverse=True)
-        return [event.model_dump(mode="json", exclude={"type", "traceparent"}) for event in latest[:limit]]
+        latest = sorted(
+            self._of.get(scenario, OrderedDict()).values(), key=lambda event: event.at, reverse=True
+        )
+        return [
+            event.model_dump(mode="json", exclude={"type", "traceparent"})
+            for event in latest[:limit]
+        ]

@@ -38,7 +38,9 @@ class SharedAnswer:
         self.parts: list[bytes] = []
         self.ended = False
         self.error: ApiError | None = None
-        self.decided: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # whether the work is done in this process
+        self.decided: asyncio.Future[bool] = (
+            asyncio.get_running_loop().create_future()
+        )  # whether the work is done in this process
         self._news = asyncio.Event()
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -73,7 +75,12 @@ class SharedAnswer:
         while not self.status and not self.ended:
             await self._news.wait()
         if not self.status:
-            raise self.error or ApiError(503, "The exchange ended without an answer; try again.", code="no_answer", retry_after_s=1)
+            raise self.error or ApiError(
+                503,
+                "The exchange ended without an answer; try again.",
+                code="no_answer",
+                retry_after_s=1,
+            )
         await out.start(self.status, self.headers)
         sent = 0
         while True:
@@ -116,7 +123,13 @@ class Repeats:
     async def _shared(self, x: Exchange) -> SharedAnswer | Entry:
         assert x.digest is not None
         key = x.record_id
-        entry = Entry(digest=x.digest, kind="inference", scenario=x.scenario, shard=x.shard, owner=time_ordered_hex())
+        entry = Entry(
+            digest=x.digest,
+            kind="inference",
+            scenario=x.scenario,
+            shard=x.shard,
+            owner=time_ordered_hex(),
+        )
         deadline = asyncio.get_running_loop().time() + self.wait_s
         while True:
             running = self._running.get(key)
@@ -136,7 +149,12 @@ class Repeats:
                     metrics.REPEATS.inc()
                     return existing
             if asyncio.get_running_loop().time() > deadline:
-                raise ApiError(503, f"The exchange {key!r} is still under way.", code="in_progress", retry_after_s=5)
+                raise ApiError(
+                    503,
+                    f"The exchange {key!r} is still under way.",
+                    code="in_progress",
+                    retry_after_s=5,
+                )
             await asyncio.sleep(POLL_S)
 
     async def _try(self, x: Exchange, key: str, entry: Entry) -> SharedAnswer | Entry:
@@ -144,7 +162,10 @@ class Repeats:
         assert x.digest is not None
         shared = SharedAnswer(x)
         until = asyncio.get_running_loop().time() + self.lease_s
-        self._running[key] = (x.digest, shared)  # before the first await: the next request in this process joins
+        self._running[key] = (
+            x.digest,
+            shared,
+        )  # before the first await: the next request in this process joins
         existing = None
         mine = False
         try:
@@ -218,11 +239,20 @@ class Repeats:
             if shared.charge is not None:
                 shared.charge.end()
             if not shared.ended:
-                shared.fail(ApiError(503, "The exchange was interrupted; try again.", code="no_answer", retry_after_s=1))
+                shared.fail(
+                    ApiError(
+                        503,
+                        "The exchange was interrupted; try again.",
+                        code="no_answer",
+                        retry_after_s=1,
+                    )
+                )
             self._running.pop(lease.key, None)
 
     async def _settle(self, outcome: str, shared: SharedAnswer, lease: Lease) -> None:
-        if outcome == "unrecorded" or (outcome == "failed" and (shared.status == 429 or shared.status >= 500)):
+        if outcome == "unrecorded" or (
+            outcome == "failed" and (shared.status == 429 or shared.status >= 500)
+        ):
             await lease.give_up(unrecorded=outcome == "failed")
             return
         answer = b"".join(shared.parts)
@@ -251,7 +281,9 @@ class Repeats:
         """Wait for what is under way, and cut off what still is at a time of the loop. Returns how many those were."""
         if not self._tasks:
             return 0
-        _, left = await asyncio.wait(self._tasks, timeout=max(0.0, until - asyncio.get_running_loop().time()))
+        _, left = await asyncio.wait(
+            self._tasks, timeout=max(0.0, until - asyncio.get_running_loop().time())
+        )
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
@@ -264,7 +296,12 @@ def _same(digest: str, x: Exchange) -> None:
 
 
 def _conflict(key: str) -> ApiError:
-    return ApiError(409, f"The receipt {key!r} was used before with another body.", code="id_conflict", param="x-reef-agent-record-id")
+    return ApiError(
+        409,
+        f"The receipt {key!r} was used before with another body.",
+        code="id_conflict",
+        param="x-reef-agent-record-id",
+    )
 
 
 async def _replay(entry: Entry, out: Outlet) -> None:

@@ -26,7 +26,9 @@ class RotationFollower:
 
     def __init__(self, source: Apart, urls: Sequence[str], nodes: Sequence[Node]) -> None:
         self._source = source
-        self._nodes = dict(zip(urls, nodes, strict=True))  # under the names of the settings, as the publisher knows them
+        self._nodes = dict(
+            zip(urls, nodes, strict=True)
+        )  # under the names of the settings, as the publisher knows them
 
     async def look(self) -> None:
         """Read it once."""
@@ -45,4 +47,8 @@ class RotationFollower:
         for url, node in self._nodes.items():
             if node.apart != (url in apart):
                 node.apart = url in apart
-                log.info("node_out_of_rotation" if node.apart else "node_in_rotation", engine=node.url, reason=apart.get(url, ""))
+                log.info(
+                    "node_out_of_rotation" if node.apart else "node_in_rotation",
+                    engine=node.url,
+                    reason=apart.get(url, ""),
+                )

@@ -81,13 +81,25 @@ class Desk:
 
 def control_routes(desk: Desk) -> list[BaseRoute]:
     """All of them."""
-    parts = (_models(desk), _scenarios(desk), _commands(desk), _records(desk), _lists(desk), _operations(desk))
+    parts = (
+        _models(desk),
+        _scenarios(desk),
+        _commands(desk),
+        _records(desk),
+        _lists(desk),
+        _operations(desk),
+    )
     return [route for part in parts for route in part.routes]
 
 
 def _models(desk: Desk) -> APIRouter:
     routes = APIRouter(tags=["inference"])
-    row = {"id": desk.intake.base_model, "object": "model", "created": desk.started_at, "owned_by": "reef"}
+    row = {
+        "id": desk.intake.base_model,
+        "object": "model",
+        "created": desk.started_at,
+        "owned_by": "reef",
+    }
 
     @routes.get("/v1/models", dependencies=[Depends(desk.allow("infer"))])
     async def models() -> Response:
@@ -97,7 +109,10 @@ def _models(desk: Desk) -> APIRouter:
     async def model(model: str) -> Response:
         if model != row["id"]:
             raise ApiError(
-                404, f"The model {model[:80]!r} does not exist; this gateway serves {row['id']!r}.", code="model_not_found", param="model"
+                404,
+                f"The model {model[:80]!r} does not exist; this gateway serves {row['id']!r}.",
+                code="model_not_found",
+                param="model",
             )
         return _json(row)
 
@@ -110,7 +125,11 @@ def _scenarios(desk: Desk) -> APIRouter:
     @routes.get("/scenarios")
     async def scenarios(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
         table = desk.scenarios.handlers.table
-        heads = [head for name in table.scenarios() if grant.sees(name) and (head := table.head(name)) is not None]
+        heads = [
+            head
+            for name in table.scenarios()
+            if grant.sees(name) and (head := table.head(name)) is not None
+        ]
         return _json({"data": [_scenario_row(desk, head) for head in heads]})
 
     @routes.get("/scenarios/{scenario}/contract", dependencies=[Depends(desk.allow("read"))])
@@ -129,11 +148,18 @@ def _scenarios(desk: Desk) -> APIRouter:
     stream: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
     @routes.get(
-        "/scenarios/{scenario}/events", dependencies=[Depends(desk.allow("read"))], response_class=StreamingResponse, responses=stream
+        "/scenarios/{scenario}/events",
+        dependencies=[Depends(desk.allow("read"))],
+        response_class=StreamingResponse,
+        responses=stream,
     )
     async def events(scenario: Scenario) -> Response:
         desk.scenarios.exists(scenario)
-        return StreamingResponse(desk.fanout.tail(scenario), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(
+            desk.fanout.tail(scenario),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
+        )
 
     return routes
 
@@ -141,8 +167,14 @@ def _scenarios(desk: Desk) -> APIRouter:
 def _commands(desk: Desk) -> APIRouter:
     routes = APIRouter(prefix="/reef", tags=["releases"])
 
-    @routes.post("/scenarios", status_code=201, responses={200: {"description": "it exists already, and is left as it is"}})
-    async def create(body: NewScenario, request: Request, grant: Annotated[Grant, Depends(desk.allow("admin"))]) -> Response:
+    @routes.post(
+        "/scenarios",
+        status_code=201,
+        responses={200: {"description": "it exists already, and is left as it is"}},
+    )
+    async def create(
+        body: NewScenario, request: Request, grant: Annotated[Grant, Depends(desk.allow("admin"))]
+    ) -> Response:
         grant.check("admin", body.scenario)
         existed = desk.scenarios.handlers.table.head(body.scenario) is not None
         release = await desk.scenarios.create(body.scenario, _trace(request))
@@ -150,12 +182,16 @@ def _commands(desk: Desk) -> APIRouter:
 
     @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
     async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
-        release = await desk.scenarios.rollback(scenario, body.release_id, body.reason, _trace(request))
+        release = await desk.scenarios.rollback(
+            scenario, body.release_id, body.reason, _trace(request)
+        )
         return _json(release_row(release, current=True, pending=False))
 
     @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
     async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
-        release = await desk.scenarios.promote(scenario, body.release_id, body.reason, _trace(request))
+        release = await desk.scenarios.promote(
+            scenario, body.release_id, body.reason, _trace(request)
+        )
         return _json(release_row(release, current=True, pending=False))
 
     return routes
@@ -165,13 +201,17 @@ def _records(desk: Desk) -> APIRouter:
     routes = APIRouter(prefix="/reef", tags=["reads"])
 
     @routes.get("/records/{record_id}")
-    async def record(record_id: str, grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+    async def record(
+        record_id: str, grant: Annotated[Grant, Depends(desk.allow("read"))]
+    ) -> Response:
         if not is_receipt(record_id):
             raise invalid("record_id", "This is not a receipt.")
         answer = await desk.relay(f"/records/{record_id}")
         known = known_from(answer.status_code, bytes(answer.body))
         hidden = grant.scenarios is not None and (known is None or not grant.sees(known[0]))
-        if hidden or answer.status_code == 404:  # in the same words: what others have is as if it were not there
+        if (
+            hidden or answer.status_code == 404
+        ):  # in the same words: what others have is as if it were not there
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
 
@@ -186,20 +226,32 @@ def _lists(desk: Desk) -> APIRouter:
     async def records(
         scenario: Scenario,
         session: Annotated[str | None, Query(max_length=256)] = None,
-        outcome: Annotated[str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")] = None,
+        outcome: Annotated[
+            str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")
+        ] = None,
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/records", session=session, outcome=outcome, limit=limit, cursor=cursor)
+        return await desk.relay(
+            f"/scenarios/{scenario}/records",
+            session=session,
+            outcome=outcome,
+            limit=limit,
+            cursor=cursor,
+        )
 
     @routes.get("/sessions")
     async def sessions(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
         return await desk.relay(f"/scenarios/{scenario}/sessions", limit=limit, cursor=cursor)
 
     @routes.get("/samples")
-    async def samples(scenario: Scenario, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None) -> Response:
+    async def samples(
+        scenario: Scenario, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None
+    ) -> Response:
         wanted = None if trainable is None else str(trainable).lower()
-        return await desk.relay(f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor)
+        return await desk.relay(
+            f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor
+        )
 
     @routes.get("/steps")
     async def steps(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
@@ -228,7 +280,10 @@ def _refusal(status: int, body: bytes) -> ApiError:
         error = orjson.loads(body)["error"]
         message, code = str(error["message"]), str(error["code"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        message, code = "The experience service could not answer; /reef/status may say why.", "reads_failed"
+        message, code = (
+            "The experience service could not answer; /reef/status may say why.",
+            "reads_failed",
+        )
     if status in {400, 404}:
         return ApiError(status, message, code=code)
     return ApiError(503, message, code=code, retry_after_s=2)
@@ -244,4 +299,6 @@ def _trace(request: Request) -> str:
 
 
 def _json(body: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(body, default=str), status_code=status, media_type="application/json")
+    return Response(
+        orjson.dumps(body, default=str), status_code=status, media_type="application/json"
+    )

@@ -9,7 +9,14 @@ import structlog
 
 from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.errors import Damaged, Unavailable
-from reefcommon.events import PromoteRequested, Release, ReleasePublished, ReleaseRejected, RollbackRequested, ScenarioCreateRequested
+from reefcommon.events import (
+    PromoteRequested,
+    Release,
+    ReleasePublished,
+    ReleaseRejected,
+    RollbackRequested,
+    ScenarioCreateRequested,
+)
 from services.gateway.domain.errors import ApiError
 from services.gateway.handlers import Command, Handlers, News
 
@@ -48,16 +55,29 @@ class Scenarios:
             return
         if table.head(scenario) is None:
             table.check(scenario)
-            raise ApiError(404, f"There is no scenario {scenario!r}.", code="scenario_not_found", param="scenario")
+            raise ApiError(
+                404,
+                f"There is no scenario {scenario!r}.",
+                code="scenario_not_found",
+                param="scenario",
+            )
 
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
         """Newest first: what waits for a person, stale or not, then the chain."""
-        chain, pending = await asyncio.gather(self.handlers.heads.chain(scenario, limit=limit), self.handlers.heads.pending(scenario))
+        chain, pending = await asyncio.gather(
+            self.handlers.heads.chain(scenario, limit=limit), self.handlers.heads.pending(scenario)
+        )
         if not chain and not pending:
             self.exists(scenario)
         head = chain[0].release_id if chain else None
-        waiting = [release_row(release, current=False, pending=True, head=head) for release in reversed(pending)]
-        return waiting + [release_row(release, current=position == 0, pending=False) for position, release in enumerate(chain)]
+        waiting = [
+            release_row(release, current=False, pending=True, head=head)
+            for release in reversed(pending)
+        ]
+        return waiting + [
+            release_row(release, current=position == 0, pending=False)
+            for position, release in enumerate(chain)
+        ]
 
     async def create(self, scenario: str, traceparent: str = "") -> Release:
         """Make a scenario exist; an existing one is left as it is. Raises ApiError."""
@@ -65,7 +85,9 @@ class Scenarios:
         if head is not None:
             return head
         self.handlers.table.check(scenario)
-        return published(await self.handlers.on_command(ScenarioCreateRequested, scenario, traceparent))
+        return published(
+            await self.handlers.on_command(ScenarioCreateRequested, scenario, traceparent)
+        )
 
     async def create_for_traffic(self, scenario: str) -> Release | None:
         """Make a scenario exist because a request names it. `default` is served by the base model meanwhile; others wait."""
@@ -79,7 +101,10 @@ class Scenarios:
         head = await asyncio.shield(task)
         if head is None:
             raise ApiError(
-                503, f"The scenario {scenario!r} could not be created yet; try again.", code="scenario_not_ready", retry_after_s=5
+                503,
+                f"The scenario {scenario!r} could not be created yet; try again.",
+                code="scenario_not_ready",
+                retry_after_s=5,
             )
         return head
 
@@ -90,29 +115,48 @@ class Scenarios:
             log.warning("scenario_not_created", scenario=scenario, reason=error.message)
             return None
 
-    async def rollback(self, scenario: str, release_id: str, reason: str, traceparent: str) -> Release:
+    async def rollback(
+        self, scenario: str, release_id: str, reason: str, traceparent: str
+    ) -> Release:
         """Serve an earlier release's content again, as a new release. Raises ApiError."""
         self.exists(scenario)
         if await self.handlers.heads.release(scenario, release_id) is None:
             raise _no_release(scenario, release_id)
-        return published(await self._command(RollbackRequested, scenario, release_id, reason, traceparent))
+        return published(
+            await self._command(RollbackRequested, scenario, release_id, reason, traceparent)
+        )
 
-    async def promote(self, scenario: str, release_id: str, reason: str, traceparent: str) -> Release:
+    async def promote(
+        self, scenario: str, release_id: str, reason: str, traceparent: str
+    ) -> Release:
         """Serve a release that waits for a person. Raises ApiError."""
         self.exists(scenario)
-        if all(release.release_id != release_id for release in await self.handlers.heads.pending(scenario)):
+        if all(
+            release.release_id != release_id
+            for release in await self.handlers.heads.pending(scenario)
+        ):
             raise _no_release(scenario, release_id, pending=True)
-        return published(await self._command(PromoteRequested, scenario, release_id, reason, traceparent))
+        return published(
+            await self._command(PromoteRequested, scenario, release_id, reason, traceparent)
+        )
 
-    def _command(self, kind: type[Command], scenario: str, release_id: str, reason: str, traceparent: str) -> Awaitable[News]:
-        return self.handlers.on_command(kind, scenario, traceparent, release_id=release_id, reason=reason)
+    def _command(
+        self, kind: type[Command], scenario: str, release_id: str, reason: str, traceparent: str
+    ) -> Awaitable[News]:
+        return self.handlers.on_command(
+            kind, scenario, traceparent, release_id=release_id, reason=reason
+        )
 
     def learns(self, scenario: str) -> bool:
         """Whether a recipe is bound to it; otherwise it is answered and recorded, and that is all."""
         return bool(self._bindings(scenario))
 
     def _bindings(self, scenario: str) -> list[RecipeBinding]:
-        return [b for b in self.config.reef if b.scenario == scenario] if self.config is not None else []
+        return (
+            [b for b in self.config.reef if b.scenario == scenario]
+            if self.config is not None
+            else []
+        )
 
     def contract(self, scenario: str) -> dict[str, Any]:
         """What a client must send for learning to happen."""
@@ -121,12 +165,20 @@ class Scenarios:
         header = {"x-reef-scenario": scenario} if scenario != "default" else {}
         return {
             "scenario": scenario,
-            "recipes": [{"recipe": b.recipe, "review": b.review, "knobs": b.knobs} for b in bindings],
+            "recipes": [
+                {"recipe": b.recipe, "review": b.review, "knobs": b.knobs} for b in bindings
+            ],
             "learns": bool(bindings),
             "inference": {
                 "endpoints": ["/v1/chat/completions", "/v1/completions"],
                 "headers": header,
-                "optional_headers": ["x-reef-tag-session", "x-reef-agent-record-id", "x-reef-release-id", "x-reef-capture", "traceparent"],
+                "optional_headers": [
+                    "x-reef-tag-session",
+                    "x-reef-agent-record-id",
+                    "x-reef-release-id",
+                    "x-reef-capture",
+                    "traceparent",
+                ],
                 "receipt": "header x-reef-agent-record-id; in a stream also `reef.agent_record_id` in the last chunk before [DONE]",
             },
             "report": {
@@ -143,11 +195,23 @@ class Scenarios:
         }
 
 
-def release_row(release: Release, *, current: bool, pending: bool, head: str | None = None) -> dict[str, Any]:
+def release_row(
+    release: Release, *, current: bool, pending: bool, head: str | None = None
+) -> dict[str, Any]:
     """One release as the API shows it. A pending one that was made from another release than `head` can never be promoted: `stale`."""
     stale = pending and head is not None and release.parent_id != head
-    why = f"made from {release.parent_id}, but {head} is the head: it cannot be promoted" if stale else ""
-    return {**release.model_dump(mode="json"), "current": current, "pending": pending, "stale": stale, "stale_reason": why}
+    why = (
+        f"made from {release.parent_id}, but {head} is the head: it cannot be promoted"
+        if stale
+        else ""
+    )
+    return {
+        **release.model_dump(mode="json"),
+        "current": current,
+        "pending": pending,
+        "stale": stale,
+        "stale_reason": why,
+    }
 
 
 def published(news: News) -> Release:

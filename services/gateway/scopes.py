@@ -46,8 +46,13 @@ def declared(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Scope | None]
             raise TypeError(f"{route!r} is no plain route, so nobody knows what it asks for")
         scope = _scope(route.dependant) if isinstance(route, APIRoute) else None
         if scope is None and route.path not in OPEN:
-            raise TypeError(f"{route.path} declares no scope: give it Depends(desk.allow(…)), or a reason in services.gateway.scopes.OPEN")
-        found |= dict.fromkeys([(method, route.path_format) for method in sorted((route.methods or set()) - {"HEAD"})], scope)
+            raise TypeError(
+                f"{route.path} declares no scope: give it Depends(desk.allow(…)), or a reason in services.gateway.scopes.OPEN"
+            )
+        found |= dict.fromkeys(
+            [(method, route.path_format) for method in sorted((route.methods or set()) - {"HEAD"})],
+            scope,
+        )
     return found
 
 

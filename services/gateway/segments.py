@@ -53,7 +53,10 @@ def claim(root: Path) -> Slot:
     number = 0
     while (lock := _lock(root / str(number))) is None:
         number += 1
-    for directory in (root.parent, root):  # a segment lasts only as long as the directories that name it
+    for directory in (
+        root.parent,
+        root,
+    ):  # a segment lasts only as long as the directories that name it
         sync_directory(directory)
     slot = Slot(root / str(number), lock)
     slot.segments, slot.damaged = recover(slot.path)
@@ -64,7 +67,12 @@ def claim(root: Path) -> Slot:
 def left_behind(root: Path, own: Path) -> bool:
     """Whether there is a slot with events that no living instance holds. Raises OSError."""
     for other in root.iterdir():
-        if other != own and other.is_dir() and any(other.glob("*.seg")) and (held := _lock(other)) is not None:
+        if (
+            other != own
+            and other.is_dir()
+            and any(other.glob("*.seg"))
+            and (held := _lock(other)) is not None
+        ):
             os.close(held)
             return True
     return False
@@ -105,7 +113,12 @@ def _adopt(slot: Slot, other: Path) -> None:
     if segments:
         sync_directory(slot.path)
         sync_directory(other)
-        log.warning("spool_adopted", source=str(other), segments=len(segments), records=sum(s.records for s in segments))
+        log.warning(
+            "spool_adopted",
+            source=str(other),
+            segments=len(segments),
+            records=sum(s.records for s in segments),
+        )
 
 
 def recover(path: Path) -> tuple[list[Segment], int]:
@@ -131,7 +144,16 @@ def recover(path: Path) -> tuple[list[Segment], int]:
             damaged += len(damage)
             log.error("spool_damaged", segment=str(file), places=damage)
         waiting = [placed.record.at for placed in found.placed if placed.end > relayed]
-        segments.append(Segment(int(file.stem), file, len(data), relayed, len(waiting), min(waiting, default=math.inf)))
+        segments.append(
+            Segment(
+                int(file.stem),
+                file,
+                len(data),
+                relayed,
+                len(waiting),
+                min(waiting, default=math.inf),
+            )
+        )
     return segments, damaged
 
 
@@ -170,7 +192,11 @@ class Appender:
     def _begin(self) -> None:
         self.end()
         number = self._number + 1
-        fd = os.open(path_of(self._directory, number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(
+            path_of(self._directory, number),
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
+        )
         self._fd, self._size, self._number = fd, 0, number
         try:
             sync_directory(self._directory)
@@ -198,7 +224,9 @@ class Appender:
         """Take what dead instances left in other slots, behind our own. Returns it, and how many damaged places it has. Where the disk
         fails on the way, that is what had been taken; the rest is still where it was. Raises OSError where nothing could be taken."""
         self.end()
-        slot = Slot(self._directory, lock, [Segment(self._number, path_of(self._directory, self._number))])
+        slot = Slot(
+            self._directory, lock, [Segment(self._number, path_of(self._directory, self._number))]
+        )
         try:
             _adopt_all(root, slot)
         except OSError as error:
@@ -252,7 +280,11 @@ def read_mark(path: Path) -> int:
     except FileNotFoundError:
         return 0
     value, checksum = data[:8], data[8:12]
-    return int.from_bytes(value, "little") if zlib.crc32(value).to_bytes(4, "little") == checksum else 0
+    return (
+        int.from_bytes(value, "little")
+        if zlib.crc32(value).to_bytes(4, "little") == checksum
+        else 0
+    )
 
 
 def remove(found: Segment) -> None:

@@ -47,7 +47,9 @@ class Spool:
     New work is refused (`refusal`) an eighth before the budget is used up: what is under way needs a place when it ends.
     """
 
-    def __init__(self, root: Path, *, budget_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, root: Path, *, budget_bytes: int, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
         self._root = root
         self._budget = budget_bytes
         self._reserve = budget_bytes // 8
@@ -68,11 +70,20 @@ class Spool:
         """Take a directory, and recover what is in it. Raises OSError."""
         self._slot = slot = await asyncio.to_thread(segments.claim, self._root)
         self._segments = slot.segments
-        self._appender = Appender(slot.path, max((s.number for s in slot.segments), default=0), min(self._segment_bytes, self._reserve))
+        self._appender = Appender(
+            slot.path,
+            max((s.number for s in slot.segments), default=0),
+            min(self._segment_bytes, self._reserve),
+        )
         if slot.damaged:
             metrics.SPOOL_DAMAGED.inc(slot.damaged)
         if self.records:
-            log.info("spool_recovered", directory=str(slot.path), records=self.records, bytes=self.used_bytes)
+            log.info(
+                "spool_recovered",
+                directory=str(slot.path),
+                records=self.records,
+                bytes=self.used_bytes,
+            )
 
     async def adopt(self) -> int:
         """Take over what instances that have died since our start left. Returns how many events of it wait. Raises OSError."""
@@ -80,7 +91,9 @@ class Spool:
         if slot is None or not await asyncio.to_thread(segments.left_behind, self._root, slot.path):
             return 0
         # in the thread of the writes: what is written afterwards comes behind it
-        found, damaged = await loop.run_in_executor(self._thread, self._appender.adopt, self._root, slot.lock)
+        found, damaged = await loop.run_in_executor(
+            self._thread, self._appender.adopt, self._root, slot.lock
+        )
         self._segments += found
         metrics.SPOOL_DAMAGED.inc(damaged)
         return sum(segment.records for segment in found)
@@ -108,7 +121,9 @@ class Spool:
     @property
     def idle(self) -> bool:
         """Nothing waits and nothing is being written."""
-        return self._writing is None and not any(found.relayed < found.size for found in self._segments)
+        return self._writing is None and not any(
+            found.relayed < found.size for found in self._segments
+        )
 
     @property
     def oldest_at(self) -> float | None:
@@ -168,17 +183,26 @@ class Spool:
                 except OSError as failed:
                     error = f"the disk of the spool refused {len(frames)} events: {failed}"
                     self._shut(error)
-                    log.error("spool_write_failed", directory=self.directory, events=len(frames), reason=str(failed))
+                    log.error(
+                        "spool_write_failed",
+                        directory=self.directory,
+                        events=len(frames),
+                        reason=str(failed),
+                    )
                 for waiter in waiters:
                     if not waiter.done():
-                        waiter.set_result(None) if error is None else waiter.set_exception(SpoolFull(error))
+                        waiter.set_result(None) if error is None else waiter.set_exception(
+                            SpoolFull(error)
+                        )
         finally:
             self._writing = None
 
     async def _commit(self, frames: list[tuple[bytes, float]]) -> None:
         data = b"".join([frame for frame, _ in frames])
         try:
-            written = await asyncio.get_running_loop().run_in_executor(self._thread, self._appender.commit, data)
+            written = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._appender.commit, data
+            )
         finally:
             self._unwritten -= len(data)
         number, size, sync_s = written
@@ -241,21 +265,37 @@ class Spool:
         """Put the first event of a portion aside: the broker will never take it. Raises OSError."""
         event = portion.records[0]
         name = f"{portion.segment.path.stem}-{portion.scan.placed[0].end}.event"
-        kept = await asyncio.to_thread(segments.quarantine, portion.segment.path.parent, name, event.event)
+        kept = await asyncio.to_thread(
+            segments.quarantine, portion.segment.path.parent, name, event.event
+        )
         metrics.SPOOL_QUARANTINED.inc()
-        log.error("spooled_event_refused", topic=event.topic, shard=event.shard, kept=str(kept), reason=reason)
+        log.error(
+            "spooled_event_refused",
+            topic=event.topic,
+            shard=event.shard,
+            kept=str(kept),
+            reason=reason,
+        )
         await self.acknowledge(portion, 1)
 
     async def _quarantine(self, head: Segment, damage: list[tuple[int, int]]) -> None:
         for start, end in damage:
             kept = await asyncio.to_thread(self._keep_aside, head, start, end)
             metrics.SPOOL_QUARANTINED.inc()
-            log.error("spool_damage_quarantined", segment=str(head.path), start=start, end=end, kept=str(kept))
+            log.error(
+                "spool_damage_quarantined",
+                segment=str(head.path),
+                start=start,
+                end=end,
+                kept=str(kept),
+            )
 
     def _keep_aside(self, head: Segment, start: int, end: int) -> Path:
         with head.path.open("rb") as file:
             file.seek(start)
-            return segments.quarantine(head.path.parent, f"{head.path.stem}-{start}.bad", file.read(end - start))
+            return segments.quarantine(
+                head.path.parent, f"{head.path.stem}-{start}.bad", file.read(end - start)
+            )
 
     async def close(self) -> None:
         """Finish what is being written, and let the directory go."""

@@ -28,9 +28,16 @@ class SystemStatus:
 
     async def read(self, grant: Grant) -> dict[str, Any]:
         """The whole picture; to those who may see some scenarios only, theirs and no words of others."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), trust_env=False) as session:
-            answers = await asyncio.gather(*(self._ask(session, url) for url in self.services.values()))
-        services = {"gateway": await self.health.status(), **dict(zip(self.services, answers, strict=True))}
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), trust_env=False
+        ) as session:
+            answers = await asyncio.gather(
+                *(self._ask(session, url) for url in self.services.values())
+            )
+        services = {
+            "gateway": await self.health.status(),
+            **dict(zip(self.services, answers, strict=True)),
+        }
         heads = {}
         for scenario in self.table.scenarios():
             head = self.table.head(scenario)
@@ -61,7 +68,11 @@ class SystemStatus:
                 body = orjson.loads(await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return {"failures": {"http": f"{url} does not answer: {error!r}"}}
-        return body if isinstance(body, dict) else {"failures": {"http": f"{url}/status is not an object"}}
+        return (
+            body
+            if isinstance(body, dict)
+            else {"failures": {"http": f"{url}/status is not an object"}}
+        )
 
 
 def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
@@ -69,7 +80,10 @@ def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "service": facts.get("service"),
         "uptime_s": facts.get("uptime_s"),
-        "failures": dict.fromkeys(facts.get("failures") or {}, "the reason is shown to tokens that are good for every scenario"),
+        "failures": dict.fromkeys(
+            facts.get("failures") or {},
+            "the reason is shown to tokens that are good for every scenario",
+        ),
         "lag": facts.get("lag") or {},
         "last_error": None,
         "last_error_at": None,

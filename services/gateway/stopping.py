@@ -34,7 +34,12 @@ class Stopping:
         """Say to the client of a cancelled request why it ends there, as far as that can be said. False: it was not cut off for the end."""
         if not self.cut:
             return False
-        error = ApiError(503, "The gateway stopped before the answer was complete; try again.", code="stopped", retry_after_s=2)
+        error = ApiError(
+            503,
+            "The gateway stopped before the answer was complete; try again.",
+            code="stopped",
+            retry_after_s=2,
+        )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TELL_S):
                 if not out.status:

@@ -45,13 +45,20 @@ class ReleaseTail:
             async with asyncio.timeout(timeout_s):
                 await self.listening.wait()
                 event = command.model_dump_json(exclude_none=True).encode()
-                await self._log.append(topics.COMMANDS.name, event, command.scenario, command.traceparent)
+                await self._log.append(
+                    topics.COMMANDS.name, event, command.scenario, command.traceparent
+                )
                 return await future
         finally:
             del self._waiting[command.event_id]
 
     async def run(
-        self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, *, every_s: float, on_past: OnPast = lambda _: None
+        self,
+        snapshot: Callable[[], Awaitable[None]],
+        on_event: OnEvent,
+        *,
+        every_s: float,
+        on_past: OnPast = lambda _: None,
     ) -> None:
         """For ever: stand at the end of the topic, take a snapshot, follow; start over after an error, and look again every `every_s`.
 
@@ -65,11 +72,26 @@ class ReleaseTail:
                 log.warning("release_tail_broken", reason=repr(error)[:300])
                 await asyncio.sleep(1)
 
-    async def _follow(self, snapshot: Callable[[], Awaitable[None]], on_event: OnEvent, every_s: float, on_past: OnPast) -> None:
-        consumer = AIOKafkaConsumer(bootstrap_servers=self._bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="latest")
+    async def _follow(
+        self,
+        snapshot: Callable[[], Awaitable[None]],
+        on_event: OnEvent,
+        every_s: float,
+        on_past: OnPast,
+    ) -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="latest",
+        )
         try:
             await consumer.start()
-            assigned = [TopicPartition(topic.name, n) for topic in _FOLLOWED for n in range(topic.partitions)]
+            assigned = [
+                TopicPartition(topic.name, n)
+                for topic in _FOLLOWED
+                for n in range(topic.partitions)
+            ]
             consumer.assign(assigned)
             await consumer.seek_to_end(*assigned)
             ends = {partition: await consumer.position(partition) for partition in assigned}
@@ -90,7 +112,9 @@ class ReleaseTail:
                     await snapshot()
                     seen = asyncio.get_running_loop().time()
         finally:
-            async with asyncio.timeout(STOP_TIMEOUT_S):  # its own tasks may go on asking a broker that is gone
+            async with asyncio.timeout(
+                STOP_TIMEOUT_S
+            ):  # its own tasks may go on asking a broker that is gone
                 await consumer.stop()
 
     async def _hear(self, value: bytes | None, on_event: OnEvent) -> None:
@@ -99,7 +123,11 @@ class ReleaseTail:
             return
         await on_event(event)
         future = self._waiting.get(command_of(event) or "")
-        if future is not None and not future.done() and isinstance(event, (ReleasePublished, ReleaseRejected)):
+        if (
+            future is not None
+            and not future.done()
+            and isinstance(event, (ReleasePublished, ReleaseRejected))
+        ):
             future.set_result(event)
 
 
@@ -108,5 +136,8 @@ def _read(value: bytes | None) -> Event | None:
     try:
         return _HEARD.validate_json(value or b"")
     except ValidationError as error:
-        log.warning("event_unreadable", reason=str(error.errors(include_input=False, include_url=False))[:300])
+        log.warning(
+            "event_unreadable",
+            reason=str(error.errors(include_input=False, include_url=False))[:300],
+        )
         return None

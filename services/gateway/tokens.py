@@ -31,11 +31,17 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
     try:
         rows = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadConfig(f"gateway.tokens_file: cannot read {path}: {error.strerror or error}") from None
+        raise BadConfig(
+            f"gateway.tokens_file: cannot read {path}: {error.strerror or error}"
+        ) from None
     except UnicodeDecodeError as error:
-        raise BadConfig(f"gateway.tokens_file: cannot read {path}: it is not UTF-8 text (byte {error.start})") from None
+        raise BadConfig(
+            f"gateway.tokens_file: cannot read {path}: it is not UTF-8 text (byte {error.start})"
+        ) from None
     except yaml.YAMLError as error:
-        raise BadConfig(f"gateway.tokens_file: {path} is not valid YAML: {yaml_mistake(error)}") from None
+        raise BadConfig(
+            f"gateway.tokens_file: {path} is not valid YAML: {yaml_mistake(error)}"
+        ) from None
     try:
         tokens = _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
     except ValidationError as error:
@@ -43,9 +49,13 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
             f"gateway.tokens_file: {path}: {_mistakes(error)}. A row is {{sha256: …, scopes: [infer, report, read, admin]}}"
         ) from None
     if not tokens:
-        raise BadConfig(f"gateway.tokens_file: {path} has no token; without this setting the gateway is open on loopback")
+        raise BadConfig(
+            f"gateway.tokens_file: {path} has no token; without this setting the gateway is open on loopback"
+        )
     if len({token.sha256 for token in tokens}) < len(tokens):
-        raise BadConfig(f"gateway.tokens_file: {path} has the same token twice; which of its rows counts would be a matter of luck")
+        raise BadConfig(
+            f"gateway.tokens_file: {path} has the same token twice; which of its rows counts would be a matter of luck"
+        )
     return Access(tokens, default)
 
 
@@ -54,7 +64,8 @@ def _mistakes(error: ValidationError) -> str:
     found = error.errors(include_input=False, include_url=False)
     places = [item["loc"] for item in found]
     return "; ".join(
-        ("row " + ".".join(map(str, item["loc"])) if item["loc"] else "the file") + f": {_WORDS.get(item['type'], item['msg'])}"
+        ("row " + ".".join(map(str, item["loc"])) if item["loc"] else "the file")
+        + f": {_WORDS.get(item['type'], item['msg'])}"
         for item in found
         # a scope that nobody knows leaves an empty list behind, which is no mistake of its own
         if not (item["type"] == "too_short" and any(place[:-1] == item["loc"] for place in places))

@@ -8,7 +8,11 @@ from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.record import Ending
 
 _W3C = TraceContextTextMapPropagator()
-_OPERATIONS = {"chat.completions": "chat", "completions": "text_completion", "embeddings": "embeddings"}
+_OPERATIONS = {
+    "chat.completions": "chat",
+    "completions": "text_completion",
+    "embeddings": "embeddings",
+}
 
 
 class Spans:
@@ -35,7 +39,9 @@ class Spans:
             },
         )
         context = span.get_span_context()
-        x.traceparent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
+        x.traceparent = (
+            f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
+        )
         return span
 
     def end(self, span: Span, x: Exchange, end: Ending | None) -> None:
@@ -45,13 +51,27 @@ class Spans:
         if x.release is not None:
             span.set_attribute("reef.release_id", x.release.release_id)
         if end is not None:
-            span.set_attributes({"gen_ai.response.model": x.model, "reef.outcome": end.outcome, "http.response.status_code": end.status})
+            span.set_attributes(
+                {
+                    "gen_ai.response.model": x.model,
+                    "reef.outcome": end.outcome,
+                    "http.response.status_code": end.status,
+                }
+            )
             if end.captured is not None:
-                reasons = [row["finish_reason"] for row in end.captured.completions if row["finish_reason"]]
+                reasons = [
+                    row["finish_reason"] for row in end.captured.completions if row["finish_reason"]
+                ]
                 span.set_attribute("gen_ai.response.finish_reasons", reasons)
                 if end.captured.usage is not None:
-                    span.set_attribute("gen_ai.usage.input_tokens", end.captured.usage["prompt_tokens"])
-                    span.set_attribute("gen_ai.usage.output_tokens", end.captured.usage["completion_tokens"])
+                    span.set_attribute(
+                        "gen_ai.usage.input_tokens", end.captured.usage["prompt_tokens"]
+                    )
+                    span.set_attribute(
+                        "gen_ai.usage.output_tokens", end.captured.usage["completion_tokens"]
+                    )
         if end is None or end.outcome != "ok":
-            span.set_status(Status(StatusCode.ERROR, (end.error or end.outcome)[:200] if end else "refused"))
+            span.set_status(
+                Status(StatusCode.ERROR, (end.error or end.outcome)[:200] if end else "refused")
+            )
         span.end()

@@ -29,7 +29,9 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         # a header of a node that is not quite in order is left out of the answer later; it is no reason to refuse the answer
         self._parser.set_dangerous_leniencies(
-            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
         )
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -54,7 +56,13 @@ class Connection(asyncio.Protocol):
     async def ask(self, head: bytes, body: bytes) -> None:
         """Send a request and wait for the head of its answer. Raises OSError (TimeoutError: silence)."""
         assert self._transport is not None
-        self._busy, self.status, self.complete, self.headers, self._head_bytes = True, 0, False, [], 0
+        self._busy, self.status, self.complete, self.headers, self._head_bytes = (
+            True,
+            0,
+            False,
+            [],
+            0,
+        )
         self._heard = self._loop.time()
         self._timer = self._loop.call_later(self._read_timeout_s, self._look)
         if len(body) <= PIECE_BYTES:
@@ -87,7 +95,9 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Another request may be sent on it."""
         open_ = self._transport is not None and not self._transport.is_closing()
-        return open_ and self._error is None and (self.ended if self._busy else True) and self._keeps
+        return (
+            open_ and self._error is None and (self.ended if self._busy else True) and self._keeps
+        )
 
     def rest(self) -> None:
         """The answer has been read: no silence is too long any more."""
@@ -152,10 +162,18 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Closed, by either side; where nothing else says where the answer ends, this is its end."""
         self._transport = None
-        if self._busy and self.status and not self.complete and exc is None and self._ends_with_connection():
+        if (
+            self._busy
+            and self.status
+            and not self.complete
+            and exc is None
+            and self._ends_with_connection()
+        ):
             self.complete = True
         elif not self.complete:
-            self._error = self._error or BrokenOffError(f"the connection was closed: {exc!r}" if exc else "the connection was closed")
+            self._error = self._error or BrokenOffError(
+                f"the connection was closed: {exc!r}" if exc else "the connection was closed"
+            )
         self._may_write.set()
         self._wake()
 
@@ -182,7 +200,9 @@ class Connection(asyncio.Protocol):
         # Heads, trailers and what is said of chunks: without an end to them the parser would collect, and the reader wait, for ever.
         self._head_bytes = 0 if self._held > held else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.complete:
-            self._fail(BrokenOffError(f"{MAX_HEAD_BYTES} bytes of the answer have nothing of its body"))
+            self._fail(
+                BrokenOffError(f"{MAX_HEAD_BYTES} bytes of the answer have nothing of its body")
+            )
         elif self._held > HELD_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -218,4 +238,6 @@ class Connection(asyncio.Protocol):
             self._keeps = self._keeps and self._parser.should_keep_alive()
 
     def _ends_with_connection(self) -> bool:
-        return not any(name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers)
+        return not any(
+            name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers
+        )

@@ -39,7 +39,11 @@ SERVICE = "harness"
 def harness_bindings(bound: tuple[RecipeBinding, ...]) -> tuple[Binding, ...]:
     """The bindings of a `serve.yaml` whose recipe evolves a harness; the others belong to the trainer. Raises BadConfig."""
     loaded = ((binding, load_recipe(binding.recipe, binding.knobs)) for binding in bound)
-    return tuple(Binding(item.scenario, item.recipe, recipe) for item, recipe in loaded if isinstance(recipe, HarnessRecipe))
+    return tuple(
+        Binding(item.scenario, item.recipe, recipe)
+        for item, recipe in loaded
+        if isinstance(recipe, HarnessRecipe)
+    )
 
 
 def build(
@@ -89,16 +93,38 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     broker = kafka_broker(system, SERVICE)
     patience = Patience(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
     trees = FetchedTrees(home / "trees")
-    worker = build(bindings, ledger, open_artifact_store(system), KafkaPublisher(broker), trees=trees, patience=patience)
+    worker = build(
+        bindings,
+        ledger,
+        open_artifact_store(system),
+        KafkaPublisher(broker),
+        trees=trees,
+        patience=patience,
+    )
     broker.include_router(routes(worker.handlers))
     health = Health(SERVICE, broker=broker)
 
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         redis = connect(system.redis_url)
-        rejected = Rejected(ledger, worker.handlers.artifacts, RedisReleaseHeads(redis), worker.handlers.storing)
-        retention = Retention(bindings, ledger, trees, rejected, settings.settled_kept_s, settings.rejected_kept_s, utc_now)
-        rounds = Rounds("retention", retention.round, settings.retention_every_s, first_after_s=settings.retention_every_s)
+        rejected = Rejected(
+            ledger, worker.handlers.artifacts, RedisReleaseHeads(redis), worker.handlers.storing
+        )
+        retention = Retention(
+            bindings,
+            ledger,
+            trees,
+            rejected,
+            settings.settled_kept_s,
+            settings.rejected_kept_s,
+            utc_now,
+        )
+        rounds = Rounds(
+            "retention",
+            retention.round,
+            settings.retention_every_s,
+            first_after_s=settings.retention_every_s,
+        )
         start = Start(broker)
         start.begin()
         tasks = (

@@ -23,7 +23,19 @@ from reefcommon.events import (
 )
 from reefcommon.harness import HarnessRecipe, Mutation, Tree
 
-State = Literal["open", "proposed", "awaiting", "pending", "conflicted", "selected", "rejected", "refused", "empty", "failed", "superseded"]
+State = Literal[
+    "open",
+    "proposed",
+    "awaiting",
+    "pending",
+    "conflicted",
+    "selected",
+    "rejected",
+    "refused",
+    "empty",
+    "failed",
+    "superseded",
+]
 UNFINISHED: tuple[State, ...] = ("open", "proposed", "awaiting", "pending", "conflicted")
 REJECTED: tuple[State, ...] = ("rejected", "refused")
 """What a recipe is shown as its own mistakes; a lost race is not one."""
@@ -59,10 +71,14 @@ class Job:
 
 def tree_content(release: Release) -> str | None:
     """The content of kind `harness` that a release serves; None where it serves none (the empty tree)."""
-    return release.contents.get("harness") or (release.content_id if release.kind == "harness" else None)
+    return release.contents.get("harness") or (
+        release.content_id if release.kind == "harness" else None
+    )
 
 
-def open_job(binding: Binding, head: Release, batch: Sequence[SampleReady], step: int, at: datetime) -> Job:
+def open_job(
+    binding: Binding, head: Release, batch: Sequence[SampleReady], step: int, at: datetime
+) -> Job:
     """The job of one window. The same recipe, head and samples always give the same job."""
     sample_ids = tuple(sample.event_id for sample in batch)
     return Job(
@@ -117,7 +133,11 @@ def settled(job: Job, publication: Publication) -> Job | None:
         case ReleasePending() if job.state == "awaiting":
             return replace(job, state="pending", reason="waits for a person")
         case ReleaseRejected() if _lost_a_race(job, publication):
-            return replace(job, state="conflicted", reason=publication.reason) if job.state != "conflicted" else None
+            return (
+                replace(job, state="conflicted", reason=publication.reason)
+                if job.state != "conflicted"
+                else None
+            )
         case ReleaseRejected(outcome="rejected") if _on_its_merits(publication):
             return replace(job, state="rejected", reason=publication.reason)
         case ReleaseRejected():
@@ -129,7 +149,9 @@ def settled(job: Job, publication: Publication) -> Job | None:
 def _lost_a_race(job: Job, publication: ReleaseRejected) -> bool:
     """Whether another release became the head first: seen by the publisher, or by the evaluator, which then compares nothing."""
     found = publication.evaluation
-    stale = found is not None and (found.head_release_id != job.base_release_id or found.reason.startswith("stale_base"))
+    stale = found is not None and (
+        found.head_release_id != job.base_release_id or found.reason.startswith("stale_base")
+    )
     return publication.outcome == "conflicted" or stale
 
 
@@ -138,7 +160,9 @@ def _on_its_merits(publication: ReleaseRejected) -> bool:
     return publication.evaluation is None or publication.evaluation.verdict == "reject"
 
 
-def candidate(binding: Binding, job: Job, tree: Tree, *, at: datetime, traceparent: str) -> CandidateProposed:
+def candidate(
+    binding: Binding, job: Job, tree: Tree, *, at: datetime, traceparent: str
+) -> CandidateProposed:
     """The event of an admitted proposal whose tree is in the artifact store."""
     assert job.candidate_id is not None
     assert job.content_id is not None
@@ -150,13 +174,19 @@ def candidate(binding: Binding, job: Job, tree: Tree, *, at: datetime, tracepare
         kind="harness",
         content_id=job.content_id,
         base_release_id=job.base_release_id,
-        metrics={"entries": float(len(tree)), "mutations": float(len(job.mutations)), "samples": float(len(job.sample_ids))},
+        metrics={
+            "entries": float(len(tree)),
+            "mutations": float(len(job.mutations)),
+            "samples": float(len(job.sample_ids)),
+        },
         lineage=binding.lineage(job.job_id, job.sample_ids, job.step),
         reason="; ".join(mutation.reason for mutation in job.mutations if mutation.reason),
     )
 
 
-def step_completed(job: Job, recipe: HarnessRecipe, *, at: datetime, traceparent: str = "") -> StepCompleted:
+def step_completed(
+    job: Job, recipe: HarnessRecipe, *, at: datetime, traceparent: str = ""
+) -> StepCompleted:
     """The event of a finished step, with the reason where it made no candidate."""
     return StepCompleted(
         event_id=job.job_id,

@@ -33,8 +33,16 @@ from services.harness.domain import Binding, Job, State
 log = structlog.get_logger()
 
 MAX_WAITING = 10_000
-STEPS = Counter("reef_harness_steps_total", "windows of a harness recipe, by what became of them", ["binding", "outcome"])
-REFUSED = Counter("reef_harness_samples_refused_total", "samples that a harness recipe will never use", ["binding"])
+STEPS = Counter(
+    "reef_harness_steps_total",
+    "windows of a harness recipe, by what became of them",
+    ["binding", "outcome"],
+)
+REFUSED = Counter(
+    "reef_harness_samples_refused_total",
+    "samples that a harness recipe will never use",
+    ["binding"],
+)
 
 _EVENT_TYPES = {cls.__name__: cls for cls in events.ALL}
 _TOPICS = {topic.name: topic for topic in topics.ALL}
@@ -44,10 +52,17 @@ _Outgoing = Sequence[tuple[Event, Topic]]
 class Inbox(Protocol):
     """Samples by binding: waiting, used or refused. Calls block and are durable; each raises Unavailable where the disk refuses."""
 
-    def add_sample(self, bindings: Sequence[str], sample: SampleReady, too_old: Mapping[str, tuple[Event, Topic]] | None = None) -> int: ...
+    def add_sample(
+        self,
+        bindings: Sequence[str],
+        sample: SampleReady,
+        too_old: Mapping[str, tuple[Event, Topic]] | None = None,
+    ) -> int: ...
     def waiting(self, binding: str, limit: int) -> list[SampleReady]: ...
     def samples_of(self, job_id: str) -> list[SampleReady]: ...
-    def refuse(self, binding: str, refusals: Sequence[tuple[str, str]], events: _Outgoing) -> None: ...
+    def refuse(
+        self, binding: str, refusals: Sequence[tuple[str, str]], events: _Outgoing
+    ) -> None: ...
 
 
 class Jobs(Protocol):
@@ -99,7 +114,9 @@ class Handlers:
         mine = [binding for binding in self.bindings if binding.scenario == sample.scenario]
         if not mine:
             return
-        too_old = {b.key: (b.refusal(sample, TOO_OLD, None, sample.at), topics.TRAINING) for b in mine}
+        too_old = {
+            b.key: (b.refusal(sample, TOO_OLD, None, sample.at), topics.TRAINING) for b in mine
+        }
         if await asyncio.to_thread(self.inbox.add_sample, list(too_old), sample, too_old) > 0:
             self.wake()
 
@@ -120,7 +137,14 @@ class Handlers:
         moved = await asyncio.to_thread(self.jobs.save, settled, expected=job.state)
         if moved:
             STEPS.labels(job.binding, settled.state).inc()
-            log.info("harness_verdict", binding=job.binding, job=job.job_id, step=job.step, outcome=settled.state, reason=settled.reason)
+            log.info(
+                "harness_verdict",
+                binding=job.binding,
+                job=job.job_id,
+                step=job.step,
+                outcome=settled.state,
+                reason=settled.reason,
+            )
 
     async def flush(self) -> None:
         """Send what waits in the outbox, in order."""
@@ -169,13 +193,23 @@ class Handlers:
         step = await asyncio.to_thread(self.jobs.last_step, binding.key) + 1
         job = domain.open_job(binding, head, decision.batch, step, self.clock())
         await asyncio.to_thread(self.jobs.start, job)
-        log.info("harness_step_opened", binding=binding.key, job=job.job_id, step=step, samples=len(job.sample_ids), base=head.release_id)
+        log.info(
+            "harness_step_opened",
+            binding=binding.key,
+            job=job.job_id,
+            step=step,
+            samples=len(job.sample_ids),
+            base=head.release_id,
+        )
         return True
 
     async def _refuse(self, binding: Binding, decision: Decision) -> None:
         at = self.clock()
         refusals = [(sample.event_id, reason) for sample, reason, _ in decision.refused]
-        outgoing = [(binding.refusal(sample, why, lag, at), topics.TRAINING) for sample, why, lag in decision.refused]
+        outgoing = [
+            (binding.refusal(sample, why, lag, at), topics.TRAINING)
+            for sample, why, lag in decision.refused
+        ]
         await asyncio.to_thread(self.inbox.refuse, binding.key, refusals, outgoing)
         REFUSED.labels(binding.key).inc(len(refusals))
         await self.flush()
@@ -189,7 +223,9 @@ class Handlers:
             raise Poison(f"{binding.dotted} proposed something that is not a Mutation")
         if mutations:
             # Kept before anything is done with it: a recipe that asks a model would answer otherwise the second time.
-            await asyncio.to_thread(self.jobs.save, replace(job, state="proposed", mutations=mutations), expected="open")
+            await asyncio.to_thread(
+                self.jobs.save, replace(job, state="proposed", mutations=mutations), expected="open"
+            )
         else:
             await self._close(binding, job, "empty", "the recipe proposes nothing")
 
@@ -205,23 +241,47 @@ class Handlers:
             content = await asyncio.to_thread(self._store, binding, job, tree)
             await self._await_verdict(binding, job, samples, content, tree)
 
-    async def _await_verdict(self, binding: Binding, job: Job, samples: Sequence[SampleReady], content: str, tree: Tree) -> None:
-        awaiting = replace(job, state="awaiting", content_id=content, candidate_id=ids.candidate_id(job.job_id))
+    async def _await_verdict(
+        self, binding: Binding, job: Job, samples: Sequence[SampleReady], content: str, tree: Tree
+    ) -> None:
+        awaiting = replace(
+            job, state="awaiting", content_id=content, candidate_id=ids.candidate_id(job.job_id)
+        )
         at, trace = self.clock(), samples[-1].traceparent if samples else ""
         outgoing = (
-            (domain.candidate(binding, awaiting, tree, at=at, traceparent=trace), topics.CANDIDATES),
-            (domain.step_completed(awaiting, binding.recipe, at=at, traceparent=trace), topics.TRAINING),
+            (
+                domain.candidate(binding, awaiting, tree, at=at, traceparent=trace),
+                topics.CANDIDATES,
+            ),
+            (
+                domain.step_completed(awaiting, binding.recipe, at=at, traceparent=trace),
+                topics.TRAINING,
+            ),
         )
         await asyncio.to_thread(self.jobs.save, awaiting, expected="proposed", events=outgoing)
         STEPS.labels(binding.key, "proposed").inc()
-        log.info("harness_candidate_proposed", binding=binding.key, job=job.job_id, step=job.step, content=content)
+        log.info(
+            "harness_candidate_proposed",
+            binding=binding.key,
+            job=job.job_id,
+            step=job.step,
+            content=content,
+        )
 
     async def _meet_new_head(self, binding: Binding, job: Job) -> bool:
         head = await asyncio.to_thread(self.heads.head, binding.scenario)
-        if head is None or head.release_id == job.base_release_id or head.candidate_id == job.candidate_id:
+        if (
+            head is None
+            or head.release_id == job.base_release_id
+            or head.candidate_id == job.candidate_id
+        ):
             return False
         if job.state == "pending":
-            closed = replace(job, state="superseded", reason=f"the head moved to {head.release_id} while this waited for a person")
+            closed = replace(
+                job,
+                state="superseded",
+                reason=f"the head moved to {head.release_id} while this waited for a person",
+            )
             return await asyncio.to_thread(self.jobs.save, closed, expected="pending")
         again = domain.on_new_head(job, head)
         if again is None:
@@ -232,14 +292,25 @@ class Handlers:
     async def _close(self, binding: Binding, job: Job, state: State, reason: str) -> None:
         closed = replace(job, state=state, reason=reason)
         event = domain.step_completed(closed, binding.recipe, at=self.clock())
-        await asyncio.to_thread(self.jobs.save, closed, expected=job.state, events=((event, topics.TRAINING),))
+        await asyncio.to_thread(
+            self.jobs.save, closed, expected=job.state, events=((event, topics.TRAINING),)
+        )
         STEPS.labels(binding.key, state).inc()
-        log.info("harness_step_closed", binding=binding.key, job=job.job_id, step=job.step, outcome=state, reason=reason)
+        log.info(
+            "harness_step_closed",
+            binding=binding.key,
+            job=job.job_id,
+            step=job.step,
+            outcome=state,
+            reason=reason,
+        )
 
     async def _base_tree(self, job: Job) -> Tree:
         if job.base_content is None:
             return ()
-        directory = await asyncio.to_thread(self.trees.fetch, self.artifacts, job.base_content, job.scenario)
+        directory = await asyncio.to_thread(
+            self.trees.fetch, self.artifacts, job.base_content, job.scenario
+        )
         return await asyncio.to_thread(read_tree, directory)
 
     def _store(self, binding: Binding, job: Job, tree: Tree) -> str:
@@ -248,6 +319,9 @@ class Handlers:
             directory = Path(name)
             write_tree(tree, directory)
             manifest = describe(
-                directory, "harness", base=job.base_content or "", lineage=binding.lineage(job.job_id, job.sample_ids, job.step)
+                directory,
+                "harness",
+                base=job.base_content or "",
+                lineage=binding.lineage(job.job_id, job.sample_ids, job.step),
             )
             return self.artifacts.put(directory, manifest, job.scenario)

@@ -32,14 +32,23 @@ class Retention:
     async def round(self) -> dict[str, int]:
         """One round. Returns what is gone, by kind. Raises Unavailable where the disk, the heads or the artifact store do not answer."""
         now = self.clock()
-        counts = {"trees": await asyncio.to_thread(self.trees.prune, self._in_use), "contents": 0, "samples": 0, "jobs": 0}
+        counts = {
+            "trees": await asyncio.to_thread(self.trees.prune, self._in_use),
+            "contents": 0,
+            "samples": 0,
+            "jobs": 0,
+        }
         before_ms = int((now - timedelta(seconds=self.settled_kept_s)).timestamp() * 1000)
         for binding in self.bindings:
-            for what, count in (await asyncio.to_thread(self.ledger.forget, binding.key, before_ms)).items():
+            for what, count in (
+                await asyncio.to_thread(self.ledger.forget, binding.key, before_ms)
+            ).items():
                 counts[what] += count
         try:
             for scenario in {binding.scenario for binding in self.bindings}:
-                counts["contents"] += await self.rejected.drop(scenario, now - timedelta(seconds=self.rejected_kept_s))
+                counts["contents"] += await self.rejected.drop(
+                    scenario, now - timedelta(seconds=self.rejected_kept_s)
+                )
         finally:
             tell_removed("harness", counts)
         return counts
@@ -48,5 +57,8 @@ class Retention:
         """The trees that jobs start from, now or next."""
         jobs = [self.ledger.current(binding.key) for binding in self.bindings]
         heads = [self.ledger.head(binding.scenario) for binding in self.bindings]
-        contents = [*(job.base_content for job in jobs if job), *(tree_content(head) for head in heads if head)]
+        contents = [
+            *(job.base_content for job in jobs if job),
+            *(tree_content(head) for head in heads if head),
+        ]
         return {content for content in contents if content}

@@ -11,4 +11,8 @@ class Settings(HostSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_HARNESS_")
 
-    max_attempts: int = Field(6, ge=1, description="tries of a step that fails for a reason other than an outside system being away")
+    max_attempts: int = Field(
+        6,
+        ge=1,
+        description="tries of a step that fails for a reason other than an outside system being away",
+    )

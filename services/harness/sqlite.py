@@ -58,11 +58,18 @@ class SqliteLedger:
             except sqlite3.OperationalError as error:
                 if is_damage(error):
                     raise
-                raise Unavailable(f"the harness ledger cannot be written ({error}): is the disk full?") from error
+                raise Unavailable(
+                    f"the harness ledger cannot be written ({error}): is the disk full?"
+                ) from error
 
     # ------------------------------------------------------------------ inbox
 
-    def add_sample(self, bindings: Sequence[str], sample: SampleReady, too_old: Mapping[str, tuple[Event, Topic]] | None = None) -> int:
+    def add_sample(
+        self,
+        bindings: Sequence[str],
+        sample: SampleReady,
+        too_old: Mapping[str, tuple[Event, Topic]] | None = None,
+    ) -> int:
         """Keep a sample for every binding that has not seen it; where it is as old as what was forgotten, as refused, with its event in
         `too_old` by binding. Returns for how many it is new."""
         body, new = sample.model_dump_json(exclude=_WEIGHT_FIELDS), 0
@@ -83,17 +90,25 @@ class SqliteLedger:
         """What a binding has neither used nor refused, in order of arrival."""
         with self._transaction() as db:
             rows = db.execute(
-                "select body from samples where binding = ? and state = 'waiting' order by seq limit ?", (binding, limit)
+                "select body from samples where binding = ? and state = 'waiting' order by seq limit ?",
+                (binding, limit),
             ).fetchall()
         return [SampleReady.model_validate_json(body) for (body,) in rows]
 
     def samples_of(self, job_id: str) -> list[SampleReady]:
         """The window of an unfinished job, in order of arrival."""
         with self._transaction() as db:
-            rows = db.execute("select body from samples where job_id = ? order by seq", (job_id,)).fetchall()
+            rows = db.execute(
+                "select body from samples where job_id = ? order by seq", (job_id,)
+            ).fetchall()
         return [SampleReady.model_validate_json(body) for (body,) in rows]
 
-    def refuse(self, binding: str, refusals: Sequence[tuple[str, str]], events: Sequence[tuple[Event, Topic]]) -> None:
+    def refuse(
+        self,
+        binding: str,
+        refusals: Sequence[tuple[str, str]],
+        events: Sequence[tuple[Event, Topic]],
+    ) -> None:
         """Never offer these (sample id, reason) again."""
         with self._transaction() as db:
             db.executemany(
@@ -118,7 +133,10 @@ class SqliteLedger:
         """The number of the newest window of a binding; 0 before the first."""
         with self._transaction() as db:
             return int(
-                db.execute("select coalesce(max(json_extract(body, '$.step')), 0) from jobs where binding = ?", (binding,)).fetchone()[0]
+                db.execute(
+                    "select coalesce(max(json_extract(body, '$.step')), 0) from jobs where binding = ?",
+                    (binding,),
+                ).fetchone()[0]
             )
 
     def start(self, job: Job) -> None:
@@ -130,7 +148,9 @@ class SqliteLedger:
                 [(job.job_id, job.binding, sample_id) for sample_id in job.sample_ids],
             )
 
-    def save(self, job: Job, *, expected: State, events: Sequence[tuple[Event, Topic]] = ()) -> bool:
+    def save(
+        self, job: Job, *, expected: State, events: Sequence[tuple[Event, Topic]] = ()
+    ) -> bool:
         """Write a job's new state and its events, if it is still in the `expected` one. False: another moved it, and nothing is written."""
         with self._transaction() as db:
             cursor = db.execute(
@@ -147,7 +167,10 @@ class SqliteLedger:
     def supersede(self, old: Job, new: Job, *, expected: State) -> bool:
         """Close `old`, which lost a race, and open `new` with the same samples, in one step."""
         with self._transaction() as db:
-            cursor = db.execute("update jobs set state = 'superseded' where job_id = ? and state = ?", (old.job_id, expected))
+            cursor = db.execute(
+                "update jobs set state = 'superseded' where job_id = ? and state = ?",
+                (old.job_id, expected),
+            )
             if cursor.rowcount == 0:
                 return False
             _insert_job(db, new)
@@ -157,7 +180,9 @@ class SqliteLedger:
     def of_candidate(self, candidate_id: str) -> Job | None:
         """The job that made a candidate."""
         with self._transaction() as db:
-            row = db.execute("select body from jobs where candidate_id = ?", (candidate_id,)).fetchone()
+            row = db.execute(
+                "select body from jobs where candidate_id = ?", (candidate_id,)
+            ).fetchone()
         return _job(row[0]) if row else None
 
     def rejected(self, binding: str) -> list[Rejection]:
@@ -168,7 +193,10 @@ class SqliteLedger:
                 f"select body from jobs where binding = ? and state in ({marks}) order by updated desc limit ?",  # noqa: S608 - marks only
                 (binding, *REJECTED, MAX_REJECTED),
             ).fetchall()
-        return [Rejection(job.mutations, job.reason) for job in (_job(body) for (body,) in reversed(rows))]
+        return [
+            Rejection(job.mutations, job.reason)
+            for job in (_job(body) for (body,) in reversed(rows))
+        ]
 
     # ------------------------------------------------------------------ retention
 
@@ -176,17 +204,21 @@ class SqliteLedger:
         """Remove ended jobs and refused samples all of whose records were made before `before_ms`. The newest job, the rejected ones that
         a recipe is shown and those whose content is still to be dropped stay, and so do the identities of samples with a record of unknown
         age. Returns how many of each are gone."""
-        alone = "binding = :binding and state = 'refused' and job_id is null and newest_ms < :before"
+        alone = (
+            "binding = :binding and state = 'refused' and job_id is null and newest_ms < :before"
+        )
         with self._transaction() as db:
             values = {"binding": binding, "before": before_ms}
             gone = [job for (job,) in db.execute(ENDED, values)]
             values["jobs"] = json.dumps(gone)
-            old = f"job_id in (select value from json_each(:jobs)) and newest_ms < :before or {alone}"  # noqa: S608 - constants
-            newest = db.execute(f"select max(newest_ms) from samples where {old}", values).fetchone()[0]  # noqa: S608
+            old = (
+                f"job_id in (select value from json_each(:jobs)) and newest_ms < :before or {alone}"  # noqa: S608 - constants
+            )
+            newest = db.execute(
+                f"select max(newest_ms) from samples where {old}", values
+            ).fetchone()[0]  # noqa: S608
             if newest is not None:
-                query = (
-                    "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
-                )
+                query = "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
                 db.execute(query, (binding, newest))
             samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
             db.executemany("delete from jobs where job_id = ?", [(job,) for job in gone])
@@ -196,7 +228,10 @@ class SqliteLedger:
         """Candidates that came to nothing and whose contents were not dropped yet, oldest first."""
         query = f"{CONTENTS} and state in ({STATES['lost']}) and not dropped order by seq"
         with self._transaction() as db:
-            return [Lost(job, content, datetime.fromisoformat(at)) for job, content, at in db.execute(query, (scenario,))]
+            return [
+                Lost(job, content, datetime.fromisoformat(at))
+                for job, content, at in db.execute(query, (scenario,))
+            ]
 
     def contents_in_use(self, scenario: str) -> set[str]:
         """The contents of all other candidates."""
@@ -207,7 +242,9 @@ class SqliteLedger:
     def drop(self, job_ids: Collection[str]) -> None:
         """The contents of these jobs are gone from the artifact store."""
         with self._transaction() as db:
-            db.executemany("update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids])
+            db.executemany(
+                "update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids]
+            )
 
     # ------------------------------------------------------------------ heads
 
@@ -231,7 +268,9 @@ class SqliteLedger:
     def unsent(self, limit: int) -> list[tuple[int, str, str, str]]:
         """(number, topic name, event type, JSON) of events that are not known to be at the broker, in order."""
         with self._transaction() as db:
-            return db.execute("select seq, topic, type, body from outbox order by seq limit ?", (limit,)).fetchall()
+            return db.execute(
+                "select seq, topic, type, body from outbox order by seq limit ?", (limit,)
+            ).fetchall()
 
     def sent(self, number: int) -> None:
         """The broker has acknowledged it."""
@@ -243,7 +282,9 @@ class SqliteLedger:
         found: dict[str, dict[str, int]] = {}
         with self._transaction() as db:
             for table in ("samples", "jobs"):
-                for binding, state, count in db.execute(f"select binding, state, count(*) from {table} group by 1, 2"):  # noqa: S608
+                for binding, state, count in db.execute(
+                    f"select binding, state, count(*) from {table} group by 1, 2"
+                ):  # noqa: S608
                     found.setdefault(binding, {})[f"{table}_{state}"] = count
         return found
 
@@ -263,7 +304,10 @@ def _tick(db: sqlite3.Connection) -> int:
 def _put_events(db: sqlite3.Connection, events: Sequence[tuple[Event, Topic]]) -> None:
     db.executemany(
         "insert or ignore into outbox (topic, type, event_id, body) values (?, ?, ?, ?)",
-        [(topic.name, type(event).__name__, event.event_id, event.model_dump_json()) for event, topic in events],
+        [
+            (topic.name, type(event).__name__, event.event_id, event.model_dump_json())
+            for event, topic in events
+        ],
     )
 
 
@@ -275,4 +319,8 @@ def _job(body: str) -> Job:
     fields = cast("dict[str, Any]", json.loads(body))
     mutations = tuple(Mutation(**item) for item in fields.pop("mutations"))
     opened_at = datetime.fromisoformat(fields.pop("opened_at"))
-    return Job(**{**fields, "sample_ids": tuple(fields["sample_ids"])}, mutations=mutations, opened_at=opened_at)
+    return Job(
+        **{**fields, "sample_ids": tuple(fields["sample_ids"])},
+        mutations=mutations,
+        opened_at=opened_at,
+    )

@@ -28,7 +28,8 @@ insert or ignore into clock values (1, 0);
 """
 _ADDED = (("samples", "newest_ms", "integer"), ("jobs", "dropped", "integer not null default 0"))
 STATES = {
-    name: ", ".join(f"'{state}'" for state in states) for name, states in (("unfinished", UNFINISHED), ("shown", REJECTED), ("lost", LOST))
+    name: ", ".join(f"'{state}'" for state in states)
+    for name, states in (("unfinished", UNFINISHED), ("shown", REJECTED), ("lost", LOST))
 }
 ENDED = f"""
 select job_id from jobs where binding = :binding and state not in ({STATES["unfinished"]})
@@ -50,7 +51,11 @@ def opened(path: Path) -> sqlite3.Connection:
     db.execute("pragma journal_mode = wal")
     db.execute("pragma synchronous = full")
     db.executescript(_SCHEMA)
-    for table, column, kind in _ADDED:  # files of earlier versions: what is there has no age, and is kept
+    for (
+        table,
+        column,
+        kind,
+    ) in _ADDED:  # files of earlier versions: what is there has no age, and is kept
         if column not in {row[1] for row in db.execute(f"pragma table_info({table})")}:
             db.execute(f"alter table {table} add column {column} {kind}")
     check(db)

@@ -44,7 +44,11 @@ class Worker:
         """Work until cancelled. A cancelled turn is finished by the next start of the service."""
         while True:
             self.arrived.clear()
-            delays = [delay for binding in self.handlers.bindings if (delay := await self.turn(binding)) is not None]
+            delays = [
+                delay
+                for binding in self.handlers.bindings
+                if (delay := await self.turn(binding)) is not None
+            ]
             try:
                 await asyncio.wait_for(self.arrived.wait(), timeout=min(delays) if delays else None)
             except TimeoutError:
@@ -62,12 +66,16 @@ class Worker:
         except Unavailable as error:
             log.warning("outside_system_unavailable", binding=key, reason=str(error))
             return self._failed(key, str(error))
-        except Exception as error:  # a recipe is anybody's code: its step fails, the other bindings go on
+        except (
+            Exception
+        ) as error:  # a recipe is anybody's code: its step fails, the other bindings go on
             log.exception("harness_step_failed", binding=key)
             self.broken[key] = self.broken.get(key, 0) + 1
             if isinstance(error, Poison) or self.broken[key] >= self.patience.max_attempts:
                 # The error's own words may hold what a user wrote: they stay in the log of this service.
-                self.given_up[key] = f"{type(error).__name__} in the step; the log of the harness service tells more"
+                self.given_up[key] = (
+                    f"{type(error).__name__} in the step; the log of the harness service tells more"
+                )
             return self._failed(key, type(error).__name__)
         self._recovered(key)
         return None

@@ -67,7 +67,13 @@ def build(
     works = RedisWorks(redis, kept_s=settings.work_kept_s)
     rotation = RedisRotation(redis)
     way = settings.weight_transfer
-    full = None if way == "off" else FullWeights(way, settings.weight_transfer_host, settings.weight_step_within_s, rotation)
+    full = (
+        None
+        if way == "off"
+        else FullWeights(
+            way, settings.weight_transfer_host, settings.weight_step_within_s, rotation
+        )
+    )
     fleet = Fleet(
         nodes=nodes,
         store=store,
@@ -80,7 +86,14 @@ def build(
     )
     publication = Publication(heads, works, fleet, events, now, config.serving.resident_adapters)
     handlers = Handlers(config, heads, works, publication, events, now)
-    return Upkeep(handlers, publication, fleet, heads, KafkaReleaseLog(system.kafka_bootstrap), config.all_scenarios)
+    return Upkeep(
+        handlers,
+        publication,
+        fleet,
+        heads,
+        KafkaReleaseLog(system.kafka_bootstrap),
+        config.all_scenarios,
+    )
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
@@ -93,7 +106,10 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     @asynccontextmanager
     async def lifespan(_app: Any) -> AsyncIterator[None]:
         async with aiohttp.ClientSession() as session:
-            nodes = tuple(HttpServingNode(url, session, api_key=system.engine_api_key) for url in system.engines)
+            nodes = tuple(
+                HttpServingNode(url, session, api_key=system.engine_api_key)
+                for url in system.engines
+            )
             upkeep = build(config, system, settings, redis, store, nodes, KafkaPublisher(broker))
             broker.include_router(routes(upkeep.handlers))
             rounds = Rounds("upkeep", upkeep.round, settings.reconcile_every_s)
@@ -132,14 +148,24 @@ def show(health: Health, upkeep: Upkeep, rounds: Rounds[None], broker: KafkaBrok
     async def restored() -> str | None:
         if not upkeep.ready:
             return "the release heads are being restored from the log"
-        return None if upkeep.synced else "no serving node holds the head releases yet; they are being loaded"
+        return (
+            None
+            if upkeep.synced
+            else "no serving node holds the head releases yet; they are being loaded"
+        )
 
     async def listening() -> str | None:
-        return None if broker.running else "verdicts and commands are not taken yet: the consumer groups are being joined"
+        return (
+            None
+            if broker.running
+            else "verdicts and commands are not taken yet: the consumer groups are being joined"
+        )
 
     health.checks.update(restored=restored, upkeep=rounds.check, listening=listening)
     health.facts.update(
-        nodes=lambda: {node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes},
+        nodes=lambda: {
+            node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes
+        },
         scenarios=lambda: list(upkeep.scenarios),
         damaged=lambda: upkeep.damaged,
     )

@@ -21,7 +21,9 @@ def group_of(way: str, store: Any, world_size: int, timeout: timedelta) -> Any:
     from torch import distributed
 
     if way == "nccl":
-        return distributed.ProcessGroupNCCL(store, 0, world_size, distributed.ProcessGroupNCCL.Options())
+        return distributed.ProcessGroupNCCL(
+            store, 0, world_size, distributed.ProcessGroupNCCL.Options()
+        )
     return distributed.ProcessGroupGloo(store, 0, world_size, timeout)
 
 
@@ -35,11 +37,15 @@ def main() -> None:
     torch.set_num_threads(1)
     timeout, device = timedelta(seconds=float(seconds)), "cuda" if way == "nccl" else "cpu"
     files = WeightFiles.read(Path(directory))
-    store = TCPStore(host, 0, int(world_size), is_master=True, timeout=timeout, wait_for_workers=False)
+    store = TCPStore(
+        host, 0, int(world_size), is_master=True, timeout=timeout, wait_for_workers=False
+    )
     sys.stdout.write(f"{store.port}\n")
     sys.stdout.flush()
     group = group_of(way, PrefixStore(STORE_PREFIX, store), int(world_size), timeout)
-    opened: dict[Path, Any] = {file: safe_open(file, "pt") for file in {tensor.file for tensor in files.tensors.values()}}
+    opened: dict[Path, Any] = {
+        file: safe_open(file, "pt") for file in {tensor.file for tensor in files.tensors.values()}
+    }
     options = BroadcastOptions()
     options.timeout = timeout
     for name, tensor in files.tensors.items():

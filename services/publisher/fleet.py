@@ -82,8 +82,16 @@ class Fleet:
         chosen = [node for node in self.nodes if node.url in urls]
         staged = await self._prepared(scenario, wanted, chosen)
         results = await asyncio.gather(*(self._try(node, staged) for node in chosen))
-        held = {node.url: result for node, result in zip(chosen, results, strict=True) if isinstance(result, float)}
-        failed = {node.url: result for node, result in zip(chosen, results, strict=True) if not isinstance(result, float)}
+        held = {
+            node.url: result
+            for node, result in zip(chosen, results, strict=True)
+            if isinstance(result, float)
+        }
+        failed = {
+            node.url: result
+            for node, result in zip(chosen, results, strict=True)
+            if not isinstance(result, float)
+        }
         wrong = [error for error in failed.values() if isinstance(error, WrongModel | WrongWeights)]
         if wrong:
             raise wrong[0]
@@ -91,20 +99,33 @@ class Fleet:
             for url, error in failed.items():
                 await self.set_apart(url, str(error))
             return held
-        what = wanted.adapter or (self.base_model if wanted.base == BASE_CONTENT_ID else wanted.base)
-        reasons = "; ".join(f"{error} ({apart[url]})" if url in apart else str(error) for url, error in failed.items())
+        what = wanted.adapter or (
+            self.base_model if wanted.base == BASE_CONTENT_ID else wanted.base
+        )
+        reasons = "; ".join(
+            f"{error} ({apart[url]})" if url in apart else str(error)
+            for url, error in failed.items()
+        )
         if any(isinstance(error, Transient) for error in failed.values()) or not failed:
             raise Unavailable(f"no serving node took {what}: {reasons or 'none is configured'}")
         raise Refused(f"every serving node refused {what}: {reasons}")
 
     async def fetch(self, scenario: str, content_id: str) -> Path:
         """The verified files of a content where every node can read them."""
-        return await asyncio.to_thread(materialize, self.store, content_id, scenario, self.staging.resolve())
+        return await asyncio.to_thread(
+            materialize, self.store, content_id, scenario, self.staging.resolve()
+        )
 
-    async def _prepared(self, scenario: str, wanted: Wanted, nodes: Collection[WeightNode]) -> Staged:
+    async def _prepared(
+        self, scenario: str, wanted: Wanted, nodes: Collection[WeightNode]
+    ) -> Staged:
         """Fetch what is wanted. Full weights are read only where a node serves other ones: they may be large."""
         path = await self.fetch(scenario, wanted.lora) if wanted.lora else None
-        bases = [base for base in await asyncio.gather(*(self._base(node) for node in nodes)) if isinstance(base, str)]
+        bases = [
+            base
+            for base in await asyncio.gather(*(self._base(node) for node in nodes))
+            if isinstance(base, str)
+        ]
         checkpoint = None
         if any(base != wanted.base for base in bases):
             try:
@@ -117,11 +138,15 @@ class Fleet:
     async def checkpoint(self, scenario: str, content_id: str) -> Checkpoint:
         """Full weights, read and digested. Raises Refused where this deployment cannot move them."""
         if self.full is None:
-            raise Refused("full weights reach the nodes by weight transfer, which REEF_PUBLISHER_WEIGHT_TRANSFER=off forbids")
+            raise Refused(
+                "full weights reach the nodes by weight transfer, which REEF_PUBLISHER_WEIGHT_TRANSFER=off forbids"
+            )
         if content_id != BASE_CONTENT_ID:
             return await Checkpoint.read(content_id, await self.fetch(scenario, content_id))
         if self.base_path is None:
-            raise Refused("the base model's weights are needed again: set REEF_MODEL_PATH, the directory that the nodes were started with")
+            raise Refused(
+                "the base model's weights are needed again: set REEF_MODEL_PATH, the directory that the nodes were started with"
+            )
         return await Checkpoint.read(content_id, self.base_path)
 
     async def _base(self, node: WeightNode) -> str | ReefError:
@@ -152,16 +177,22 @@ class Fleet:
         except ReefError as error:
             return error
         except TimeoutError:
-            return Unavailable(f"{node.url} took longer than {self.stage_within_s:g} s to load and answer")
+            return Unavailable(
+                f"{node.url} took longer than {self.stage_within_s:g} s to load and answer"
+            )
         return (time.perf_counter() - started) * 1000
 
     async def replace(self, node: WeightNode, staged: Staged) -> None:
         """Base weights, on a node that serves other ones. Raises what FullWeights.replace does."""
         if self.full is None or staged.checkpoint is None:
-            raise Unavailable(f"{node.url} came back with other weights than {staged.wanted.base}, or is paused")
+            raise Unavailable(
+                f"{node.url} came back with other weights than {staged.wanted.base}, or is paused"
+            )
         await self.full.replace(node, staged.checkpoint, self.set_apart)
         if node.url in await self.rotation.apart():
-            await self.rotation.set_apart(node.url, f"{node.url} has the weights {staged.wanted.base} now, and is to be tried")
+            await self.rotation.set_apart(
+                node.url, f"{node.url} has the weights {staged.wanted.base} now, and is to be tried"
+            )
 
     async def hold(self, node: WeightNode, wanted: Wanted, path: Path | None) -> None:
         """Load on one node, and prove by one token that it serves it. Raises WrongModel where it is another."""
@@ -172,13 +203,22 @@ class Fleet:
     async def probe(self, node: WeightNode, wanted: Wanted) -> None:
         """One token of an adapter, or of the base model. Raises WrongModel where the node answers with another, or with other weights."""
         model = wanted.adapter or self.base_model
-        answers = await node.chat(model, [{"role": "user", "content": "ping"}], max_tokens=1, temperature=0.0)
+        answers = await node.chat(
+            model, [{"role": "user", "content": "ping"}], max_tokens=1, temperature=0.0
+        )
         found = answers[0].model if answers else "nothing"
         if found != model:
             raise WrongModel(f"{node.url} was asked for {model} and answered with {found}")
         version = answers[0].weight_version
-        if self.full is not None and wanted.adapter is None and version and label(version) != wanted.base:
-            raise WrongModel(f"{node.url} was asked for the weights {wanted.base} and answered with {version}")
+        if (
+            self.full is not None
+            and wanted.adapter is None
+            and version
+            and label(version) != wanted.base
+        ):
+            raise WrongModel(
+                f"{node.url} was asked for the weights {wanted.base} and answered with {version}"
+            )
 
     async def restore(self, scenario: str, base: str, also: Collection[str]) -> None:
         """Give the nodes back the base weights that the head needs, where they serve neither these nor one of `also`.
@@ -186,7 +226,11 @@ class Fleet:
         A node that fails is set apart; upkeep tries it again.
         """
         bases = await asyncio.gather(*(self._base(node) for node in self.nodes))
-        wrong = [node for node, found in zip(self.nodes, bases, strict=True) if isinstance(found, str) and found not in {base, *also}]
+        wrong = [
+            node
+            for node, found in zip(self.nodes, bases, strict=True)
+            if isinstance(found, str) and found not in {base, *also}
+        ]
         if not wrong:
             return
         staged = Staged(Wanted(base), checkpoint=await self.checkpoint(scenario, base))

@@ -49,11 +49,18 @@ class Handlers:
         if known is not None:
             await self._go_on(known, event)
             return
-        work = Work(work_id=candidate.event_id, scenario=event.scenario, candidate_id=candidate.event_id, evaluation=event.evaluation)
+        work = Work(
+            work_id=candidate.event_id,
+            scenario=event.scenario,
+            candidate_id=candidate.event_id,
+            evaluation=event.evaluation,
+        )
         verdict = event.evaluation.verdict
         if verdict != "select":
             reason = event.evaluation.reason
-            await self.publication.reject(work, "rejected", reason if verdict == "reject" else f"{verdict}: {reason}")
+            await self.publication.reject(
+                work, "rejected", reason if verdict == "reject" else f"{verdict}: {reason}"
+            )
             return
         if await self._published(event):
             return
@@ -93,7 +100,12 @@ class Handlers:
     async def create(self, scenario: str) -> None:
         """Make a scenario of the configuration exist."""
         await self.on_command(
-            ScenarioCreateRequested(event_id=f"create-{scenario}", at=self.now(), scenario=scenario, traceparent=current_traceparent())
+            ScenarioCreateRequested(
+                event_id=f"create-{scenario}",
+                at=self.now(),
+                scenario=scenario,
+                traceparent=current_traceparent(),
+            )
         )
 
     async def resume(self) -> None:
@@ -108,19 +120,38 @@ class Handlers:
             case ScenarioCreateRequested():
                 if await self.heads.head(event.scenario) is not None:
                     return None
-                return releases.creation(event.scenario, event.event_id, time_ordered_hex()[:16], event.at)
+                return releases.creation(
+                    event.scenario, event.event_id, time_ordered_hex()[:16], event.at
+                )
             case RollbackRequested(release_id=target_id):
                 target = await self.heads.release(event.scenario, target_id)
-                waiting = {release.release_id for release in await self.heads.pending(event.scenario)}
+                waiting = {
+                    release.release_id for release in await self.heads.pending(event.scenario)
+                }
                 if target is None or target_id in waiting:
-                    what = "waits for a person: promote it instead" if target else "is not in the chain of this scenario"
+                    what = (
+                        "waits for a person: promote it instead"
+                        if target
+                        else "is not in the chain of this scenario"
+                    )
                     raise Turned("aborted", f"cannot roll back: release {target_id} {what}")
-                return releases.rolled_back(await self._head(event.scenario), target, event.event_id, event.at, event.reason)
+                return releases.rolled_back(
+                    await self._head(event.scenario), target, event.event_id, event.at, event.reason
+                )
             case PromoteRequested(release_id=pending_id):
-                found = [release for release in await self.heads.pending(event.scenario) if release.release_id == pending_id]
+                found = [
+                    release
+                    for release in await self.heads.pending(event.scenario)
+                    if release.release_id == pending_id
+                ]
                 if not found:
-                    raise Turned("aborted", f"cannot promote: no pending release {pending_id} in this scenario")
-                return releases.promoted(await self._head(event.scenario), found[0], event.at, event.reason)
+                    raise Turned(
+                        "aborted",
+                        f"cannot promote: no pending release {pending_id} in this scenario",
+                    )
+                return releases.promoted(
+                    await self._head(event.scenario), found[0], event.at, event.reason
+                )
 
     async def _check_alone(self, planned: Release) -> None:
         """Raises Turned where full weights would replace another scenario's, or have done so. One other scenario is enough to look at:
@@ -131,7 +162,11 @@ class Handlers:
             return
         others = [name for name in await self.heads.scenarios() if name != planned.scenario]
         found = {name: await self.heads.head(name) for name in others[:1]}
-        releases.check_alone(planned, before, {name: base_weights(other) for name, other in found.items() if other is not None})
+        releases.check_alone(
+            planned,
+            before,
+            {name: base_weights(other) for name, other in found.items() if other is not None},
+        )
 
     async def _go_on(self, work: Work, event: CandidateEvaluated | Command) -> None:
         if work.ended:
@@ -142,25 +177,41 @@ class Handlers:
     async def _head(self, scenario: str) -> Release:
         head = await self.heads.head(scenario)
         if head is None:
-            raise Transient(f"scenario {scenario!r} does not exist: create it by POST /reef/scenarios, or name it in serve.yaml")
+            raise Transient(
+                f"scenario {scenario!r} does not exist: create it by POST /reef/scenarios, or name it in serve.yaml"
+            )
         return head
 
     async def _published(self, event: CandidateEvaluated) -> bool:
         """Whether the chain holds this candidate already: its work may be forgotten (after a rebuild), the chain is not."""
         candidate = event.candidate
-        if any(release.candidate_id == candidate.event_id for release in await self.heads.chain(event.scenario)):
+        if any(
+            release.candidate_id == candidate.event_id
+            for release in await self.heads.chain(event.scenario)
+        ):
             return True
-        base = await self.heads.release(event.scenario, candidate.base_release_id)  # an old one: its place in the chain follows from this
+        base = await self.heads.release(
+            event.scenario, candidate.base_release_id
+        )  # an old one: its place in the chain follows from this
         if base is None:
             return False
-        release_id = releases.release_id(event.scenario, base.sequence + 1, base.release_id, candidate.event_id)
+        release_id = releases.release_id(
+            event.scenario, base.sequence + 1, base.release_id, candidate.event_id
+        )
         waiting = {release.release_id for release in await self.heads.pending(event.scenario)}
-        return release_id not in waiting and await self.heads.release(event.scenario, release_id) is not None
+        return (
+            release_id not in waiting
+            and await self.heads.release(event.scenario, release_id) is not None
+        )
 
     async def _keep_for_review(self, work: Work, release: Release) -> None:
         await self.heads.put_pending(release)
         pending = ReleasePending(
-            event_id=work.work_id, at=self.now(), scenario=work.scenario, traceparent=current_traceparent(), release=release
+            event_id=work.work_id,
+            at=self.now(),
+            scenario=work.scenario,
+            traceparent=current_traceparent(),
+            release=release,
         )
         await self.events.publish(pending, topics.RELEASES)
         await self.works.save(work.to("pending"))
@@ -170,8 +221,14 @@ class Handlers:
         """A pending release whose parent is no longer the head can never be promoted: its candidate ends with the command."""
         pending: list[Release] = []
         if isinstance(event, PromoteRequested) and turned.outcome == "conflicted":
-            pending = [release for release in await self.heads.pending(event.scenario) if release.release_id == event.release_id]
+            pending = [
+                release
+                for release in await self.heads.pending(event.scenario)
+                if release.release_id == event.release_id
+            ]
         candidate = pending[0].candidate_id if pending else None
-        await self.publication.reject(work.model_copy(update={"candidate_id": candidate}), turned.outcome, turned.reason)
+        await self.publication.reject(
+            work.model_copy(update={"candidate_id": candidate}), turned.outcome, turned.reason
+        )
         for release in pending:
             await self.heads.drop_pending(event.scenario, release.release_id)

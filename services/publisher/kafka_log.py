@@ -34,25 +34,43 @@ class KafkaReleaseLog:
             await consumer.start()
             return await _drain(consumer)
         except KafkaError as error:
-            raise Unavailable(f"cannot read {topics.RELEASES.name} from {self.bootstrap}: {error!r}") from error
+            raise Unavailable(
+                f"cannot read {topics.RELEASES.name} from {self.bootstrap}: {error!r}"
+            ) from error
         finally:
             await consumer.stop()
 
 
 async def _drain(consumer: AIOKafkaConsumer) -> list[Event]:
     name = topics.RELEASES.name
-    partitions = [TopicPartition(name, number) for number in sorted(consumer.partitions_for_topic(name) or await _partitions(consumer))]
+    partitions = [
+        TopicPartition(name, number)
+        for number in sorted(consumer.partitions_for_topic(name) or await _partitions(consumer))
+    ]
     consumer.assign(partitions)
     await consumer.seek_to_beginning(*partitions)
-    ends = await consumer.end_offsets(partitions)  # Tansu may name one that is too low; what comes with a fetch is right
+    ends = await consumer.end_offsets(
+        partitions
+    )  # Tansu may name one that is too low; what comes with a fetch is right
     events: list[Event] = []
-    while any([await consumer.position(partition) < max(ends[partition], consumer.highwater(partition) or 0) for partition in partitions]):
+    while any(
+        [
+            await consumer.position(partition)
+            < max(ends[partition], consumer.highwater(partition) or 0)
+            for partition in partitions
+        ]
+    ):
         for records in (await consumer.getmany(timeout_ms=1000)).values():
             for record in records:
                 try:
                     events.append(_EVENTS.validate_json(record.value))
                 except ValidationError as error:
-                    log.error("release_event_unreadable", partition=record.partition, offset=record.offset, reason=str(error))
+                    log.error(
+                        "release_event_unreadable",
+                        partition=record.partition,
+                        offset=record.offset,
+                        reason=str(error),
+                    )
     return events
 
 

@@ -21,7 +21,14 @@ from reefcommon.events import ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
 from reefcommon.releases import ReleaseHeads, base_weights
 from reefcommon.telemetry import current_traceparent
-from services.publisher.domain.releases import adapter_of, lingering, needs_nodes, rebased, resident, wanted
+from services.publisher.domain.releases import (
+    adapter_of,
+    lingering,
+    needs_nodes,
+    rebased,
+    resident,
+    wanted,
+)
 from services.publisher.domain.work import Outcome, Work, rejection_fields
 from services.publisher.fleet import Fleet, Loaded
 
@@ -72,13 +79,24 @@ class Publication:
 
     async def run(self, work: Work) -> Work:
         """From the state that it is in to its end."""
-        steps = {"evaluated": self._stage, "staged": self._advance, "head_advanced": self._announce, "announced": self._retire}
+        steps = {
+            "evaluated": self._stage,
+            "staged": self._advance,
+            "head_advanced": self._announce,
+            "announced": self._retire,
+        }
         async with self._running[work.work_id]:
             work = await self.works.get(work.scenario, work.work_id) or work
             while not work.ended:
                 work = await steps[work.state](work)
                 await self.works.save(work)
-                log.info("work_advanced", scenario=work.scenario, work=work.work_id, state=work.state, release=work.planned.release_id)
+                log.info(
+                    "work_advanced",
+                    scenario=work.scenario,
+                    work=work.work_id,
+                    state=work.state,
+                    release=work.planned.release_id,
+                )
                 if work.ended:
                     ENDED.labels(work.state).inc()
         self._running.pop(work.work_id, None)
@@ -90,7 +108,13 @@ class Publication:
         ended = work.to(outcome, reason=reason)
         await self.works.save(ended)
         ENDED.labels(outcome).inc()
-        log.info("work_rejected", scenario=work.scenario, work=work.work_id, outcome=outcome, reason=reason)
+        log.info(
+            "work_rejected",
+            scenario=work.scenario,
+            work=work.work_id,
+            outcome=outcome,
+            reason=reason,
+        )
         return ended
 
     async def tidy(self, scenario: str, *, but: str = "", loaded: Loaded | None = None) -> None:
@@ -101,33 +125,56 @@ class Publication:
             for node in self.fleet.nodes:
                 names = loaded[node.url]
                 if isinstance(names, set):
-                    await self.fleet.unload(node, sorted(name for name in names - kept.keys() if is_release_of(scenario, name)))
+                    await self.fleet.unload(
+                        node,
+                        sorted(
+                            name for name in names - kept.keys() if is_release_of(scenario, name)
+                        ),
+                    )
 
     async def kept(self, scenario: str, *, but: str = "") -> dict[str, str]:
         """Adapters that must stay on the nodes, with their contents, the head's first. Works are read before the chain, so that
         one that moves from the former to the latter meanwhile is seen."""
-        live = [work for work in await self.works.live() if work.scenario == scenario and work.work_id != but and work.release]
+        live = [
+            work
+            for work in await self.works.live()
+            if work.scenario == scenario and work.work_id != but and work.release
+        ]
         chain = await self.heads.chain(scenario, limit=self.resident_adapters)
         moved_s = (self.now() - chain[0].created_at).total_seconds() if chain else 0.0
         drained = {} if moved_s >= self.drain_s else lingering(chain, self.resident_adapters)
-        planned = {name: content for work in live for name, content in adapter_of(work.planned).items()}
+        planned = {
+            name: content for work in live for name, content in adapter_of(work.planned).items()
+        }
         return {**resident(chain, self.resident_adapters), **drained, **planned}
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
         """Base weights that nodes may serve because a live piece of work (other than `but`) is about to publish them."""
         live = await self.works.live()
-        return frozenset(base_weights(work.planned) for work in live if work.work_id != but and work.release and not published(work))
+        return frozenset(
+            base_weights(work.planned)
+            for work in live
+            if work.work_id != but and work.release and not published(work)
+        )
 
     async def _stage(self, work: Work) -> Work:
         release = work.planned
         nodes: dict[str, float] = {}
         try:
-            if release.kind not in ("base", "checkpoint"):  # full weights may be large: staging reads them where a node needs them
+            if release.kind not in (
+                "base",
+                "checkpoint",
+            ):  # full weights may be large: staging reads them where a node needs them
                 await self.fleet.fetch(work.scenario, release.content_id)
             if needs_nodes(release):
                 nodes = await self.fleet.stage(work.scenario, wanted(release))
         except Poison as error:
-            log.error("release_not_staged", scenario=work.scenario, release=release.release_id, reason=str(error))
+            log.error(
+                "release_not_staged",
+                scenario=work.scenario,
+                release=release.release_id,
+                reason=str(error),
+            )
             return await self._abandon(work, "aborted", str(error))
         return work.to("staged", nodes=nodes)
 
@@ -138,10 +185,16 @@ class Publication:
             await self.heads.advance(release)
         except Conflict as error:
             there = await self.heads.release(work.scenario, release.release_id)
-            if there is not None and there == release.model_copy(update={"created_at": there.created_at}):
+            if there is not None and there == release.model_copy(
+                update={"created_at": there.created_at}
+            ):
                 return work.to("head_advanced", release=there)
             head = await self.heads.head(work.scenario)
-            if work.planned.operation == "rollback" and head is not None and work.rebased < MAX_REBASES:
+            if (
+                work.planned.operation == "rollback"
+                and head is not None
+                and work.rebased < MAX_REBASES
+            ):
                 moved = rebased(work.planned, head, f"{work.work_id}:{work.rebased + 1}")
                 return work.to("staged", release=moved, rebased=work.rebased + 1)
             return await self._abandon(work, "conflicted", str(error))
@@ -161,7 +214,14 @@ class Publication:
             topics.RELEASES,
         )
         for node, duration_ms in work.nodes.items():
-            await self.synced(work.scenario, release.release_id, release.load_id, node, release.adapter, duration_ms)
+            await self.synced(
+                work.scenario,
+                release.release_id,
+                release.load_id,
+                node,
+                release.adapter,
+                duration_ms,
+            )
         await self.heads.drop_pending(work.scenario, release.release_id)
         return work.to("announced")
 
@@ -170,7 +230,15 @@ class Publication:
             await self.tidy(work.scenario)
         return work.to("retired")
 
-    async def synced(self, scenario: str, release_id: str, load_id: str, node: str, adapter: str | None, duration_ms: float) -> None:
+    async def synced(
+        self,
+        scenario: str,
+        release_id: str,
+        load_id: str,
+        node: str,
+        adapter: str | None,
+        duration_ms: float,
+    ) -> None:
         """Tell that a node holds a release."""
         event = ServingSynced(
             event_id="syn-" + digest("synced", scenario, release_id, node),
@@ -189,7 +257,9 @@ class Publication:
         await self.tidy(work.scenario, but=work.work_id)
         head = await self.heads.head(work.scenario)
         if head is not None:
-            await self.fleet.restore(work.scenario, base_weights(head), await self.bases(but=work.work_id))
+            await self.fleet.restore(
+                work.scenario, base_weights(head), await self.bases(but=work.work_id)
+            )
         await self._emit_rejection(work, outcome, reason)
         return work.to(outcome, reason=reason)
 
@@ -215,4 +285,10 @@ def is_release_of(scenario: str, adapter: str) -> bool:
     """Whether a served name is one of this scenario's releases: names of the evaluator and of others are left alone."""
     head, at, release_id = adapter.rpartition("@")
     sequence, dash, _ = release_id.partition("-")
-    return bool(at) and bool(dash) and head == scenario and sequence[:1] == "r" and sequence[1:].isdigit()
+    return (
+        bool(at)
+        and bool(dash)
+        and head == scenario
+        and sequence[:1] == "r"
+        and sequence[1:].isdigit()
+    )

@@ -37,7 +37,9 @@ class Heads(ReleaseHeads, Protocol):
 
 async def rebuild(log_of_releases: ReleaseLog, heads: Heads) -> int:
     """Bring the heads up to the log; what they hold stays as it is, unless it is damaged. Returns how many releases were missing."""
-    stored = {scenario: await heads.head_as_stored(scenario) for scenario in await heads.scenarios()}  # before the log is read
+    stored = {
+        scenario: await heads.head_as_stored(scenario) for scenario in await heads.scenarios()
+    }  # before the log is read
     state = replay(await log_of_releases.read())
     for scenario, head in stored.items():
         await _mend(heads, scenario, head, state)
@@ -48,7 +50,12 @@ async def rebuild(log_of_releases: ReleaseLog, heads: Heads) -> int:
         try:
             await heads.advance(release)
         except Conflict as error:
-            log.error("release_log_and_heads_differ", scenario=release.scenario, release=release.release_id, reason=str(error))
+            log.error(
+                "release_log_and_heads_differ",
+                scenario=release.scenario,
+                release=release.release_id,
+                reason=str(error),
+            )
             continue
         missing += 1
     for pending in state.pending.values():
@@ -62,7 +69,10 @@ async def _held(heads: Heads, release: Release) -> bool:
     """Whether the chain has it. One that cannot be mended has what it has."""
     try:
         waiting = {pending.release_id for pending in await heads.pending(release.scenario)}
-        return await heads.release(release.scenario, release.release_id) is not None and release.release_id not in waiting
+        return (
+            await heads.release(release.scenario, release.release_id) is not None
+            and release.release_id not in waiting
+        )
     except Damaged:
         return True
 
@@ -70,21 +80,41 @@ async def _held(heads: Heads, release: Release) -> bool:
 async def _mend(heads: Heads, scenario: str, stored: str, state: Replay) -> None:
     """Make the heads of a scenario anew where they are damaged: from the log, and from what can still be read of releases that are not
     told in the log yet."""
-    told = {release_id: release for (name, release_id), release in state.published.items() if name == scenario}
+    told = {
+        release_id: release
+        for (name, release_id), release in state.published.items()
+        if name == scenario
+    }
     reason = await _damage(heads, scenario, told)
     if reason is None:
         return
     legible = {release.release_id: release for release in await heads.legible(scenario)}
     chain = linked({**legible, **told}.values())
     if not chain:
-        log.error("heads_not_rebuilt", scenario=scenario, reason=reason, hint="restore Redis, or the broker's release log, from a backup")
+        log.error(
+            "heads_not_rebuilt",
+            scenario=scenario,
+            reason=reason,
+            hint="restore Redis, or the broker's release log, from a backup",
+        )
         return
     try:
         await heads.replace(scenario, chain, stored=stored)
     except Conflict as error:
-        log.warning("heads_not_rebuilt", scenario=scenario, reason=str(error), hint="the next round tries again")
+        log.warning(
+            "heads_not_rebuilt",
+            scenario=scenario,
+            reason=str(error),
+            hint="the next round tries again",
+        )
         return
-    log.error("damaged_heads_rebuilt", scenario=scenario, reason=reason, releases=len(chain), head=chain[-1].release_id)
+    log.error(
+        "damaged_heads_rebuilt",
+        scenario=scenario,
+        reason=reason,
+        releases=len(chain),
+        head=chain[-1].release_id,
+    )
 
 
 async def _damage(heads: Heads, scenario: str, told: dict[str, Release]) -> str | None:
@@ -96,5 +126,7 @@ async def _damage(heads: Heads, scenario: str, told: dict[str, Release]) -> str 
         return str(error)
     if not chain or head != chain[0] or linked(chain) != chain[::-1]:
         return "the head and the chain do not fit together"
-    differing = [release.release_id for release in chain if told.get(release.release_id, release) != release]
+    differing = [
+        release.release_id for release in chain if told.get(release.release_id, release) != release
+    ]
     return f"{', '.join(differing)}: not as the release log says" if differing else None

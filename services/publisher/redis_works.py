@@ -35,7 +35,9 @@ class RedisWorks:
         member = f"{work.scenario} {work.work_id}"
         async with answering("save work"):
             if work.ended:
-                await self._redis.set(_key(work.scenario, work.work_id), work.model_dump_json(), ex=self._kept_s)
+                await self._redis.set(
+                    _key(work.scenario, work.work_id), work.model_dump_json(), ex=self._kept_s
+                )
                 await self._redis.srem(_LIVE, member)
             else:
                 await self._redis.sadd(_LIVE, member)
@@ -45,7 +47,12 @@ class RedisWorks:
         """Every piece of work that has not ended."""
         async with answering("live works"):
             members = await self._redis.smembers(_LIVE)
-            names = [(scenario, work_id) for scenario, _, work_id in (str(member).partition(" ") for member in sorted(members))]
+            names = [
+                (scenario, work_id)
+                for scenario, _, work_id in (
+                    str(member).partition(" ") for member in sorted(members)
+                )
+            ]
             texts = await self._redis.mget([_key(*name) for name in names]) if names else []
         works = [await self._read(*name, text) for name, text in zip(names, texts, strict=True)]
         return [work for work in works if work is not None and not work.ended]
@@ -60,7 +67,12 @@ class RedisWorks:
         if work is not None and (work.scenario, work.work_id) == (scenario, work_id):
             return work
         key = _key(scenario, work_id)
-        log.error("work_damaged", scenario=ascii(scenario), work=ascii(work_id), kept_as=ascii(f"{key}:damaged"))
+        log.error(
+            "work_damaged",
+            scenario=ascii(scenario),
+            work=ascii(work_id),
+            kept_as=ascii(f"{key}:damaged"),
+        )
         async with answering("damaged work"):
             await self._redis.copy(key, f"{key}:damaged", replace=True)
             await self._redis.delete(key)

@@ -62,7 +62,9 @@ class Upkeep:
     async def round(self) -> None:
         """Load what is missing, unload what is too much, and put nodes back that serve again."""
         known = await self.heads.scenarios()
-        missing = any(scenario not in known and scenario not in self.refused for scenario in self.scenarios)
+        missing = any(
+            scenario not in known and scenario not in self.refused for scenario in self.scenarios
+        )
         if missing and not self.ready:
             return  # the heads are being restored
         if missing:
@@ -79,7 +81,12 @@ class Upkeep:
         self.apart = await self.fleet.rotation.apart()
         self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
         await self._tell()
-        kept_contents.update(content for chain in chains.values() for release in chain for content in release.contents.values())
+        kept_contents.update(
+            content
+            for chain in chains.values()
+            for release in chain
+            for content in release.contents.values()
+        )
         await asyncio.to_thread(self._sweep, kept_contents)
 
     async def _chains(self) -> dict[str, list[Release]]:
@@ -97,12 +104,16 @@ class Upkeep:
         for scenario in await self.heads.scenarios():
             try:
                 await self.heads.head(scenario)
-                found[scenario] = await self.heads.chain(scenario, limit=self.publication.resident_adapters)
+                found[scenario] = await self.heads.chain(
+                    scenario, limit=self.publication.resident_adapters
+                )
             except Damaged as error:
                 damaged[scenario] = str(error)
         return found, damaged
 
-    async def _keep(self, node: WeightNode, loaded: Loaded, chains: dict[str, list[Release]]) -> None:
+    async def _keep(
+        self, node: WeightNode, loaded: Loaded, chains: dict[str, list[Release]]
+    ) -> None:
         names = loaded[node.url]
         if isinstance(names, Unavailable):
             await self.fleet.set_apart(node.url, str(names))
@@ -120,14 +131,18 @@ class Upkeep:
                         await self._load(node, chain[0], name, content)
                 if was_apart and chain[0].adapter not in loading.keys() - names:
                     await self.fleet.probe(node, wanted(chain[0]))
-                if was_apart and _too_many(scenario, set(await node.models()), await self.publication.kept(scenario)):
+                if was_apart and _too_many(
+                    scenario, set(await node.models()), await self.publication.kept(scenario)
+                ):
                     return  # it still refuses to unload: the reason stands
         except ReefError as error:
             await self.fleet.set_apart(node.url, str(error))
         else:
             await self.fleet.put_back(node.url)
 
-    async def _keep_base(self, node: WeightNode, chains: dict[str, list[Release]], *, was_apart: bool) -> bool:
+    async def _keep_base(
+        self, node: WeightNode, chains: dict[str, list[Release]], *, was_apart: bool
+    ) -> bool:
         """The base weights that the head needs, on a node that was restarted, or that somebody left paused or with others.
 
         False where it serves what a publication is about to publish.
@@ -135,13 +150,18 @@ class Upkeep:
         held = await self.fleet.base(node)
         if all(held == base_weights(chain[0]) for chain in chains.values()):
             return True
-        also = await self.publication.bases()  # before the heads, and both anew: a publication may have begun since this round did
-        heads = [head for scenario in chains if (head := await self.heads.head(scenario)) is not None]
+        also = (
+            await self.publication.bases()
+        )  # before the heads, and both anew: a publication may have begun since this round did
+        heads = [
+            head for scenario in chains if (head := await self.heads.head(scenario)) is not None
+        ]
         head = next((head for head in heads if base_weights(head) != BASE_CONTENT_ID), heads[0])
         if held == base_weights(head) or held in also:
             return held == base_weights(head) or not was_apart
         await self.fleet.set_apart(
-            node.url, f"{node.url} serves the weights {held or 'of an unfinished update'}, not {base_weights(head)} yet"
+            node.url,
+            f"{node.url} serves the weights {held or 'of an unfinished update'}, not {base_weights(head)} yet",
         )
         given = await self.fleet.checkpoint(head.scenario, base_weights(head))
         await self.fleet.replace(node, Staged(Wanted(base_weights(head)), checkpoint=given))
@@ -151,12 +171,22 @@ class Upkeep:
         started = time.perf_counter()
         if name == head.adapter:
             await self.fleet.set_apart(node.url, f"{node.url} does not hold {name} yet")
-        await self.fleet.hold(node, Wanted(base_weights(head), name, content), await self.fleet.fetch(head.scenario, content))
+        await self.fleet.hold(
+            node,
+            Wanted(base_weights(head), name, content),
+            await self.fleet.fetch(head.scenario, content),
+        )
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
         if name == head.adapter:
             self._untold[node.url, name] = partial(
-                self.publication.synced, head.scenario, head.release_id, head.load_id, node.url, name, duration_ms
+                self.publication.synced,
+                head.scenario,
+                head.release_id,
+                head.load_id,
+                node.url,
+                name,
+                duration_ms,
             )
 
     async def _tell(self) -> None:
@@ -178,7 +208,9 @@ class Upkeep:
 
 
 def _too_many(scenario: str, names: set[str] | Unavailable, kept: dict[str, str]) -> bool:
-    return isinstance(names, set) and any(is_release_of(scenario, name) for name in names - kept.keys())
+    return isinstance(names, set) and any(
+        is_release_of(scenario, name) for name in names - kept.keys()
+    )
 
 
 async def patiently(effect: Callable[[], Awaitable[None]]) -> None:

@@ -26,10 +26,15 @@ class Stored:
 
     def digest(self) -> str:
         """SHA-256 of the tensor as float32, which is how a node states it."""
-        with self.file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        with (
+            self.file.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole,
+        ):
             view = memoryview(whole)[self.start : self.end]
             try:
-                return hashlib.sha256(view if self.dtype == "F32" else _widened(view, self.dtype)).hexdigest()
+                return hashlib.sha256(
+                    view if self.dtype == "F32" else _widened(view, self.dtype)
+                ).hexdigest()
             finally:
                 view.release()
 
@@ -48,7 +53,9 @@ class WeightFiles:
         for file in sorted(directory.glob("*.safetensors")):
             found |= _read_header(file)
         if not found:
-            raise Poison(f"there are no safetensors files at {directory}: full weights are a Hugging Face checkpoint")
+            raise Poison(
+                f"there are no safetensors files at {directory}: full weights are a Hugging Face checkpoint"
+            )
         return cls(directory, dict(sorted(found.items())))
 
     def announcement(self) -> dict[str, list[object]]:
@@ -68,7 +75,9 @@ def differing(expected: dict[str, str], served: dict[str, str]) -> list[str]:
     """Tensors that a node serves otherwise than expected. A name without a file of its own is a tied weight: it must equal one that has."""
     wrong = [name for name, digest in expected.items() if served.get(name) != digest]
     known = set(expected.values())
-    return wrong + [name for name, digest in served.items() if name not in expected and digest not in known]
+    return wrong + [
+        name for name, digest in served.items() if name not in expected and digest not in known
+    ]
 
 
 def _read_header(file: Path) -> dict[str, Stored]:
@@ -76,22 +85,39 @@ def _read_header(file: Path) -> dict[str, Stored]:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > _MAX_HEADER_BYTES:
-                raise Poison(f"{file.name} is not a safetensors file: its header has {length} bytes")
+                raise Poison(
+                    f"{file.name} is not a safetensors file: its header has {length} bytes"
+                )
             header = orjson.loads(stream.read(length))
         begin = 8 + length
         rows = {name: row for name, row in header.items() if name != "__metadata__"}
         return {
-            name: Stored(file, row["dtype"], tuple(row["shape"]), begin + row["data_offsets"][0], begin + row["data_offsets"][1])
+            name: Stored(
+                file,
+                row["dtype"],
+                tuple(row["shape"]),
+                begin + row["data_offsets"][0],
+                begin + row["data_offsets"][1],
+            )
             for name, row in rows.items()
             if _served(name, row["dtype"])
         }
-    except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        struct.error,
+        orjson.JSONDecodeError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+    ) as error:
         raise Poison(f"{file.name} is not a safetensors file: {error!r}") from error
 
 
 def _served(name: str, dtype: str) -> bool:
     if dtype not in _TORCH_NAMES:
-        raise Poison(f"weight {name!r} has dtype {dtype}, which cannot be served; use one of {', '.join(_TORCH_NAMES)}")
+        raise Poison(
+            f"weight {name!r} has dtype {dtype}, which cannot be served; use one of {', '.join(_TORCH_NAMES)}"
+        )
     return True
 
 
@@ -100,4 +126,8 @@ def _widened(view: memoryview, dtype: str) -> bytes:
 
     if dtype == "BF16":  # the upper half of a float32
         return (np.frombuffer(view, np.uint16).astype(np.uint32) << 16).tobytes()
-    return np.frombuffer(view, np.float16 if dtype == "F16" else np.float64).astype(np.float32).tobytes()
+    return (
+        np.frombuffer(view, np.float16 if dtype == "F16" else np.float64)
+        .astype(np.float32)
+        .tobytes()
+    )

@@ -44,14 +44,23 @@ def weight_bindings(served: ServeConfig) -> tuple[Binding, ...]:
     """The bindings of a `serve.yaml` whose recipe evolves weights; the others belong to other services. Raises BadConfig."""
     loaded = ((binding, load_recipe(binding.recipe, binding.knobs)) for binding in served.reef)
     return tuple(
-        Binding(item.scenario, item.recipe, recipe, holds_out=choose(served, item.scenario, item.recipe).method == "replay")
+        Binding(
+            item.scenario,
+            item.recipe,
+            recipe,
+            holds_out=choose(served, item.scenario, item.recipe).method == "replay",
+        )
         for item, recipe in loaded
         if isinstance(recipe, WeightRecipe)
     )
 
 
 def build(
-    bindings: tuple[Binding, ...], ledger: SqliteLedger, ports: Ports, process: Callable[[Binding], StepProcess], patience: Patience
+    bindings: tuple[Binding, ...],
+    ledger: SqliteLedger,
+    ports: Ports,
+    process: Callable[[Binding], StepProcess],
+    patience: Patience,
 ) -> tuple[Handlers, tuple[Learning, ...]]:
     """The service on its ports: the same function for production and tests."""
     loops = tuple(Learning(binding, ports, process(binding), patience) for binding in bindings)
@@ -84,12 +93,22 @@ async def seed(heads: ReleaseHeads, bindings: tuple[Binding, ...], ledger: Sqlit
             ledger.advance(release)
 
 
-def _process(system: SystemSettings, settings: Settings, home: Path) -> Callable[[Binding], StepProcess]:
+def _process(
+    system: SystemSettings, settings: Settings, home: Path
+) -> Callable[[Binding], StepProcess]:
     def child(binding: Binding) -> StepProcess:
         if system.model_path is None:
-            raise BadConfig("REEF_MODEL_PATH is not set: the trainer needs the base model as a Hugging Face directory")
+            raise BadConfig(
+                "REEF_MODEL_PATH is not set: the trainer needs the base model as a Hugging Face directory"
+            )
         log_path = home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"
-        return ChildProcess(binding, system.model_path, log_path, timeout_s=settings.step_timeout_s, niceness=settings.niceness)
+        return ChildProcess(
+            binding,
+            system.model_path,
+            log_path,
+            timeout_s=settings.step_timeout_s,
+            niceness=settings.niceness,
+        )
 
     return child
 
@@ -117,7 +136,10 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     broker.include_router(routes(handlers))
     health = Health(SERVICE, broker=broker)
     health.facts["bindings"] = lambda: {loop.binding.key: _facts(loop, ledger) for loop in loops}
-    return ops_app(health, partial(_living, Parts(system, settings, bindings, ledger, broker, loops, health, ports)))
+    return ops_app(
+        health,
+        partial(_living, Parts(system, settings, bindings, ledger, broker, loops, health, ports)),
+    )
 
 
 @dataclass(frozen=True)
@@ -187,4 +209,6 @@ def _facts(loop: Learning, ledger: SqliteLedger) -> dict[str, Any]:
 
 
 async def _check(loops: tuple[Learning, ...]) -> str | None:
-    return "; ".join(f"{loop.binding.key}: {loop.failing}" for loop in loops if loop.failing) or None
+    return (
+        "; ".join(f"{loop.binding.key}: {loop.failing}" for loop in loops if loop.failing) or None
+    )

@@ -45,7 +45,9 @@ class ChildProcess:
                 reply = await self._ask(child, as_line(request))
         except TimeoutError:
             await self.stop()
-            raise Transient(f"the step took longer than {self.timeout_s:.0f} s and was stopped (REEF_TRAINER_STEP_TIMEOUT_S)") from None
+            raise Transient(
+                f"the step took longer than {self.timeout_s:.0f} s and was stopped (REEF_TRAINER_STEP_TIMEOUT_S)"
+            ) from None
         except asyncio.CancelledError:
             await self.stop()
             raise
@@ -71,7 +73,12 @@ class ChildProcess:
 
     async def _start(self) -> asyncio.subprocess.Process:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
         environment |= {"TRANSFORMERS_VERBOSITY": "error", "PYTHONHASHSEED": "0"}
         with self.log_path.open("ab") as errors:
             child = await asyncio.create_subprocess_exec(
@@ -101,7 +108,9 @@ class ChildProcess:
             self._child = None
             why = f"the step process ended with code {code}: {self._tail()}"
             if (free := shutil.disk_usage(self.log_path.parent).free) < FULL_BELOW_BYTES:
-                raise Unavailable(f"{why}; the disk is full ({free / 1024**2:.0f} MB are free in {self.log_path.parent})")
+                raise Unavailable(
+                    f"{why}; the disk is full ({free / 1024**2:.0f} MB are free in {self.log_path.parent})"
+                )
             raise Transient(why)
         reply: dict[str, Any] = orjson.loads(answer)
         return reply

@@ -85,7 +85,9 @@ class Job:
 
 def weights_content(release: Release) -> str:
     """The weights that a release serves, whatever kind of release it is."""
-    return release.contents.get("lora") or (release.content_id if release.kind == "lora" else BASE_CONTENT_ID)
+    return release.contents.get("lora") or (
+        release.content_id if release.kind == "lora" else BASE_CONTENT_ID
+    )
 
 
 def plan_start(last: Job | None, head_content: str, saved: Mapping[str, str]) -> Start:
@@ -124,11 +126,15 @@ def sort_by_use(waiting: Sequence[SampleReady], trained: Collection[str]) -> Usa
     return Usable(tuple(fresh), tuple(spent))
 
 
-def choose(binding: Binding, waiting: Sequence[SampleReady], trained: Collection[str], head: Release) -> Decision:
+def choose(
+    binding: Binding, waiting: Sequence[SampleReady], trained: Collection[str], head: Release
+) -> Decision:
     """What the recipe makes of the samples that wait, under the release that serves."""
     judges = [s for s in waiting if _judges(binding, s)]
     usable = sort_by_use([s for s in waiting if not _judges(binding, s)], trained)
-    decision = checked(binding.recipe.decide(usable.fresh, ids.LoadId.parse(head.load_id)), usable.fresh)
+    decision = checked(
+        binding.recipe.decide(usable.fresh, ids.LoadId.parse(head.load_id)), usable.fresh
+    )
     spent = tuple((sample, "already_trained", None) for sample in usable.spent)
     held_out = tuple((sample, HELD_OUT, None) for sample in judges)
     return Decision(batch=decision.batch, refused=(*held_out, *spent, *decision.refused))
@@ -136,7 +142,10 @@ def choose(binding: Binding, waiting: Sequence[SampleReady], trained: Collection
 
 def checked(decision: Decision, offered: Sequence[SampleReady]) -> Decision:
     """A recipe's decision, where it names only what it was offered, and each once. Raises ValueError."""
-    named = [sample.event_id for sample in (*decision.batch, *(sample for sample, _, _ in decision.refused))]
+    named = [
+        sample.event_id
+        for sample in (*decision.batch, *(sample for sample, _, _ in decision.refused))
+    ]
     if strangers := set(named) - {sample.event_id for sample in offered}:
         raise ValueError(f"sample {min(strangers)} was not offered")
     if len(set(named)) < len(named):
@@ -148,7 +157,9 @@ def _judges(binding: Binding, sample: SampleReady) -> bool:
     return binding.holds_out and sample.score is not None and is_held_out(sample.event_id)
 
 
-def open_job(binding: Binding, head: Release, batch: Sequence[SampleReady], start: Start, now: datetime) -> Job:
+def open_job(
+    binding: Binding, head: Release, batch: Sequence[SampleReady], start: Start, now: datetime
+) -> Job:
     """The job of one batch. The same recipe, head and samples always give the same job."""
     sample_ids = tuple(sample.event_id for sample in batch)
     return Job(
@@ -165,9 +176,15 @@ def open_job(binding: Binding, head: Release, batch: Sequence[SampleReady], star
     )
 
 
-def batch_facts(batch: Sequence[SampleReady], serving: ids.LoadId, now: datetime) -> dict[str, float]:
+def batch_facts(
+    batch: Sequence[SampleReady], serving: ids.LoadId, now: datetime
+) -> dict[str, float]:
     """Staleness in releases and age in seconds of a batch, as it is taken."""
-    lags = [lag for sample in batch if (lag := ids.LoadId.parse(sample.load_id or "").lag_behind(serving)) is not None]
+    lags = [
+        lag
+        for sample in batch
+        if (lag := ids.LoadId.parse(sample.load_id or "").lag_behind(serving)) is not None
+    ]
     ages = [(now - sample.at).total_seconds() for sample in batch]
     return {
         "lag_mean": sum(lags) / len(lags) if lags else 0.0,
@@ -229,9 +246,25 @@ def verdict_of(event: Publication) -> tuple[str, Verdict] | None:
 
 def states_to_keep(jobs: Sequence[Job], head_content: str, kept: int) -> set[str]:
     """Jobs whose checkpoints stay, of all jobs oldest first: unfinished ones, the last, the head's, the newest published and pending."""
-    keep = {job.job_id for job in jobs if job.state != "complete" or job.content_id == head_content or job.awaits_verdict}
+    keep = {
+        job.job_id
+        for job in jobs
+        if job.state != "complete" or job.content_id == head_content or job.awaits_verdict
+    }
     done = [job for job in jobs if job.state == "complete"]
     published = [job.job_id for job in done if job.verdict == "published"]
     pending = [job.job_id for job in done if job.verdict == "pending"]
-    needed = {job_id for job in jobs if job.state == "running" for job_id in (job.start.state, job.start.actor) if job_id}
-    return keep | needed | {job.job_id for job in done[-1:]} | set(published[-kept:]) | set(pending[-kept:])
+    needed = {
+        job_id
+        for job in jobs
+        if job.state == "running"
+        for job_id in (job.start.state, job.start.actor)
+        if job_id
+    }
+    return (
+        keep
+        | needed
+        | {job.job_id for job in done[-1:]}
+        | set(published[-kept:])
+        | set(pending[-kept:])
+    )

@@ -31,7 +31,11 @@ class DirectoryCheckpoints:
     def kept(self, binding: str) -> set[str]:
         """Jobs whose state is there."""
         home = self._home(binding)
-        return {path.name for path in home.iterdir() if (path / REPLY).is_file()} if home.is_dir() else set()
+        return (
+            {path.name for path in home.iterdir() if (path / REPLY).is_file()}
+            if home.is_dir()
+            else set()
+        )
 
     def prune(self, binding: str, keep: Collection[str]) -> None:
         """Remove the states of this binding's other jobs, and what interrupted steps left."""

@@ -28,7 +28,9 @@ def check_saved(state: Path) -> None:
         aside = state.with_name(f"{state.name}.damaged")
         shutil.rmtree(aside, ignore_errors=True)
         state.rename(aside)
-        raise Poison(f"the saved state {state.name} holds {what}: it is set aside, and the next batch starts without it")
+        raise Poison(
+            f"the saved state {state.name} holds {what}: it is set aside, and the next batch starts without it"
+        )
 
 
 def not_finite(tree: Path) -> str | None:
@@ -64,5 +66,7 @@ def _finite(value: Any) -> bool:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value).all())
+        return not (value.is_floating_point() or value.is_complex()) or bool(
+            torch.isfinite(value).all()
+        )
     return not isinstance(value, float) or math.isfinite(value)

@@ -10,7 +10,16 @@ from typing import Protocol
 from reefcommon.events import Publication, Release, ReleasePublished, SampleReady
 from services.trainer.domain import Binding, Job, Verdict, verdict_of
 
-__all__ = ["Checkpoints", "Handlers", "Heads", "Inbox", "Jobs", "StepProcess", "StepReply", "StepRequest"]
+__all__ = [
+    "Checkpoints",
+    "Handlers",
+    "Heads",
+    "Inbox",
+    "Jobs",
+    "StepProcess",
+    "StepReply",
+    "StepRequest",
+]
 
 
 class Inbox(Protocol):
@@ -25,7 +34,9 @@ class Inbox(Protocol):
     def trained(self, binding: str, record_ids: Collection[str]) -> set[str]:
         """Which of these records are part of a job."""
 
-    def refuse(self, binding: str, refusals: Sequence[tuple[str, str, int | None]], now: datetime) -> None:
+    def refuse(
+        self, binding: str, refusals: Sequence[tuple[str, str, int | None]], now: datetime
+    ) -> None:
         """Settle samples: (sample id, reason, lag). A repeat has no further effect."""
 
     def untold(self, binding: str) -> list[tuple[SampleReady, str, int | None, datetime]]:

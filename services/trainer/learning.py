@@ -22,7 +22,15 @@ from reefcommon.releases import base_weights
 from services.trainer import domain, metrics
 from services.trainer.domain import Binding, Job
 from services.trainer.filesystem import ADAPTER
-from services.trainer.handlers import Checkpoints, Heads, Inbox, Jobs, StepProcess, StepReply, StepRequest
+from services.trainer.handlers import (
+    Checkpoints,
+    Heads,
+    Inbox,
+    Jobs,
+    StepProcess,
+    StepReply,
+    StepRequest,
+)
 
 log = structlog.get_logger()
 
@@ -83,8 +91,18 @@ class Learning:
                     failures += 1
                     self.failing = str(error)
                     self._note(self.failing)
-                    log.warning("learning_interrupted", binding=self.binding.key, attempt=failures, reason=str(error))
-                    await asyncio.sleep(min(self.patience.first_delay_s * 2 ** (failures - 1), self.patience.max_delay_s))
+                    log.warning(
+                        "learning_interrupted",
+                        binding=self.binding.key,
+                        attempt=failures,
+                        reason=str(error),
+                    )
+                    await asyncio.sleep(
+                        min(
+                            self.patience.first_delay_s * 2 ** (failures - 1),
+                            self.patience.max_delay_s,
+                        )
+                    )
                     continue
                 failures, self.failing = 0, None
                 if not progressed:
@@ -130,7 +148,13 @@ class Learning:
         start = await asyncio.to_thread(self._start, last, head)
         job = domain.open_job(self.binding, head, decision.batch, start, ports.clock())
         await asyncio.to_thread(ports.jobs.open, job, decision.batch)
-        log.info("job_opened", binding=key, job=job.job_id, samples=len(decision.batch), base=job.base_release_id)
+        log.info(
+            "job_opened",
+            binding=key,
+            job=job.job_id,
+            samples=len(decision.batch),
+            base=job.base_release_id,
+        )
         return True
 
     def _decide(self, waiting: list[SampleReady], trained: set[str], head: Release) -> Decision:
@@ -138,22 +162,37 @@ class Learning:
         try:
             return domain.choose(self.binding, waiting, trained, head)
         except Exception as error:  # the recipe is somebody's own code
-            raise Transient(f"{self.binding.dotted} cannot decide: {type(error).__name__}: {error}") from error
+            raise Transient(
+                f"{self.binding.dotted} cannot decide: {type(error).__name__}: {error}"
+            ) from error
 
     def _start(self, last: Job | None, head: Release) -> domain.Start:
         kept = self.ports.checkpoints.kept(self.binding.key)
         if last is not None and last.job_id not in kept:
-            log.warning("state_lost", binding=self.binding.key, job=last.job_id, consequence="the critic starts anew")
+            log.warning(
+                "state_lost",
+                binding=self.binding.key,
+                job=last.job_id,
+                consequence="the critic starts anew",
+            )
             last = None
-        saved = {job.content_id: job.job_id for job in self.ports.jobs.named(kept) if job.state == "complete" and job.content_id}
+        saved = {
+            job.content_id: job.job_id
+            for job in self.ports.jobs.named(kept)
+            if job.state == "complete" and job.content_id
+        }
         return domain.plan_start(last, domain.weights_content(head), saved)
 
     async def _tell_refusals(self) -> None:
         ports, key = self.ports, self.binding.key
         for sample, reason, lag, at in await asyncio.to_thread(ports.inbox.untold, key):
-            await ports.publisher.publish(self.binding.refusal(sample, reason, lag, at), topics.TRAINING)
+            await ports.publisher.publish(
+                self.binding.refusal(sample, reason, lag, at), topics.TRAINING
+            )
             await asyncio.to_thread(ports.inbox.told, key, [sample.event_id])
-            metrics.REFUSED.labels(key, reason.partition(":")[0]).inc()  # what follows the colon is free text
+            metrics.REFUSED.labels(
+                key, reason.partition(":")[0]
+            ).inc()  # what follows the colon is free text
             log.debug("sample_refused", binding=key, sample=sample.event_id, reason=reason, lag=lag)
 
     # ------------------------------------------------------------------ job -> candidate
@@ -176,7 +215,10 @@ class Learning:
             head = await asyncio.to_thread(ports.heads.head, job.scenario)
             if head is not None and head.release_id != job.base_release_id:
                 log.info(
-                    "job_reopened", binding=job.binding, job=job.job_id, reason="another release serves now: staleness is decided anew"
+                    "job_reopened",
+                    binding=job.binding,
+                    job=job.job_id,
+                    reason="another release serves now: staleness is decided anew",
                 )
                 await asyncio.to_thread(ports.jobs.reopen, job)
                 return
@@ -222,7 +264,9 @@ class Learning:
         ports, start = self.ports, job.start
         adopt = start.adopt
         if adopt is not None and adopt != BASE_CONTENT_ID:
-            adopt = str(await asyncio.to_thread(ports.adapters.fetch, ports.artifacts, adopt, job.scenario))
+            adopt = str(
+                await asyncio.to_thread(ports.adapters.fetch, ports.artifacts, adopt, job.scenario)
+            )
         return StepRequest(
             job_id=job.job_id,
             state=ports.checkpoints.path(job.binding, start.state) if start.state else None,
@@ -249,13 +293,17 @@ class Learning:
             content = await asyncio.to_thread(self._put, job)
             spent = time.monotonic() - began
             figures = {**job.metrics, "duration/put_s": spent}
-            await asyncio.to_thread(ports.jobs.save, replace(job, content_id=content, metrics=figures))
+            await asyncio.to_thread(
+                ports.jobs.save, replace(job, content_id=content, metrics=figures)
+            )
         metrics.DURATION_S.labels(job.binding, "put").observe(spent)
 
     def _put(self, job: Job) -> str:
         tree = self.ports.checkpoints.path(job.binding, job.job_id) / ADAPTER
         lineage = self.binding.lineage(job.job_id, job.sample_ids, job.step)
-        manifest = describe(tree, "lora", base=job.base_content, metrics=dict(job.metrics), lineage=lineage)
+        manifest = describe(
+            tree, "lora", base=job.base_content, metrics=dict(job.metrics), lineage=lineage
+        )
         return self.ports.artifacts.put(tree, manifest, job.scenario)
 
     async def _announce(self, job: Job) -> None:
@@ -267,7 +315,9 @@ class Learning:
         await asyncio.to_thread(ports.jobs.save, replace(job, state="complete"))
         self._tell_step(job)
         head = await asyncio.to_thread(ports.heads.head, job.scenario)
-        await asyncio.to_thread(self._prune, domain.weights_content(head) if head else BASE_CONTENT_ID)
+        await asyncio.to_thread(
+            self._prune, domain.weights_content(head) if head else BASE_CONTENT_ID
+        )
 
     def _prune(self, head_content: str) -> None:
         ports, key = self.ports, self.binding.key
@@ -278,7 +328,14 @@ class Learning:
     def _tell_step(self, job: Job) -> None:
         self.show(job)
         metrics.STEPS.labels(job.binding, "complete").inc()
-        log.info("step_completed", binding=job.binding, job=job.job_id, step=job.step, candidate=job.candidate_id, **_brief(job.metrics))
+        log.info(
+            "step_completed",
+            binding=job.binding,
+            job=job.job_id,
+            step=job.step,
+            candidate=job.candidate_id,
+            **_brief(job.metrics),
+        )
 
     def show(self, job: Job) -> None:
         """This is the last finished step: after a restart too."""

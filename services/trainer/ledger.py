@@ -64,7 +64,11 @@ class SqliteLedger:
         for setting in ("journal_mode = wal", "synchronous = full", "busy_timeout = 5000"):
             self._db.execute(f"pragma {setting}")
         self._db.executescript(_SCHEMA)
-        for table, column, kind in _ADDED:  # files of earlier versions: what is there has no age, and is kept
+        for (
+            table,
+            column,
+            kind,
+        ) in _ADDED:  # files of earlier versions: what is there has no age, and is kept
             if column not in {row[1] for row in self._db.execute(f"pragma table_info({table})")}:
                 self._db.execute(f"alter table {table} add column {column} {kind}")
         check(self._db)
@@ -80,9 +84,13 @@ class SqliteLedger:
         """Keep a sample; False where it was there already. One as old as what was forgotten is kept as refused: it may have been used."""
         oldest_ms, newest_ms = record_times_ms(sample.record_ids)
         with self._transaction() as db:
-            horizon = db.execute("select newest_ms from horizons where binding = ?", (binding,)).fetchone()
+            horizon = db.execute(
+                "select newest_ms from horizons where binding = ?", (binding,)
+            ).fetchone()
             too_old = horizon is not None and oldest_ms is not None and oldest_ms <= horizon[0]
-            end = ("refused", TOO_OLD, sample.at.isoformat()) if too_old else ("waiting", None, None)
+            end = (
+                ("refused", TOO_OLD, sample.at.isoformat()) if too_old else ("waiting", None, None)
+            )
             row = (binding, sample.event_id, *end, sample.model_dump_json().encode(), newest_ms)
             columns = "binding, sample_id, state, reason, refused_at, body, newest_ms"
             query = f"insert or ignore into samples ({columns}) values (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
@@ -90,7 +98,9 @@ class SqliteLedger:
 
     def waiting(self, binding: str) -> list[SampleReady]:
         """What waits, oldest first."""
-        rows = self._rows("select body from samples where binding = ? and state = 'waiting' order by seq", binding)
+        rows = self._rows(
+            "select body from samples where binding = ? and state = 'waiting' order by seq", binding
+        )
         return [SampleReady.model_validate_json(body) for (body,) in rows]
 
     def trained(self, binding: str, record_ids: Collection[str]) -> set[str]:
@@ -99,13 +109,18 @@ class SqliteLedger:
         query = "select record_id from records where binding = ? and record_id in (select value from json_each(?))"
         return {record for (record,) in self._rows(query, binding, wanted)}
 
-    def refuse(self, binding: str, refusals: Sequence[tuple[str, str, int | None]], now: datetime) -> None:
+    def refuse(
+        self, binding: str, refusals: Sequence[tuple[str, str, int | None]], now: datetime
+    ) -> None:
         """Settle samples: (sample id, reason, lag). A repeat has no further effect."""
         with self._transaction() as db:
             db.executemany(
                 "update samples set state = 'refused', reason = ?, lag = ?, refused_at = ?"
                 " where binding = ? and sample_id = ? and state = 'waiting'",
-                [(reason, lag, now.isoformat(), binding, sample_id) for sample_id, reason, lag in refusals],
+                [
+                    (reason, lag, now.isoformat(), binding, sample_id)
+                    for sample_id, reason, lag in refusals
+                ],
             )
 
     def untold(self, binding: str) -> list[tuple[SampleReady, str, int | None, datetime]]:
@@ -120,7 +135,9 @@ class SqliteLedger:
         """The broker has these refusals: only their identity is kept."""
         with self._transaction() as db:
             rows = [(binding, sample_id) for sample_id in sample_ids]
-            db.executemany("update samples set told = 1, body = null where binding = ? and sample_id = ?", rows)
+            db.executemany(
+                "update samples set told = 1, body = null where binding = ? and sample_id = ?", rows
+            )
 
     # ------------------------------------------------------------------ jobs
 
@@ -129,42 +146,69 @@ class SqliteLedger:
         with self._transaction() as db:
             values = (job.job_id, job.binding, job.state, job.candidate_id, _dump(job))
             if not db.execute(
-                "insert or ignore into jobs (job_id, binding, state, candidate_id, body) values (?, ?, ?, ?, ?)", values
+                "insert or ignore into jobs (job_id, binding, state, candidate_id, body) values (?, ?, ?, ?, ?)",
+                values,
             ).rowcount:
                 return
             taken = [(job.job_id, job.binding, sample.event_id) for sample in batch]
-            db.executemany("update samples set state = 'taken', job_id = ? where binding = ? and sample_id = ?", taken)
-            records = [(job.binding, record, job.job_id) for sample in batch for record in sample.record_ids]
-            db.executemany("insert into records (binding, record_id, job_id) values (?, ?, ?)", records)
+            db.executemany(
+                "update samples set state = 'taken', job_id = ? where binding = ? and sample_id = ?",
+                taken,
+            )
+            records = [
+                (job.binding, record, job.job_id)
+                for sample in batch
+                for record in sample.record_ids
+            ]
+            db.executemany(
+                "insert into records (binding, record_id, job_id) values (?, ?, ?)", records
+            )
 
     def save(self, job: Job) -> None:
         """The job as it is now. COMPLETE settles its samples, FAILED refuses them with its reason."""
         with self._transaction() as db:
             self._write(db, job)
             if job.state == "complete":
-                db.execute("update samples set state = 'trained', body = null where job_id = ?", (job.job_id,))
+                db.execute(
+                    "update samples set state = 'trained', body = null where job_id = ?",
+                    (job.job_id,),
+                )
             elif job.state == "failed" and job.finished_at is not None:
                 refused = (job.reason, job.finished_at.isoformat(), job.job_id)
-                db.execute("update samples set state = 'refused', reason = ?, refused_at = ? where job_id = ? and state = 'taken'", refused)
+                db.execute(
+                    "update samples set state = 'refused', reason = ?, refused_at = ? where job_id = ? and state = 'taken'",
+                    refused,
+                )
 
     def reopen(self, job: Job) -> None:
         """In one transaction: forget a job that never ran, its samples wait again."""
         with self._transaction() as db:
-            db.execute("update samples set state = 'waiting', job_id = null where job_id = ?", (job.job_id,))
+            db.execute(
+                "update samples set state = 'waiting', job_id = null where job_id = ?",
+                (job.job_id,),
+            )
             db.execute("delete from records where job_id = ?", (job.job_id,))
             db.execute("delete from jobs where job_id = ?", (job.job_id,))
 
     def unfinished(self, binding: str) -> Job | None:
         """The job that is RUNNING or at its CHECKPOINT."""
-        return self._job("select body from jobs where binding = ? and state in ('running', 'checkpoint') order by seq limit 1", binding)
+        return self._job(
+            "select body from jobs where binding = ? and state in ('running', 'checkpoint') order by seq limit 1",
+            binding,
+        )
 
     def last(self, binding: str) -> Job | None:
         """The last COMPLETE job."""
-        return self._job("select body from jobs where binding = ? and state = 'complete' order by seq desc limit 1", binding)
+        return self._job(
+            "select body from jobs where binding = ? and state = 'complete' order by seq desc limit 1",
+            binding,
+        )
 
     def named(self, job_ids: Collection[str]) -> list[Job]:
         """These jobs, oldest first."""
-        query = "select body from jobs where job_id in (select value from json_each(?)) order by seq"
+        query = (
+            "select body from jobs where job_id in (select value from json_each(?)) order by seq"
+        )
         return [_load(body) for (body,) in self._rows(query, orjson.dumps(list(job_ids)).decode())]
 
     def batch(self, job: Job) -> list[SampleReady]:
@@ -175,7 +219,9 @@ class SqliteLedger:
     def judge(self, candidate_id: str, verdict: Verdict) -> None:
         """Keep the verdict on a candidate; unknown candidates are those of others."""
         with self._transaction() as db:
-            row = db.execute("select body from jobs where candidate_id = ?", (candidate_id,)).fetchone()
+            row = db.execute(
+                "select body from jobs where candidate_id = ?", (candidate_id,)
+            ).fetchone()
             if row is not None:
                 self._write(db, _load(row[0], verdict=verdict))
 
@@ -202,22 +248,40 @@ class SqliteLedger:
         a verdict, and the identities of samples and records of unknown age stay. Samples with a record as old as the newest removed are
         refused from then on, so that forgetting never makes anything train twice. Returns how many of each are gone."""
         with self._transaction() as db:
-            values = {"binding": binding, "before": before_ms, "kept": orjson.dumps(list(kept)).decode()}
+            values = {
+                "binding": binding,
+                "before": before_ms,
+                "kept": orjson.dumps(list(kept)).decode(),
+            }
             jobs = orjson.dumps([job for (job,) in db.execute(_SETTLED, values)]).decode()
             values |= {"jobs": jobs}
             of_jobs = "job_id in (select value from json_each(:jobs))"
             old = f"newest_ms < :before and ({of_jobs} or binding = :binding and job_id is null and state = 'refused' and told)"
             found = db.execute(f"select record_id from records where {of_jobs}", values).fetchall()  # noqa: S608 - constants
-            ages = {record: made for (record,) in found if (made := made_at_ms(record)) is not None and made < before_ms}
-            newest = db.execute(f"select max(newest_ms) from samples where {old}", values).fetchone()[0]  # noqa: S608
-            if (horizon := max([*ages.values(), *([newest] if newest is not None else [])], default=None)) is not None:
-                query = (
-                    "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
+            ages = {
+                record: made
+                for (record,) in found
+                if (made := made_at_ms(record)) is not None and made < before_ms
+            }
+            newest = db.execute(
+                f"select max(newest_ms) from samples where {old}", values
+            ).fetchone()[0]  # noqa: S608
+            if (
+                horizon := max(
+                    [*ages.values(), *([newest] if newest is not None else [])], default=None
                 )
+            ) is not None:
+                query = "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
                 db.execute(query, (binding, horizon))
             samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
-            db.executemany("delete from records where binding = ? and record_id = ?", [(binding, record) for record in ages])
-            return {"samples": samples, "jobs": db.execute(f"delete from jobs where {of_jobs}", values).rowcount}  # noqa: S608
+            db.executemany(
+                "delete from records where binding = ? and record_id = ?",
+                [(binding, record) for record in ages],
+            )
+            return {
+                "samples": samples,
+                "jobs": db.execute(f"delete from jobs where {of_jobs}", values).rowcount,
+            }  # noqa: S608
 
     def lost(self, scenario: str) -> list[Lost]:
         """Jobs whose candidate was rejected and whose content is still in the artifact store, oldest first."""
@@ -226,7 +290,11 @@ class SqliteLedger:
             " and json_extract(body, '$.verdict') = 'rejected' order by seq"
         )
         jobs = [_load(body) for (body,) in self._rows(query, scenario)]
-        return [Lost(job.job_id, job.content_id, job.finished_at) for job in jobs if job.content_id and job.finished_at]
+        return [
+            Lost(job.job_id, job.content_id, job.finished_at)
+            for job in jobs
+            if job.content_id and job.finished_at
+        ]
 
     def contents_in_use(self, scenario: str) -> set[str]:
         """Contents of jobs of this scenario that were not rejected."""
@@ -239,17 +307,28 @@ class SqliteLedger:
     def drop(self, job_ids: Collection[str]) -> None:
         """The contents of these jobs are gone from the artifact store."""
         with self._transaction() as db:
-            db.executemany("update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids])
+            db.executemany(
+                "update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids]
+            )
 
     # ------------------------------------------------------------------ what is shown
 
     def counts(self, binding: str) -> dict[str, int]:
         """Samples by state."""
-        return dict(self._rows("select state, count(*) from samples where binding = ? group by state", binding))
+        return dict(
+            self._rows(
+                "select state, count(*) from samples where binding = ? group by state", binding
+            )
+        )
 
     def refusals(self, binding: str) -> dict[str, int]:
         """Refused samples by reason."""
-        return dict(self._rows("select reason, count(*) from samples where binding = ? and state = 'refused' group by reason", binding))
+        return dict(
+            self._rows(
+                "select reason, count(*) from samples where binding = ? and state = 'refused' group by reason",
+                binding,
+            )
+        )
 
     def _rows(self, query: str, *values: object) -> list[Any]:
         with self._lock, reading(self._path):
@@ -262,7 +341,8 @@ class SqliteLedger:
     @staticmethod
     def _write(db: sqlite3.Connection, job: Job) -> None:
         db.execute(
-            "update jobs set state = ?, candidate_id = ?, body = ? where job_id = ?", (job.state, job.candidate_id, _dump(job), job.job_id)
+            "update jobs set state = ?, candidate_id = ?, body = ? where job_id = ?",
+            (job.state, job.candidate_id, _dump(job), job.job_id),
         )
 
     @contextmanager
@@ -277,7 +357,9 @@ class SqliteLedger:
                     self._db.execute("rollback")
                 if is_damage(error):
                     raise
-                raise Unavailable(f"the trainer's ledger cannot be written: {error}; is the disk full?") from error
+                raise Unavailable(
+                    f"the trainer's ledger cannot be written: {error}; is the disk full?"
+                ) from error
             except BaseException:
                 if self._db.in_transaction:
                     self._db.execute("rollback")

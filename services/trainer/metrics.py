@@ -3,9 +3,20 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 STEPS = Counter("reef_trainer_steps_total", "jobs by what became of them", ["binding", "outcome"])
-REFUSED = Counter("reef_trainer_samples_refused_total", "samples that a recipe will never use", ["binding", "reason"])
+REFUSED = Counter(
+    "reef_trainer_samples_refused_total",
+    "samples that a recipe will never use",
+    ["binding", "reason"],
+)
 WAITING = Gauge("reef_trainer_samples_waiting", "samples that may still be used", ["binding"])
-LAST = Gauge("reef_trainer_step_metric", "figures of the last step, by their names in StepCompleted", ["binding", "metric"])
+LAST = Gauge(
+    "reef_trainer_step_metric",
+    "figures of the last step, by their names in StepCompleted",
+    ["binding", "metric"],
+)
 DURATION_S = Histogram(
-    "reef_trainer_phase_seconds", "time of one phase of a job", ["binding", "phase"], buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3600)
+    "reef_trainer_phase_seconds",
+    "time of one phase of a job",
+    ["binding", "phase"],
+    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3600),
 )

@@ -48,4 +48,8 @@ class Retention:
 
     def _adopted(self) -> set[str]:
         """The adapters that unfinished jobs start from."""
-        return {job.start.adopt for binding in self.bindings if (job := self.ledger.unfinished(binding.key)) and job.start.adopt}
+        return {
+            job.start.adopt
+            for binding in self.bindings
+            if (job := self.ledger.unfinished(binding.key)) and job.start.adopt
+        }

@@ -43,10 +43,16 @@ class Worker:
         """One step, its state put in place by a rename. Raises Poison where the batch, or the start, can never be used, and where the step
         leaves numbers that are not finite: what was saved before stays what the next one starts from."""
         learner = self._at((request["state"], request["actor"], request["adopt"]))
-        self._held = None  # until the step is done, the learner stands nowhere that can be gone back to
+        self._held = (
+            None  # until the step is done, the learner stands nowhere that can be gone back to
+        )
         result = learner.step([SampleReady.model_validate(sample) for sample in request["batch"]])
         figures = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
-        reply = {"step": result.step, "proposes": self._recipe.proposes(result.step), "metrics": figures}
+        reply = {
+            "step": result.step,
+            "proposes": self._recipe.proposes(result.step),
+            "metrics": figures,
+        }
         out = Path(request["out"])
         staged = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.rmtree(staged, ignore_errors=True)

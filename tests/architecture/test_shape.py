@@ -9,8 +9,12 @@ import pytest
 from reefcli.docs import events_page
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted(path for folder in ("libs", "services", "recipes") for path in (ROOT / folder).rglob("*.py"))
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "services").glob("*/README.md")])
+SOURCES = sorted(
+    path for folder in ("libs", "services", "recipes") for path in (ROOT / folder).rglob("*.py")
+)
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "services").glob("*/README.md")]
+)
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 
@@ -36,7 +40,11 @@ def test_no_function_is_long():
 
 
 def test_every_module_says_what_it_is():
-    assert [name(p) for p in SOURCES if p.read_text().strip() and not ast.get_docstring(ast.parse(p.read_text()))] == []
+    assert [
+        name(p)
+        for p in SOURCES
+        if p.read_text().strip() and not ast.get_docstring(ast.parse(p.read_text()))
+    ] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
@@ -46,15 +54,23 @@ def test_paths_named_in_a_document_exist(document):
     named = set(re.findall(r"`((?:libs|services|recipes|tests|docs|infra)/[\w./-]+)`", text)) | set(
         re.findall(r"\]\((?!http)([^)#]+)\)", text)
     )
-    missing = [path for path in named if not (ROOT / path).exists() and not (document.parent / path).exists()]
+    missing = [
+        path
+        for path in named
+        if not (ROOT / path).exists() and not (document.parent / path).exists()
+    ]
     assert missing == []
 
 
 def test_the_events_page_is_what_the_registry_says():
-    assert (ROOT / "docs" / "events.md").read_text() == events_page(), "run: .venv/bin/python -m reefcli.docs > docs/events.md"
+    assert (ROOT / "docs" / "events.md").read_text() == events_page(), (
+        "run: .venv/bin/python -m reefcli.docs > docs/events.md"
+    )
 
 
-@pytest.mark.parametrize("service", ["gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine"])
+@pytest.mark.parametrize(
+    "service", ["gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine"]
+)
 def test_every_service_has_a_short_readme(service):
     lines = (ROOT / "services" / service / "README.md").read_text().splitlines()
     assert 0 < len(lines) <= 30

@@ -19,18 +19,34 @@ def main() -> None:
     """Run them; a bench that fails does not keep the others from running."""
     found = [name for name in NAMES if importlib.util.find_spec(f"tests.bench.{name}")]
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(found)}; none: all of them")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write all tables as JSON to this file")
-    parser.add_argument("--quick", action="store_true", help="a second or two each, to see that they work; the figures mean nothing")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of {', '.join(found)}; none: all of them"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="PATH", help="write all tables as JSON to this file"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a second or two each, to see that they work; the figures mean nothing",
+    )
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(found)):
         parser.error(f"no bench is called {', '.join(unknown)}; there are {', '.join(found)}")
     tables, failed = [], []
     for name in options.names or found:
         try:
-            tables.append(asyncio.run(harness.measured(importlib.import_module(f"tests.bench.{name}"), ["--quick"] * options.quick)))
+            tables.append(
+                asyncio.run(
+                    harness.measured(
+                        importlib.import_module(f"tests.bench.{name}"), ["--quick"] * options.quick
+                    )
+                )
+            )
         except Exception as error:  # noqa: BLE001  reported below, and the exit status says so
             harness.tell(f"{name} failed: {error!r}")
             failed.append(name)

@@ -21,13 +21,19 @@ from tests.bench.harness import Table, tell
 
 NAME = "engine"
 WHAT = "tokens per second of the embedded engine beside transformers.generate"
-PROMPT = "Write a short note about the sea, the wind and a small boat that comes home in the evening."
+PROMPT = (
+    "Write a short note about the sea, the wind and a small boat that comes home in the evening."
+)
 STAGGERED = 8
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
-    parser.add_argument("--model", default="smollm2", help="smollm2 (135M parameters), tiny, or a Hugging Face directory")
+    parser.add_argument(
+        "--model",
+        default="smollm2",
+        help="smollm2 (135M parameters), tiny, or a Hugging Face directory",
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=48, help="new tokens a request")
     parser.add_argument("--rounds", type=int, default=2)
@@ -44,12 +50,16 @@ class Ours:
         self.engine = build_engine(Settings(model_path=path, seed=1), events)
         self.engine.loop.start()
         self.params = SamplingParams(max_tokens=1, ignore_eos=True, logprobs=0)
-        prompt = self.engine.tokenizer.render([{"role": "user", "content": PROMPT}], (), {"add_generation_prompt": True})
+        prompt = self.engine.tokenizer.render(
+            [{"role": "user", "content": PROMPT}], (), {"add_generation_prompt": True}
+        )
         self.ids = self.engine.encode(prompt, "prompt")
 
     async def one(self, tokens: int) -> float:
         """One request; when it ended."""
-        generation = self.engine.generate([self.ids], [replace(self.params, max_tokens=tokens)], None)
+        generation = self.engine.generate(
+            [self.ids], [replace(self.params, max_tokens=tokens)], None
+        )
         async for _ in generation.events():
             pass
         return time.perf_counter()
@@ -106,7 +116,9 @@ async def run(options: argparse.Namespace) -> Table:
     """Measure in turns."""
     from reefcli.models import default_cache_dir, prepare
 
-    model, tokens, rounds = (options.model, options.tokens, options.rounds) if not options.quick else ("tiny", 8, 1)
+    model, tokens, rounds = (
+        (options.model, options.tokens, options.rounds) if not options.quick else ("tiny", 8, 1)
+    )
     path = prepare(model, default_cache_dir())
     ours = await asyncio.to_thread(Ours, path, asyncio.get_running_loop())
     theirs = await asyncio.to_thread(Theirs, path, ours.ids)
@@ -117,15 +129,28 @@ async def run(options: argparse.Namespace) -> Table:
         found: dict[str, list[harness.Row]] = {}
         for number in range(rounds):
             for size in options.batches:
-                row = await pair(f"batch {size}", ours.batch(size, tokens), asyncio.to_thread(theirs.batch, size, tokens))
+                row = await pair(
+                    f"batch {size}",
+                    ours.batch(size, tokens),
+                    asyncio.to_thread(theirs.batch, size, tokens),
+                )
                 found.setdefault(row["requests"], []).append(row)
-            row = await pair(f"{STAGGERED} staggered", ours.staggered(gap_s, tokens), asyncio.to_thread(theirs.staggered, gap_s, tokens))
+            row = await pair(
+                f"{STAGGERED} staggered",
+                ours.staggered(gap_s, tokens),
+                asyncio.to_thread(theirs.staggered, gap_s, tokens),
+            )
             found.setdefault(row["requests"], []).append(row)
             tell(f"round {number + 1} of {rounds}: {told(found)}")
     finally:
         await asyncio.to_thread(ours.engine.loop.stop)
     rows = [harness.middle(each) for each in found.values()]
-    return Table(NAME, f"tokens per second, {model}, {tokens} tokens a request, one thread", rows, [f"staggered: {gap_s:.2f} s apart"])
+    return Table(
+        NAME,
+        f"tokens per second, {model}, {tokens} tokens a request, one thread",
+        rows,
+        [f"staggered: {gap_s:.2f} s apart"],
+    )
 
 
 def told(found: dict[str, list[harness.Row]]) -> str:

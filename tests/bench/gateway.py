@@ -58,7 +58,10 @@ class Traffic:
         """`count` requests after the first `skip`, whole; the sessions take turns."""
         body = BODIES[self.kind]
         turns = [n % self.sessions for n in range(skip, skip + count)]
-        whole = {n: REQUEST % (scenario_name(n % self.scenarios).encode(), b"s-%d" % n, len(body), body) for n in set(turns)}
+        whole = {
+            n: REQUEST % (scenario_name(n % self.scenarios).encode(), b"s-%d" % n, len(body), body)
+            for n in set(turns)
+        }
         return [whole[n] for n in turns]
 
 
@@ -83,7 +86,13 @@ async def client(port: int, requests: list[bytes], latencies: list[float]) -> No
             if b"chunked" in head:
                 await reader.readuntil(b"\r\n0\r\n\r\n")
             else:
-                await reader.readexactly(next(int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")))
+                await reader.readexactly(
+                    next(
+                        int(line[15:])
+                        for line in head.split(b"\r\n")
+                        if line.startswith(b"content-length:")
+                    )
+                )
             latencies.append(time.perf_counter() - started)
     finally:
         writer.close()
@@ -96,7 +105,9 @@ async def ask(port: int, requests: list[bytes], clients: int) -> list[float]:
     return latencies
 
 
-async def measure(port: int, pid: int, traffic: Traffic, clients: int, count: int, *, skip: int = 0) -> Row:
+async def measure(
+    port: int, pid: int, traffic: Traffic, clients: int, count: int, *, skip: int = 0
+) -> Row:
     """CPU ms and latency ms per exchange."""
     requests = traffic.requests(max(count, clients), skip)
     used, started = cpu_s(pid), time.perf_counter()
@@ -128,7 +139,12 @@ async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
     from reefcommon.config import parse
 
     config = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
-    roles = Options(only=frozenset({"kafka", "redis"}), memory_broker=broker == "memory", default_ports=False, create_topics=False)
+    roles = Options(
+        only=frozenset({"kafka", "redis"}),
+        memory_broker=broker == "memory",
+        default_ports=False,
+        create_topics=False,
+    )
     apart(rest=True)
     with tempfile.TemporaryDirectory() as state:
         async with embedded_stack(config, Path(state), roles) as stack:
@@ -143,7 +159,14 @@ async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
             }
             with (
                 program("-m", "tests.bench.peers", "canned", str(node), port=node),
-                program("-m", "tests.bench.peers", "bare", str(bare), f"http://127.0.0.1:{node}", port=bare) as bare_pid,
+                program(
+                    "-m",
+                    "tests.bench.peers",
+                    "bare",
+                    str(bare),
+                    f"http://127.0.0.1:{node}",
+                    port=bare,
+                ) as bare_pid,
                 program("-m", "services.gateway", port=gateway, env=env) as gateway_pid,
             ):
                 apart([bare_pid, gateway_pid])
@@ -192,9 +215,13 @@ async def compare(found: Servers, traffic: Traffic, clients: int, count: int, ro
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--brokers", nargs="+", choices=["memory", "s3"], default=["memory", "s3"])
-    parser.add_argument("--kinds", nargs="+", choices=["unary", "stream"], default=["unary", "stream"])
+    parser.add_argument(
+        "--kinds", nargs="+", choices=["unary", "stream"], default=["unary", "stream"]
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--requests", type=int, default=450, help="unary exchanges a round; a third as many streams")
+    parser.add_argument(
+        "--requests", type=int, default=450, help="unary exchanges a round; a third as many streams"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sessions", type=int, default=100)
 
@@ -208,10 +235,18 @@ async def run(options: argparse.Namespace) -> Table:
         async with servers(broker=broker) as found:
             for kind in options.kinds:
                 for clients in options.clients:
-                    count = options.requests // (3 if kind == "stream" else 1) // (2 if clients == 1 else 1)
-                    row = await compare(found, Traffic(kind, options.sessions), clients, count, options.rounds)
+                    count = (
+                        options.requests
+                        // (3 if kind == "stream" else 1)
+                        // (2 if clients == 1 else 1)
+                    )
+                    row = await compare(
+                        found, Traffic(kind, options.sessions), clients, count, options.rounds
+                    )
                     rows.append({"broker": broker, "kind": kind, "clients": clients, **row})
-                    tell(f"{broker} {kind} x{clients}: {row['cpu_ms']:.3f} ms, {row['ratio']:.2f} of bare, p50 {row['p50_ms']:.2f} ms")
+                    tell(
+                        f"{broker} {kind} x{clients}: {row['cpu_ms']:.3f} ms, {row['ratio']:.2f} of bare, p50 {row['p50_ms']:.2f} ms"
+                    )
     return Table(NAME, "an exchange through the gateway (a stream has 51 events)", rows)
 
 

@@ -69,17 +69,35 @@ def shown(table: Table) -> str:
     names = list(table.rows[0]) if table.rows else []
     cells = [names, *([_cell(row[name]) for name in names] for row in table.rows)]
     widths = [max(len(line[n]) for line in cells) for n in range(len(names))]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in cells]
-    return "\n".join([f"\n{table.name}: {table.title}", *lines, *(f"  {note}" for note in table.notes)]) + "\n"
+    lines = [
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
+        for line in cells
+    ]
+    return (
+        "\n".join(
+            [f"\n{table.name}: {table.title}", *lines, *(f"  {note}" for note in table.notes)]
+        )
+        + "\n"
+    )
 
 
 def _cell(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 100 else f"{value:.0f}" if isinstance(value, float) else str(value)
+    return (
+        f"{value:.3g}"
+        if isinstance(value, float) and abs(value) < 100
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def machine() -> Row:
     """Where the figures come from."""
-    return {"cores": psutil.cpu_count(), "memory_gb": round(psutil.virtual_memory().total / 2**30), "python": platform.python_version()}
+    return {
+        "cores": psutil.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30),
+        "python": platform.python_version(),
+    }
 
 
 # ------------------------------------------------------------------ processes and time
@@ -95,7 +113,9 @@ def free_port() -> int:
 def program(*arguments: str, port: int, env: Mapping[str, str] | None = None) -> Iterator[int]:
     """A Python program whose port answers, ended on leaving. Gives its pid. Its log goes where `REEF_BENCH_LOG` says, else nowhere."""
     with Path(os.environ.get("REEF_BENCH_LOG", os.devnull)).open("ab") as log:
-        process = subprocess.Popen([sys.executable, *arguments], env=environment(env), cwd=ROOT, stderr=log, stdout=log)
+        process = subprocess.Popen(
+            [sys.executable, *arguments], env=environment(env), cwd=ROOT, stderr=log, stdout=log
+        )
         try:
             deadline = time.monotonic() + 60
             while True:
@@ -128,7 +148,9 @@ def cpu_s(pid: int) -> float:
     total = 0.0
     for member in tree:
         with contextlib.suppress(OSError):  # a child that has ended meanwhile
-            total += time.clock_gettime((~member << 3) | 2)  # the CPU clock of a process: clock_getcpuclockid(3)
+            total += time.clock_gettime(
+                (~member << 3) | 2
+            )  # the CPU clock of a process: clock_getcpuclockid(3)
     return total
 
 
@@ -164,7 +186,9 @@ def quantile(values: list[float], share: float) -> float:
 def middle(rows: list[Row]) -> Row:
     """Several rounds as one row: medians of the figures; what is no figure is the same in all."""
     return {
-        name: round(statistics.median(row[name] for row in rows), 4) if isinstance(value, int | float) else value
+        name: round(statistics.median(row[name] for row in rows), 4)
+        if isinstance(value, int | float)
+        else value
         for name, value in rows[0].items()
     }
 
@@ -175,10 +199,18 @@ def middle(rows: list[Row]) -> Row:
 def parser_of(bench: Bench) -> argparse.ArgumentParser:
     """The options of one bench."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m tests.bench.{bench.NAME}", description=bench.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m tests.bench.{bench.NAME}",
+        description=bench.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--quick", action="store_true", help="a second or two, to see that it works; the figures mean nothing")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the table as JSON to this file too")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a second or two, to see that it works; the figures mean nothing",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="PATH", help="write the table as JSON to this file too"
+    )
     bench.arguments(parser)
     return parser
 
@@ -199,7 +231,12 @@ def keep(tables: list[Table], path: Path | None) -> None:
     for table in tables:
         sys.stdout.write(shown(table))
     if path is not None:
-        path.write_text(json.dumps({"machine": machine(), "tables": [asdict(table) for table in tables]}, indent=1) + "\n")
+        path.write_text(
+            json.dumps(
+                {"machine": machine(), "tables": [asdict(table) for table in tables]}, indent=1
+            )
+            + "\n"
+        )
         tell(f"written to {path}")
 
 

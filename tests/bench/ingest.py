@@ -46,9 +46,21 @@ def conversations(count: int) -> list[Message]:
             for number in range(block // TURNS, block // TURNS + INTERLEAVED):
                 said = [{"role": "system", "content": "You are a helpful assistant. " * 4}]
                 for earlier in range(turn):
-                    said += [user(f"question {number} {earlier} " * 6), assistant(f"answer {number} {earlier} " * 12)]
+                    said += [
+                        user(f"question {number} {earlier} " * 6),
+                        assistant(f"answer {number} {earlier} " * 12),
+                    ]
                 said.append(user(f"question {number} {turn} " * 6))
-                made.append(message_of(said, f"answer {number} {turn} " * 12, chooser, scenario="bench", shard=str(number), at=turn))
+                made.append(
+                    message_of(
+                        said,
+                        f"answer {number} {turn} " * 12,
+                        chooser,
+                        scenario="bench",
+                        shard=str(number),
+                        at=turn,
+                    )
+                )
     return made[:count]
 
 
@@ -66,7 +78,14 @@ def tagged(count: int, sessions: int, scenarios: int) -> list[Message]:
 
 
 def message_of(
-    said: list[dict[str, str]], answer: str, chooser: random.Random, *, scenario: str, shard: str, at: float, tag: str | None = None
+    said: list[dict[str, str]],
+    answer: str,
+    chooser: random.Random,
+    *,
+    scenario: str,
+    shard: str,
+    at: float,
+    tag: str | None = None,
 ) -> Message:
     """One exchange, as the gateway writes it."""
     event: InferenceRecorded = inference(
@@ -80,7 +99,9 @@ def message_of(
         logprobs=[-3 * chooser.random() for _ in range(SAMPLED_TOKENS)],
         session_tag=tag,
     )
-    return (ids.shard_in(event.event_id) or "").encode(), event.model_dump_json(exclude_none=True).encode()
+    return (ids.shard_in(event.event_id) or "").encode(), event.model_dump_json(
+        exclude_none=True
+    ).encode()
 
 
 @dataclass(frozen=True)
@@ -98,7 +119,9 @@ async def broker() -> AsyncIterator[Place]:
     from reefcommon.config import parse
 
     config = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
-    options = Options(only=frozenset({"kafka"}), memory_broker=True, default_ports=False, create_topics=False)
+    options = Options(
+        only=frozenset({"kafka"}), memory_broker=True, default_ports=False, create_topics=False
+    )
     apart(rest=True)
     with tempfile.TemporaryDirectory() as folder:
         async with embedded_stack(config, Path(folder) / "stack", options) as stack:
@@ -123,9 +146,14 @@ async def service(place: Place) -> AsyncIterator[tuple[httpx.AsyncClient, int]]:
 
 async def send(kafka: str, messages: list[Message]) -> None:
     """All of them, as fast as the broker takes them."""
-    async with AIOKafkaProducer(bootstrap_servers=kafka, acks="all", enable_idempotence=False, linger_ms=5) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka, acks="all", enable_idempotence=False, linger_ms=5
+    ) as producer:
         for start in range(0, len(messages), 1000):
-            sent = [await producer.send(topics.INFERENCES.name, value, key=key) for key, value in messages[start : start + 1000]]
+            sent = [
+                await producer.send(topics.INFERENCES.name, value, key=key)
+                for key, value in messages[start : start + 1000]
+            ]
             await asyncio.gather(*sent)
 
 
@@ -134,15 +162,23 @@ async def rows(client: httpx.AsyncClient, scenarios: list[str]) -> int:
     counts = 0
     for scenario in scenarios:
         answer = await client.get(f"/scenarios/{scenario}/summary")
-        counts += int(answer.json().get("records", {}).get("ok", 0)) if answer.status_code == 200 else 0
+        counts += (
+            int(answer.json().get("records", {}).get("ok", 0)) if answer.status_code == 200 else 0
+        )
     return counts
 
 
 async def handled(client: httpx.AsyncClient) -> int:
     """Events whose rows are durable, as the service counts them."""
     text = (await client.get("/metrics")).text
-    lines = [line for line in text.splitlines() if line.startswith("reef_events_total{") and 'outcome="done"' in line]
-    return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines if topics.INFERENCES.name in line))
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.startswith("reef_events_total{") and 'outcome="done"' in line
+    ]
+    return int(
+        sum(float(line.rsplit(" ", 1)[1]) for line in lines if topics.INFERENCES.name in line)
+    )
 
 
 async def backlog(messages: list[Message], scenarios: list[str]) -> Row:
@@ -155,7 +191,9 @@ async def backlog(messages: list[Message], scenarios: list[str]) -> Row:
                 while (first := await handled(client)) == 0:
                     await asyncio.sleep(0.05)
                 begin, used = time.perf_counter(), cpu_s(pid)
-                if first == len(messages):  # so few that one batch held them all: then the start counts too
+                if first == len(
+                    messages
+                ):  # so few that one batch held them all: then the start counts too
                     first, begin, used = started
                 while (last := await handled(client)) < len(messages):
                     await asyncio.sleep(0.1)
@@ -163,7 +201,12 @@ async def backlog(messages: list[Message], scenarios: list[str]) -> Row:
             if (found := await rows(client, scenarios)) != len(messages):
                 raise SystemExit(f"{found} rows of {len(messages)} events can be found")
     taken = last - first
-    return {"events": taken, "per_s": taken / wall, "cpu_us": used / taken * 1e6, "per_core_s": taken / used}
+    return {
+        "events": taken,
+        "per_s": taken / wall,
+        "cpu_us": used / taken * 1e6,
+        "per_core_s": taken / used,
+    }
 
 
 async def steady(rate: int, seconds: float) -> Row:
@@ -177,19 +220,36 @@ async def steady(rate: int, seconds: float) -> Row:
                 await asyncio.sleep(0.1)
         probes: set[asyncio.Task[None]] = set()
         used, begin = cpu_s(pid), time.perf_counter()
-        async with AIOKafkaProducer(bootstrap_servers=place.kafka, acks="all", enable_idempotence=False, linger_ms=5) as producer:
+        async with AIOKafkaProducer(
+            bootstrap_servers=place.kafka, acks="all", enable_idempotence=False, linger_ms=5
+        ) as producer:
             for start in range(0, len(messages), max(rate // 20, 1)):
-                sent = [await producer.send(topics.INFERENCES.name, v, key=k) for k, v in messages[start : start + max(rate // 20, 1)]]
+                sent = [
+                    await producer.send(topics.INFERENCES.name, v, key=k)
+                    for k, v in messages[start : start + max(rate // 20, 1)]
+                ]
                 await asyncio.gather(*sent)
-                if start % max(rate // 2, 1) < max(rate // 20, 1):  # more would be a load of their own
+                if start % max(rate // 2, 1) < max(
+                    rate // 20, 1
+                ):  # more would be a load of their own
                     record_id = InferenceRecorded.model_validate_json(messages[start][1]).event_id
                     probes.add(asyncio.create_task(_lag(client, record_id, lags)))
-                await asyncio.sleep(max(0.0, begin + (start + rate / 20) / rate - time.perf_counter()))
+                await asyncio.sleep(
+                    max(0.0, begin + (start + rate / 20) / rate - time.perf_counter())
+                )
             async with asyncio.timeout(60):
                 await asyncio.gather(*probes)
         used = cpu_s(pid) - used
-    quantiles = {name: harness.quantile(lags, share) for name, share in (("lag_p50_s", 0.5), ("lag_p99_s", 0.99), ("lag_max_s", 1.0))}
-    return {"events": len(messages), "per_s": float(rate), "cpu_us": used / len(messages) * 1e6, **quantiles}
+    quantiles = {
+        name: harness.quantile(lags, share)
+        for name, share in (("lag_p50_s", 0.5), ("lag_p99_s", 0.99), ("lag_max_s", 1.0))
+    }
+    return {
+        "events": len(messages),
+        "per_s": float(rate),
+        "cpu_us": used / len(messages) * 1e6,
+        **quantiles,
+    }
 
 
 async def _lag(client: httpx.AsyncClient, record_id: str, lags: list[float]) -> None:
@@ -219,7 +279,10 @@ async def run(options: argparse.Namespace) -> Table:
     tell(f"steady: lag p50 {held['lag_p50_s']:.2f} s, at most {held['lag_max_s']:.2f} s")
     table = [{"run": "backlog", **caught, **empty}, {"run": "steady", **held, "per_core_s": ""}]
     return Table(
-        NAME, "exchanges from topic to row", [{name: row[name] for name in table[0]} for row in table], [f"{size:.0f} bytes an event"]
+        NAME,
+        "exchanges from topic to row",
+        [{name: row[name] for name in table[0]} for row in table],
+        [f"{size:.0f} bytes an event"],
     )
 
 

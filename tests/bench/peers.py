@@ -16,7 +16,12 @@ TOKENS = 50
 
 def row(position: int) -> dict[str, Any]:
     """The log-probability of one token, as an engine states it."""
-    return {"token": "word ", "logprob": -0.25 - position / 1000, "bytes": [119, 111, 114, 100, 32], "top_logprobs": []}
+    return {
+        "token": "word ",
+        "logprob": -0.25 - position / 1000,
+        "bytes": [119, 111, 114, 100, 32],
+        "top_logprobs": [],
+    }
 
 
 def unary_answer() -> bytes:
@@ -29,13 +34,25 @@ def unary_answer() -> bytes:
         "token_ids": list(range(1000, 1000 + TOKENS)),
     }
     usage = {"prompt_tokens": 80, "completion_tokens": TOKENS, "total_tokens": 80 + TOKENS}
-    head = {"id": "chatcmpl-bench", "object": "chat.completion", "created": 1700000000, "model": "reef"}
-    return orjson.dumps({**head, "choices": [choice], "usage": usage, "prompt_token_ids": list(range(80))})
+    head = {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion",
+        "created": 1700000000,
+        "model": "reef",
+    }
+    return orjson.dumps(
+        {**head, "choices": [choice], "usage": usage, "prompt_token_ids": list(range(80))}
+    )
 
 
 def stream_answer() -> list[bytes]:
     """51 events and the terminator."""
-    head = {"id": "chatcmpl-bench", "object": "chat.completion.chunk", "created": 1700000000, "model": "reef"}
+    head = {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": "reef",
+    }
     frames = []
     for p in range(TOKENS):
         choice = {
@@ -48,7 +65,9 @@ def stream_answer() -> list[bytes]:
         frames.append({**head, "choices": [choice]})
     frames[0]["prompt_token_ids"] = list(range(80))
     frames[-1]["choices"][0]["finish_reason"] = "stop"
-    frames.append({**head, "choices": [], "usage": {"prompt_tokens": 80, "completion_tokens": TOKENS}})
+    frames.append(
+        {**head, "choices": [], "usage": {"prompt_tokens": 80, "completion_tokens": TOKENS}}
+    )
     return [b"data: " + orjson.dumps(frame) + b"\n\n" for frame in frames] + [b"data: [DONE]\n\n"]
 
 
@@ -68,7 +87,14 @@ class Canned(asyncio.Protocol):
             head, found, rest = self.buffer.partition(b"\r\n\r\n")
             if not found:
                 return
-            length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+            length = next(
+                (
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                ),
+                0,
+            )
             if len(rest) < length:
                 return
             body, self.buffer = rest[:length], rest[length:]
@@ -78,11 +104,16 @@ class Canned(asyncio.Protocol):
         if head.startswith(b"GET"):
             models = b'{"object":"list","data":[{"id":"reef","object":"model","root":"reef"}]}'
             self.transport.write(
-                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(models), models)
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(models), models)
             )
         elif b'"stream":true' in body:
-            self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-            for frame in self.stream:  # one chunk an event; a real node would send them apart, which costs a wake-up each
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            )
+            for frame in (
+                self.stream
+            ):  # one chunk an event; a real node would send them apart, which costs a wake-up each
                 self.transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
             self.transport.write(b"0\r\n\r\n")
         else:
@@ -92,7 +123,10 @@ class Canned(asyncio.Protocol):
 async def canned(port: int) -> None:
     """Run the serving node."""
     answer = unary_answer()
-    Canned.unary = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(answer), answer)
+    Canned.unary = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(answer), answer)
+    )
     Canned.stream = stream_answer()
     server = await asyncio.get_running_loop().create_server(Canned, "127.0.0.1", port)
     await server.serve_forever()
@@ -111,7 +145,9 @@ def passthrough(port: int, upstream: str) -> None:
             return
         session = session or aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         body = (await receive())["body"]
-        async with session.post(upstream + scope["path"], data=body, headers={"content-type": "application/json"}) as answer:
+        async with session.post(
+            upstream + scope["path"], data=body, headers={"content-type": "application/json"}
+        ) as answer:
             kind = [(b"content-type", answer.headers["content-type"].encode())]
             if answer.content_type == "text/event-stream":
                 await send({"type": "http.response.start", "status": 200, "headers": kind})
@@ -120,10 +156,24 @@ def passthrough(port: int, upstream: str) -> None:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
             data = await answer.read()
-        await send({"type": "http.response.start", "status": 200, "headers": [*kind, (b"content-length", b"%d" % len(data))]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [*kind, (b"content-length", b"%d" % len(data))],
+            }
+        )
         await send({"type": "http.response.body", "body": data, "more_body": False})
 
-    uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False, loop="uvloop", lifespan="off")
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        access_log=False,
+        loop="uvloop",
+        lifespan="off",
+    )
 
 
 if __name__ == "__main__":

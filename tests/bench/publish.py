@@ -45,12 +45,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
     parser.add_argument("--model", default="tiny", help="tiny, or smollm2 (135M parameters)")
     parser.add_argument("--releases", type=int, default=8, help="releases that are learnt")
-    parser.add_argument("--swaps", type=int, default=12, help="releases of adapters that are only published")
+    parser.add_argument(
+        "--swaps", type=int, default=12, help="releases of adapters that are only published"
+    )
     parser.add_argument("--full", type=int, default=4, help="releases of full weights after them")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8, help="rollouts a step")
     parser.add_argument("--tokens", type=int, default=8, help="new tokens a request")
-    parser.add_argument("--pause", type=float, default=0.02, help="seconds that a client waits between two requests")
+    parser.add_argument(
+        "--pause", type=float, default=0.02, help="seconds that a client waits between two requests"
+    )
 
 
 @dataclass
@@ -65,13 +69,19 @@ class Seen:
     reporting: bool = True
 
 
-async def client(url: str, number: int, seen: Seen, options: argparse.Namespace, ending: asyncio.Event) -> None:
+async def client(
+    url: str, number: int, seen: Seen, options: argparse.Namespace, ending: asyncio.Event
+) -> None:
     """Ask and report until the end."""
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         for turn in itertools.count():
             if ending.is_set():
                 return
-            body = {"model": "reef", "max_tokens": options.tokens, "messages": [{"role": "user", "content": f"write {number} {turn}"}]}
+            body = {
+                "model": "reef",
+                "max_tokens": options.tokens,
+                "messages": [{"role": "user", "content": f"write {number} {turn}"}],
+            }
             begun = time.time()
             answer = await http.post("/v1/chat/completions", json=body)
             seen.asked.append((begun, time.time(), answer.headers.get("x-reef-release-id", "")))
@@ -80,7 +90,9 @@ async def client(url: str, number: int, seen: Seen, options: argparse.Namespace,
                 continue
             if seen.reporting:
                 receipt = answer.headers["x-reef-agent-record-id"]
-                told = await http.post("/reef/report", json={"references": [receipt], "score": turn % 2})
+                told = await http.post(
+                    "/reef/report", json={"references": [receipt], "score": turn % 2}
+                )
                 if told.status_code != 202:
                     seen.failed.append(told.text[:200])
             await asyncio.sleep(options.pause)
@@ -93,7 +105,9 @@ async def watch(bootstrap: str, seen: Seen) -> None:
     from reefcommon import topics
 
     names = [getattr(topics, name.upper()).name for name in WATCHED]
-    async with AIOKafkaConsumer(*names, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        *names, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         async for record in consumer:
             event = orjson.loads(record.value)
             seen.events.setdefault(event["event_id"], (record.timestamp / 1000, event))
@@ -101,29 +115,55 @@ async def watch(bootstrap: str, seen: Seen) -> None:
 
 def of(seen: Seen, kind: str) -> list[tuple[float, dict[str, Any]]]:
     """Events of one type, in order."""
-    return sorted((found for found in seen.events.values() if found[1]["type"] == kind), key=lambda found: found[0])
+    return sorted(
+        (found for found in seen.events.values() if found[1]["type"] == kind),
+        key=lambda found: found[0],
+    )
 
 
 def loops(seen: Seen) -> list[harness.Row]:
     """Each candidate's way by hop, in milliseconds."""
     rows = []
-    steps = {event["candidate_id"]: event for _, event in of(seen, "step.completed.v1") if event.get("candidate_id")}
-    judged = {event["candidate"]["event_id"]: when for when, event in of(seen, "candidate.evaluated.v1")}
-    proposed = {event["event_id"]: (when, event) for when, event in of(seen, "candidate.proposed.v1")}
+    steps = {
+        event["candidate_id"]: event
+        for _, event in of(seen, "step.completed.v1")
+        if event.get("candidate_id")
+    }
+    judged = {
+        event["candidate"]["event_id"]: when for when, event in of(seen, "candidate.evaluated.v1")
+    }
+    proposed = {
+        event["event_id"]: (when, event) for when, event in of(seen, "candidate.proposed.v1")
+    }
     for published, event in of(seen, "release.published.v1"):
         release = event["release"]
         candidate = release.get("candidate_id")
-        served = min((ended for _, ended, name in seen.asked if name == release["release_id"]), default=None)
+        served = min(
+            (ended for _, ended, name in seen.asked if name == release["release_id"]), default=None
+        )
         if candidate not in judged or served is None:
             continue
         told, body = proposed[candidate]
-        part = "full" if release["kind"] == "checkpoint" else "adapter" if candidate.startswith("cnd-bench") else "loop"
+        part = (
+            "full"
+            if release["kind"] == "checkpoint"
+            else "adapter"
+            if candidate.startswith("cnd-bench")
+            else "loop"
+        )
         row = {"part": part, "judged_at": judged[candidate], "served_at": served}
-        row |= {"evaluate": judged[candidate] - told, "publish": published - judged[candidate], "first_answer": served - published}
+        row |= {
+            "evaluate": judged[candidate] - told,
+            "publish": published - judged[candidate],
+            "first_answer": served - published,
+        }
         row |= {"swap": served - judged[candidate]}
         if (step := steps.get(candidate)) is not None:
             complete = max(seen.events[name][0] for name in body["lineage"]["sample_ids"])
-            row |= {"wait": told - step["duration_s"] - complete, "step": step["metrics"]["duration/step_s"]}
+            row |= {
+                "wait": told - step["duration_s"] - complete,
+                "step": step["metrics"]["duration/step_s"],
+            }
             row |= {"store": step["metrics"].get("duration/put_s", 0.0), "loop": served - complete}
         rows.append(row)
     return rows
@@ -139,20 +179,41 @@ def table(seen: Seen, model: str) -> Table:
         ways = [row for row in loops(seen) if row["part"] == part]
         if not ways:
             continue
-        middle = {hop: sorted(row[hop] for row in ways)[len(ways) // 2] * 1000 if hop in ways[0] else 0.0 for hop in HOPS}
+        middle = {
+            hop: sorted(row[hop] for row in ways)[len(ways) // 2] * 1000 if hop in ways[0] else 0.0
+            for hop in HOPS
+        }
         begin, end = ways[0]["judged_at"] - 2.0, ways[-1]["served_at"] + 0.2
         mine = [(b, e) for b, e, _ in seen.asked if b > begin and e < end]
-        during = [(e - b) * 1000 for b, e in mine if any(b < row["served_at"] and e > row["judged_at"] for row in ways)]
-        others = [(e - b) * 1000 for b, e in mine if not any(b < row["served_at"] and e > row["judged_at"] for row in ways)]
+        during = [
+            (e - b) * 1000
+            for b, e in mine
+            if any(b < row["served_at"] and e > row["judged_at"] for row in ways)
+        ]
+        others = [
+            (e - b) * 1000
+            for b, e in mine
+            if not any(b < row["served_at"] and e > row["judged_at"] for row in ways)
+        ]
         figures = {"releases": len(ways), "requests": len(mine), "failed": len(seen.failed)}
         p99, before = harness.quantile(during, 0.99), harness.quantile(others, 0.99)
         rows.append(
-            {"part": part, **{f"{hop}_ms": value for hop, value in middle.items()}, "swap_max_ms": max(r["swap"] for r in ways) * 1000}
+            {
+                "part": part,
+                **{f"{hop}_ms": value for hop, value in middle.items()},
+                "swap_max_ms": max(r["swap"] for r in ways) * 1000,
+            }
             | figures
-            | {"p50_ms": harness.quantile(others, 0.5), "p50_swap_ms": harness.quantile(during, 0.5)}
+            | {
+                "p50_ms": harness.quantile(others, 0.5),
+                "p50_swap_ms": harness.quantile(during, 0.5),
+            }
             | {"p99_ms": before, "p99_swap_ms": p99, "p99_ratio": p99 / before}
         )
-    notes = ["wait: from the last sample of the batch to the job (the verdict on the one before may still be out)", *seen.failed[:3]]
+    notes = [
+        "wait: from the last sample of the batch to the job (the verdict on the one before may still be out)",
+        *seen.failed[:3],
+    ]
     return Table(NAME, f"a batch becomes a release, {model}, medians", rows, notes)
 
 
@@ -173,8 +234,12 @@ async def published(stack: Any, seen: Seen, part: str, contents: list[str]) -> N
                 base_release_id=head,
             )  # fmt: skip
             await KafkaPublisher(broker).publish(event, topics.CANDIDATES)
-            await until(lambda number=number: sum(row["part"] == part for row in loops(seen)) > number, 120)
-            tell(f"{part} {number + 1} of {len(contents)}: swap {loops(seen)[-1]['swap'] * 1000:.0f} ms")
+            await until(
+                lambda number=number: sum(row["part"] == part for row in loops(seen)) > number, 120
+            )
+            tell(
+                f"{part} {number + 1} of {len(contents)}: swap {loops(seen)[-1]['swap'] * 1000:.0f} ms"
+            )
             await asyncio.sleep(1.5)
     finally:
         await broker.stop()
@@ -201,7 +266,9 @@ async def settled(seen: Seen) -> list[str]:
         count = len(seen.events)
         await asyncio.sleep(4)
     releases = [event["release"] for _, event in of(seen, "release.published.v1")]
-    return list(dict.fromkeys(release["content_id"] for release in releases if release["kind"] == "lora"))
+    return list(
+        dict.fromkeys(release["content_id"] for release in releases if release["kind"] == "lora")
+    )
 
 
 def perturbed(model_path: Path, tree: Path, seed: int) -> Path:
@@ -212,7 +279,10 @@ def perturbed(model_path: Path, tree: Path, seed: int) -> Path:
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for file in sorted(model_path.glob("*.safetensors")):
-        weights |= {name: w + 1e-3 * torch.randn(w.shape, generator=generator) for name, w in load_file(file).items()}
+        weights |= {
+            name: w + 1e-3 * torch.randn(w.shape, generator=generator)
+            for name, w in load_file(file).items()
+        }
     tree.mkdir()
     save_file(weights, tree / "model.safetensors")
     return tree
@@ -239,16 +309,27 @@ async def run(options: argparse.Namespace) -> Table:
     config = parse(CONFIG.format(model=model, batch=options.batch))
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "PYTHONPATH": str(harness.ROOT)}
-        async with embedded_stack(config, Path(home) / "state", Options(memory_broker=True, default_ports=False, env=env)) as stack:
+        async with embedded_stack(
+            config, Path(home) / "state", Options(memory_broker=True, default_ports=False, env=env)
+        ) as stack:
             watching = asyncio.create_task(watch(stack.kafka_bootstrap, seen))
-            clients = [asyncio.create_task(client(stack.urls["gateway"], n, seen, options, ending)) for n in range(options.clients)]
+            clients = [
+                asyncio.create_task(client(stack.urls["gateway"], n, seen, options, ending))
+                for n in range(options.clients)
+            ]
             try:
                 for number in range(releases):
                     await until(lambda number=number: len(loops(seen)) > number, 240)
-                    tell(f"release {number + 1} of {releases}: swap {loops(seen)[-1]['swap'] * 1000:.0f} ms")
+                    tell(
+                        f"release {number + 1} of {releases}: swap {loops(seen)[-1]['swap'] * 1000:.0f} ms"
+                    )
                 adapters = await settled(seen)
-                await published(stack, seen, "adapter", [adapters[number % 2] for number in range(swaps)])
-                await published(stack, seen, "full", await full_contents(stack, path, full, Path(home)))
+                await published(
+                    stack, seen, "adapter", [adapters[number % 2] for number in range(swaps)]
+                )
+                await published(
+                    stack, seen, "full", await full_contents(stack, path, full, Path(home))
+                )
             finally:
                 ending.set()
                 await asyncio.gather(*clients, return_exceptions=True)

@@ -52,6 +52,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--s3", action="store_true", help="keep the log on the local object store instead of in memory")
+    parser.add_argument(
+        "--s3",
+        action="store_true",
+        help="keep the log on the local object store instead of in memory",
+    )
     asked = parser.parse_args()
-    sys.stdout.write(json.dumps(asyncio.run(measure(asked.events, asked.seed, memory_broker=not asked.s3))) + "\n")
+    sys.stdout.write(
+        json.dumps(asyncio.run(measure(asked.events, asked.seed, memory_broker=not asked.s3)))
+        + "\n"
+    )

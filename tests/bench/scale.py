@@ -23,8 +23,12 @@ WHAT = "CPU an event at 1x, 10x and 100x sessions and scenarios"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--factors", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--parts", nargs="+", choices=["gateway", "ingest"], default=["gateway", "ingest"])
-    parser.add_argument("--requests", type=int, default=1000, help="exchanges a round of the gateway")
+    parser.add_argument(
+        "--parts", nargs="+", choices=["gateway", "ingest"], default=["gateway", "ingest"]
+    )
+    parser.add_argument(
+        "--requests", type=int, default=1000, help="exchanges a round of the gateway"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--events", type=int, default=12_000, help="events of a backlog")
 
@@ -36,7 +40,9 @@ async def of_gateway(factors: list[int], requests: int, rounds: int) -> list[Row
         for _ in range(rounds + 1):  # the first one is warm-up
             for factor in factors:
                 traffic = gateway.Traffic("unary", sessions=100 * factor, scenarios=factor)
-                row = await gateway.measure(*servers.gateway, traffic, 8, requests, skip=len(found[factor]) * requests)
+                row = await gateway.measure(
+                    *servers.gateway, traffic, 8, requests, skip=len(found[factor]) * requests
+                )
                 found[factor].append(row["cpu_ms"] * 1000)
     return rows_of("gateway", {factor: taken[1:] or taken for factor, taken in found.items()}, 100)
 
@@ -46,7 +52,9 @@ async def of_ingest(factors: list[int], events: int, rounds: int) -> list[Row]:
     found: dict[int, list[float]] = {factor: [] for factor in factors}
     for number in range(rounds):
         for factor in factors if number % 2 == 0 else reversed(factors):  # none is always the first
-            row = await ingest.backlog(ingest.tagged(events, 50 * factor, factor), [f"bench-{n}" for n in range(factor)])
+            row = await ingest.backlog(
+                ingest.tagged(events, 50 * factor, factor), [f"bench-{n}" for n in range(factor)]
+            )
             found[factor].append(row["cpu_us"])
             tell(f"ingest {factor}x, round {number + 1}: {row['cpu_us']:.0f} us an event")
     return rows_of("ingest", found, 50)
@@ -74,7 +82,11 @@ async def run(options: argparse.Namespace) -> Table:
         rows += await of_gateway(options.factors, options.requests, options.rounds)
         tell(", ".join(f"gateway {row['scenarios']}x: {row['cpu_us']:.0f} us" for row in rows))
     if "ingest" in options.parts:
-        rows += await of_ingest(options.factors[:1] if options.quick else options.factors, options.events, options.rounds)
+        rows += await of_ingest(
+            options.factors[:1] if options.quick else options.factors,
+            options.events,
+            options.rounds,
+        )
     return Table(NAME, "CPU an event as sessions and scenarios grow", rows)
 
 

@@ -28,7 +28,11 @@ WHAT = "one optimizer step of the trainer beside a plain torch + peft loop"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
-    parser.add_argument("--model", default="smollm2", help="smollm2 (135M parameters), tiny, or a Hugging Face directory")
+    parser.add_argument(
+        "--model",
+        default="smollm2",
+        help="smollm2 (135M parameters), tiny, or a Hugging Face directory",
+    )
     parser.add_argument("--batch", type=int, default=8, help="rollouts a step")
     parser.add_argument("--prompt", type=int, default=37, help="tokens of a prompt")
     parser.add_argument("--response", type=int, default=59, help="tokens of an answer")
@@ -40,7 +44,9 @@ def rollouts(options: argparse.Namespace, vocabulary: int) -> list[Any]:
     draws = random.Random(0)
     made = []
     for number in range(options.batch):
-        ids = tuple(draws.randrange(3, vocabulary) for _ in range(options.prompt + options.response))
+        ids = tuple(
+            draws.randrange(3, vocabulary) for _ in range(options.prompt + options.response)
+        )
         made.append(
             sample(
                 number, tokens=ids, prompt_length=options.prompt, loss_mask=(1,) * options.response,
@@ -60,7 +66,12 @@ class Plain:
 
         base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         base.config.use_cache = False
-        config = LoraConfig(r=knobs.lora_r, lora_alpha=knobs.lora_alpha, target_modules=list(knobs.target_modules), task_type="CAUSAL_LM")
+        config = LoraConfig(
+            r=knobs.lora_r,
+            lora_alpha=knobs.lora_alpha,
+            target_modules=list(knobs.target_modules),
+            task_type="CAUSAL_LM",
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             self.model: Any = get_peft_model(base, config)
@@ -103,10 +114,23 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
 
     def request() -> None:
         out = home / f"job-{time.monotonic_ns()}"
-        worker.handle({"job_id": "j", "state": state[0], "actor": None, "adopt": None, "out": str(out), "batch": lines})
+        worker.handle(
+            {
+                "job_id": "j",
+                "state": state[0],
+                "actor": None,
+                "adopt": None,
+                "out": str(out),
+                "batch": lines,
+            }
+        )
         state[0] = str(out)
 
-    return {"plain": lambda: plain.step(batch), "learner": lambda: learner.step(batch), "worker": request}
+    return {
+        "plain": lambda: plain.step(batch),
+        "learner": lambda: learner.step(batch),
+        "worker": request,
+    }
 
 
 async def run(options: argparse.Namespace) -> Table:
@@ -115,20 +139,36 @@ async def run(options: argparse.Namespace) -> Table:
 
     model, rounds = ("tiny", 1) if options.quick else (options.model, options.rounds)
     with tempfile.TemporaryDirectory() as home:
-        measured = await asyncio.to_thread(steps, options, prepare(model, default_cache_dir()), Path(home))
+        measured = await asyncio.to_thread(
+            steps, options, prepare(model, default_cache_dir()), Path(home)
+        )
         found: dict[str, list[harness.Row]] = {name: [] for name in measured}
         for number in range(rounds + 1):  # the first is warm-up
             for name, step in measured.items():
                 started, cpu = time.perf_counter(), time.process_time()
                 await asyncio.to_thread(step)
-                spent = {"step_s": time.perf_counter() - started, "cpu_s": time.process_time() - cpu}
+                spent = {
+                    "step_s": time.perf_counter() - started,
+                    "cpu_s": time.process_time() - cpu,
+                }
                 if number:
                     base = found["plain"][number - 1] if name != "plain" else spent
-                    found[name].append({"step": name, **spent, "ratio": spent["step_s"] / base["step_s"]})
-            tell(f"round {number} of {rounds}" + "".join(f", {name} {rows[-1]['step_s']:.2f} s" for name, rows in found.items() if rows))
+                    found[name].append(
+                        {"step": name, **spent, "ratio": spent["step_s"] / base["step_s"]}
+                    )
+            tell(
+                f"round {number} of {rounds}"
+                + "".join(
+                    f", {name} {rows[-1]['step_s']:.2f} s" for name, rows in found.items() if rows
+                )
+            )
     rows = [harness.middle(each) for each in found.values()]
     shape = f"{options.batch} rollouts of {options.prompt} + {options.response} tokens"
-    return Table(NAME, f"seconds a step, {model}, LoRA of rank 8 on all projections, {shape}, one thread", rows)
+    return Table(
+        NAME,
+        f"seconds a step, {model}, LoRA of rank 8 on all projections, {shape}, one thread",
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -12,11 +12,22 @@ from tests.bench import harness
 pytestmark = [pytest.mark.broker, pytest.mark.redis, pytest.mark.store]
 
 
-@pytest.mark.parametrize(("name", "figures"), [("gateway", "cpu_ms ratio p50_ms"), ("ingest", "per_s cpu_us"), ("scale", "cpu_us ratio")])
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("gateway", "cpu_ms ratio p50_ms"), ("ingest", "per_s cpu_us"), ("scale", "cpu_us ratio")],
+)
 def test_a_bench_writes_its_table(name: str, figures: str, tmp_path: Path):
     path = tmp_path / "found.json"
     command = [sys.executable, "-m", "tests.bench", name, "--quick", "--json", str(path)]
-    done = subprocess.run(command, cwd=harness.ROOT, env=harness.environment(), capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command,
+        cwd=harness.ROOT,
+        env=harness.environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(path.read_text())
     (table,) = found["tables"]
@@ -30,7 +41,15 @@ def test_a_bench_writes_its_table(name: str, figures: str, tmp_path: Path):
 
 def test_an_unknown_bench_is_named_with_those_that_there_are():
     command = [sys.executable, "-m", "tests.bench", "nothing"]
-    done = subprocess.run(command, cwd=harness.ROOT, env=harness.environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        cwd=harness.ROOT,
+        env=harness.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 2
     assert "no bench is called nothing" in done.stderr
     assert "gateway" in done.stderr

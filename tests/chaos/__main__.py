@@ -37,26 +37,53 @@ def main() -> int:
     console.print(f"seed {arguments.seed}; everything lies in {home}", markup=False)
     faults = _faults(arguments)
     began = time.monotonic()
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console) as bar:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+    ) as bar:
         task = bar.add_task("faults", total=len(faults))
         settings = Settings(
-            home, arguments.seed, users=arguments.users, policy=arguments.policy, keys=arguments.keys, within_s=arguments.within
+            home,
+            arguments.seed,
+            users=arguments.users,
+            policy=arguments.policy,
+            keys=arguments.keys,
+            within_s=arguments.within,
         )
         campaign = Campaign(
             settings,
-            lambda words: console.print(f"{time.monotonic() - began:6.1f}  {words}", markup=False, highlight=False, soft_wrap=True),
+            lambda words: console.print(
+                f"{time.monotonic() - began:6.1f}  {words}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            ),
         )
         try:
-            facts = asyncio.run(_run(campaign, faults, lambda number: bar.update(task, completed=number)))
+            facts = asyncio.run(
+                _run(campaign, faults, lambda number: bar.update(task, completed=number))
+            )
         except asyncio.CancelledError:
             console.print(f"stopped; everything is kept in {home}", markup=False, soft_wrap=True)
             return 130
         except StackDied as error:
-            console.print(f"the stack gave up: {error}\nAgain: {_command(arguments)}", markup=False, soft_wrap=True)
+            console.print(
+                f"the stack gave up: {error}\nAgain: {_command(arguments)}",
+                markup=False,
+                soft_wrap=True,
+            )
             return 2
     stated = check(facts, (*INVARIANTS, no_request_failed) if arguments.scenario else INVARIANTS)
     found = report.summary(
-        facts, stated, seed=arguments.seed, command=_command(arguments), started_in_s=campaign.started_in_s, took_s=time.monotonic() - began
+        facts,
+        stated,
+        seed=arguments.seed,
+        command=_command(arguments),
+        started_in_s=campaign.started_in_s,
+        took_s=time.monotonic() - began,
     )
     report.write(Path(arguments.json) if arguments.json else home / "report.json", found)
     report.show(Console(), found)
@@ -65,7 +92,9 @@ def main() -> int:
     return 0 if found["held"] else 1
 
 
-async def _run(campaign: Campaign, faults: Sequence[Fault], progressed: Callable[[int], None]) -> Facts:
+async def _run(
+    campaign: Campaign, faults: Sequence[Fault], progressed: Callable[[int], None]
+) -> Facts:
     """A signal ends the run in order: nothing is left behind."""
     task = asyncio.current_task()
     assert task is not None
@@ -75,16 +104,40 @@ async def _run(campaign: Campaign, faults: Sequence[Fault], progressed: Callable
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Kills and outages under load on the embedded stack, and what held.")
+    parser = argparse.ArgumentParser(
+        description="Kills and outages under load on the embedded stack, and what held."
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
-    parser.add_argument("--faults", type=int, default=20, help="kills and outages; pauses and the rest come beside them")
+    parser.add_argument(
+        "--faults",
+        type=int,
+        default=20,
+        help="kills and outages; pauses and the rest come beside them",
+    )
     parser.add_argument("--scenario", choices=sorted(SCENARIOS))
     parser.add_argument("--seconds", type=float, help="how long the scenario's part stays away")
-    parser.add_argument("--within", type=float, default=3600.0, help="no further fault after this many seconds under load")
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=3600.0,
+        help="no further fault after this many seconds under load",
+    )
     parser.add_argument("--users", type=int, default=5)
-    parser.add_argument("--keys", type=float, default=0.2, help="share of the requests that bring a key of their own")
-    parser.add_argument("--policy", default="always", help="how candidates are judged; always: every step becomes a release")
-    parser.add_argument("--home", help="where everything is kept; default: a temporary directory, removed when all held")
+    parser.add_argument(
+        "--keys",
+        type=float,
+        default=0.2,
+        help="share of the requests that bring a key of their own",
+    )
+    parser.add_argument(
+        "--policy",
+        default="always",
+        help="how candidates are judged; always: every step becomes a release",
+    )
+    parser.add_argument(
+        "--home",
+        help="where everything is kept; default: a temporary directory, removed when all held",
+    )
     parser.add_argument("--json", help="where the report goes; default: report.json there")
     return parser.parse_args()
 
@@ -97,7 +150,9 @@ def _faults(arguments: argparse.Namespace) -> Sequence[Fault]:
 
 
 def _command(arguments: argparse.Namespace) -> str:
-    what = f"--scenario {arguments.scenario}" if arguments.scenario else f"--faults {arguments.faults}"
+    what = (
+        f"--scenario {arguments.scenario}" if arguments.scenario else f"--faults {arguments.faults}"
+    )
     more = f" --seconds {arguments.seconds:g}" if arguments.seconds else ""
     return f"python -m tests.chaos --seed {arguments.seed} {what}{more} --users {arguments.users} --keys {arguments.keys:g} --policy {arguments.policy}"
 

@@ -56,7 +56,11 @@ class Breaking:
         for part in fault.parts:
             await self._until(lambda part=part: self.stack.signal(part, signal.SIGSTOP))
             before = self.stack.find(part)
-            await self._until(lambda part=part, before=before: (now := self.stack.find(part)) is not None and now != before)
+            await self._until(
+                lambda part=part, before=before: (
+                    (now := self.stack.find(part)) is not None and now != before
+                )
+            )
             killed[part] = time.time()
 
     async def _outage(self, fault: Fault, killed: dict[str, float]) -> None:

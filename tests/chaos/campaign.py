@@ -69,20 +69,35 @@ class Campaign:
     happened: list[Happened] = field(default_factory=list)
     started_in_s: float = 0.0
 
-    async def run(self, faults: Sequence[Fault], progressed: Callable[[int], None] = lambda _n: None) -> Facts:
+    async def run(
+        self, faults: Sequence[Fault], progressed: Callable[[int], None] = lambda _n: None
+    ) -> Facts:
         """Everything. Raises StackDied where the stack gave up."""
-        upstream, disk = Upstream(lambda: stack.url("engine")), SpoolDisk(self.settings.home / "state")
+        upstream, disk = (
+            Upstream(lambda: stack.url("engine")),
+            SpoolDisk(self.settings.home / "state"),
+        )
         stack = self._new_stack(upstream.url, disk.environment)
         try:
             async with upstream, aiohttp.ClientSession(timeout=ASK, trust_env=False) as http:
                 began = time.monotonic()
                 await asyncio.to_thread(stack.start)
                 self.started_in_s = time.monotonic() - began
-                self.tell(f"up in {self.started_in_s:.1f} s; the spool lies on {'a small disk' if disk.mounted else 'a small budget'}")
-                facts = await self._under_load(http, Breaking(stack, upstream, disk), faults, progressed)
+                self.tell(
+                    f"up in {self.started_in_s:.1f} s; the spool lies on {'a small disk' if disk.mounted else 'a small budget'}"
+                )
+                facts = await self._under_load(
+                    http, Breaking(stack, upstream, disk), faults, progressed
+                )
             await asyncio.to_thread(stack.stop)
             records, reports, samples = await collect.read_store(stack.state_dir)
-            return replace(facts, records=records, stored_reports=reports, samples=samples, jobs=collect.read_ledger(stack.state_dir))
+            return replace(
+                facts,
+                records=records,
+                stored_reports=reports,
+                samples=samples,
+                jobs=collect.read_ledger(stack.state_dir),
+            )
         finally:
             stack.stop(within_s=1.0)  # has ended already, unless something went wrong
             disk.unmount()
@@ -90,7 +105,9 @@ class Campaign:
     def _new_stack(self, engine_url: str, environment: dict[str, str]) -> ReefStack:
         return ReefStack(
             self.settings.home,
-            config=CONFIG.format(max_staleness=MAX_STALENESS, policy=self.settings.policy, via=engine_url),
+            config=CONFIG.format(
+                max_staleness=MAX_STALENESS, policy=self.settings.policy, via=engine_url
+            ),
             environment={
                 "REEF_KAFKA_SESSION_TIMEOUT_MS": str(self.settings.session_timeout_ms),
                 "REEF_STACK_HUNG_AFTER_S": str(self.settings.hung_after_s),
@@ -102,12 +119,26 @@ class Campaign:
         )
 
     async def _under_load(
-        self, http: aiohttp.ClientSession, breaking: Breaking, faults: Sequence[Fault], progressed: Callable[[int], None]
+        self,
+        http: aiohttp.ClientSession,
+        breaking: Breaking,
+        faults: Sequence[Fault],
+        progressed: Callable[[int], None],
     ) -> Facts:
         s, stack = self.settings, breaking.stack
-        load = Load(lambda: stack.url("gateway"), self.book, seed=s.seed, users=s.users, pause_s=s.pause_s, keys=s.keys)
+        load = Load(
+            lambda: stack.url("gateway"),
+            self.book,
+            seed=s.seed,
+            users=s.users,
+            pause_s=s.pause_s,
+            keys=s.keys,
+        )
         probe = Load(lambda: stack.url("gateway"), self.book, seed=s.seed, users=0, pause_s=1.0)
-        recovery, settling = Recovery(stack, http, probe, self.book), Settling(stack, http, self.tell)
+        recovery, settling = (
+            Recovery(stack, http, probe, self.book),
+            Settling(stack, http, self.tell),
+        )
         await recovery.takes_keys()
         self.tell("the load begins")
         running = asyncio.create_task(load.run())
@@ -115,7 +146,9 @@ class Campaign:
             until = time.monotonic() + s.within_s
             for fault in faults:
                 if time.monotonic() > until:
-                    self.tell(f"the time is over: {fault.number - 1} of {len(faults)} faults were made")
+                    self.tell(
+                        f"the time is over: {fault.number - 1} of {len(faults)} faults were made"
+                    )
                     break
                 await asyncio.sleep(fault.wait_s)
                 await self._one(fault, breaking, recovery)
@@ -144,11 +177,31 @@ class Campaign:
         killed = await breaking.do(fault)
         over = time.time()
         ready: dict[str, float] = {}
-        why = await recovery.recovered(tuple(part for part in fault.parts if part != "upstream"), over, ready, killed, fault.seconds)
+        why = await recovery.recovered(
+            tuple(part for part in fault.parts if part != "upstream"),
+            over,
+            ready,
+            killed,
+            fault.seconds,
+        )
         done = Happened(
-            fault.number, fault.kind, fault.parts, began, over, None if why else time.time(), mode=fault.mode, ready_s=ready, why_not=why
+            fault.number,
+            fault.kind,
+            fault.parts,
+            began,
+            over,
+            None if why else time.time(),
+            mode=fault.mode,
+            ready_s=ready,
+            why_not=why,
         )
         self.happened.append(done)
         back = ", ".join(f"{part} {seconds:.1f}" for part, seconds in ready.items())
-        took = f"recovered in {time.time() - over:.1f} s ({back})" if not why else f"NOT RECOVERED: {why}"
-        self.tell(f"{fault.number:3} {fault.kind:8} {fault.mode or '+'.join(fault.parts):32} {took}; {self.book.counts}")
+        took = (
+            f"recovered in {time.time() - over:.1f} s ({back})"
+            if not why
+            else f"NOT RECOVERED: {why}"
+        )
+        self.tell(
+            f"{fault.number:3} {fault.kind:8} {fault.mode or '+'.join(fault.parts):32} {took}; {self.book.counts}"
+        )

@@ -43,23 +43,38 @@ async def read_log(bootstrap: str) -> tuple[Logged, ...]:
     """Every event of every topic, dead letters too, without a group. The embedded broker may name an end that is too low: it is over
     when nothing has come for a while and every position is at the end that came with the last fetch."""
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, enable_auto_commit=False, auto_offset_reset="earliest", max_partition_fetch_bytes=8 * 1024 * 1024
+        bootstrap_servers=bootstrap,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=8 * 1024 * 1024,
     )
     await consumer.start()
     try:
         await consumer.topics()
         names = [name for topic in topics.ALL for name in (topic.name, topic.dead)]
-        partitions = [TopicPartition(name, n) for name in names for n in sorted(consumer.partitions_for_topic(name) or ())]
+        partitions = [
+            TopicPartition(name, n)
+            for name in names
+            for n in sorted(consumer.partitions_for_topic(name) or ())
+        ]
         consumer.assign(partitions)
         await consumer.seek_to_beginning(*partitions)
         ends = await consumer.end_offsets(partitions)
-        found: dict[tuple[str, int, int], Logged] = {}  # by place: what is being merged is read twice
+        found: dict[
+            tuple[str, int, int], Logged
+        ] = {}  # by place: what is being merged is read twice
         since = time.monotonic()
         while time.monotonic() - since < QUIET_S or not await _at_end(consumer, ends):
             for at, records in (await consumer.getmany(timeout_ms=200)).items():
                 since = time.monotonic()
                 for r in records:
-                    event = Logged(at.topic, at.partition, r.offset, _EVENT.validate_json(r.value), digest(r.value))
+                    event = Logged(
+                        at.topic,
+                        at.partition,
+                        r.offset,
+                        _EVENT.validate_json(r.value),
+                        digest(r.value),
+                    )
                     found.setdefault((at.topic, at.partition, r.offset), event)
         return tuple(found.values())
     finally:
@@ -95,19 +110,29 @@ async def live_works(url: str) -> int:
         return int(await client.scard("reef:works"))
 
 
-async def read_store(state_dir: Path) -> tuple[tuple[StoredRecord, ...], tuple[StoredReport, ...], tuple[StoredSample, ...]]:
+async def read_store(
+    state_dir: Path,
+) -> tuple[tuple[StoredRecord, ...], tuple[StoredReport, ...], tuple[StoredSample, ...]]:
     """The rows of the store, opened after the stop: chDB lets one process in."""
     database = Database.embedded(state_dir / "chdb")
     try:
-        records = await database.query("SELECT record_id, digest, response, outcome FROM records FINAL")
+        records = await database.query(
+            "SELECT record_id, digest, response, outcome FROM records FINAL"
+        )
         reports = await database.query("SELECT report_id, state, sample_id FROM reports FINAL")
         samples = await database.query("SELECT sample_id, report_id, record_ids FROM samples FINAL")
     finally:
         await database.close()
     return (
-        tuple(StoredRecord(row["record_id"], row["digest"], _content(row["response"]), row["outcome"]) for row in records),
+        tuple(
+            StoredRecord(row["record_id"], row["digest"], _content(row["response"]), row["outcome"])
+            for row in records
+        ),
         tuple(StoredReport(row["report_id"], row["state"], row["sample_id"]) for row in reports),
-        tuple(StoredSample(row["sample_id"], row["report_id"], tuple(row["record_ids"])) for row in samples),
+        tuple(
+            StoredSample(row["sample_id"], row["report_id"], tuple(row["record_ids"]))
+            for row in samples
+        ),
     )
 
 
@@ -123,4 +148,7 @@ def read_ledger(state_dir: Path) -> tuple[LedgerJob, ...]:
     with sqlite3.connect(path) as db:
         rows = db.execute("select job_id, binding, state, body from jobs order by seq").fetchall()
     db.close()
-    return tuple(LedgerJob(job, binding, state, tuple(orjson.loads(body)["sample_ids"])) for job, binding, state, body in rows)
+    return tuple(
+        LedgerJob(job, binding, state, tuple(orjson.loads(body)["sample_ids"]))
+        for job, binding, state, body in rows
+    )

@@ -26,7 +26,8 @@ def nothing_given_up(facts: Facts) -> Stated:
     """No event of this load is poison, so none may end as a dead letter."""
     dead = [event for _, event in of_type(facts, DeadLettered)]
     broken = tuple(
-        f"dead letter of {event.group} from {event.topic}/{event.partition}/{event.offset}: {event.reason[:200]}" for event in dead
+        f"dead letter of {event.group} from {event.topic}/{event.partition}/{event.offset}: {event.reason[:200]}"
+        for event in dead
     )
     return Stated("nothing given up", "no event became a dead letter", len(facts.log), broken)
 
@@ -34,25 +35,48 @@ def nothing_given_up(facts: Facts) -> Stated:
 def failures_explained(facts: Facts) -> Stated:
     """A request fails only while something that it needs is broken."""
     windows = {
-        parts: [(h.began_at, (h.recovered_at or float("inf")) + more_s) for h in facts.happened if parts & {*h.parts, h.kind}]
+        parts: [
+            (h.began_at, (h.recovered_at or float("inf")) + more_s)
+            for h in facts.happened
+            if parts & {*h.parts, h.kind}
+        ]
         for parts, more_s in ((EXPLAINS_FAILURES, 0.0), (KEYS_NEED, ALL_READ_S))
     }
-    broke = {event.event_id: at_of(event) for _, event in of_type(facts, InferenceRecorded) if event.outcome != "ok"}
+    broke = {
+        event.event_id: at_of(event)
+        for _, event in of_type(facts, InferenceRecorded)
+        if event.outcome != "ok"
+    }
     # A stream that broke off under a key is what is answered under that key from then on: its reason lies where it broke.
     calls = [
-        (min(a.sent_at, broke.get(a.key, a.sent_at)), a.ended_at, a.complete or a.left, f"chat {a.status} {a.error}") for a in facts.answers
+        (
+            min(a.sent_at, broke.get(a.key, a.sent_at)),
+            a.ended_at,
+            a.complete or a.left,
+            f"chat {a.status} {a.error}",
+        )
+        for a in facts.answers
     ]
-    calls += [(r.sent_at, r.ended_at, r.status == 202, f"report {r.status} {r.error}") for r in facts.reports]
+    calls += [
+        (r.sent_at, r.ended_at, r.status == 202, f"report {r.status} {r.error}")
+        for r in facts.reports
+    ]
     broken = [
         f"failed at {sent:.1f} for {ended - sent:.1f} s without a reason: {words[:200]}"
         for sent, ended, fine, words in calls
         if not fine
         and not any(
-            sent <= until and since <= ended for since, until in windows[KEYS_NEED if "keys_unavailable" in words else EXPLAINS_FAILURES]
+            sent <= until and since <= ended
+            for since, until in windows[
+                KEYS_NEED if "keys_unavailable" in words else EXPLAINS_FAILURES
+            ]
         )
     ]
     return Stated(
-        "failures explained", "requests fail only while the gateway, the engine, Redis or the disk is broken", len(calls), tuple(broken)
+        "failures explained",
+        "requests fail only while the gateway, the engine, Redis or the disk is broken",
+        len(calls),
+        tuple(broken),
     )
 
 
@@ -61,7 +85,9 @@ def no_request_failed(facts: Facts) -> Stated:
     calls = [(a.complete or a.left, f"chat {a.status} {a.error}") for a in facts.answers]
     calls += [(r.status == 202, f"report {r.status} {r.error}") for r in facts.reports]
     broken = tuple(f"failed: {words[:200]}" for fine, words in calls if not fine)
-    return Stated("no request failed", "every request and every report was answered", len(calls), broken)
+    return Stated(
+        "no request failed", "every request and every report was answered", len(calls), broken
+    )
 
 
 def loop_goes_on(facts: Facts) -> Stated:
@@ -72,11 +98,23 @@ def loop_goes_on(facts: Facts) -> Stated:
         ("verdict", (CandidateEvaluated,)),
         ("release or rejection", (ReleasePublished, ReleaseRejected)),
     )
-    last = {word: max((at_of(e.event) for e in facts.log if isinstance(e.event, kinds)), default=0.0) for word, kinds in signs}
+    last = {
+        word: max((at_of(e.event) for e in facts.log if isinstance(e.event, kinds)), default=0.0)
+        for word, kinds in signs
+    }
     broken = []
     for fault in facts.happened:
         if fault.recovered_at is None:
             broken.append(f"not recovered: {describe(fault)}: {fault.why_not}")
         else:
-            broken += [f"no {word} after {describe(fault)}" for word, at in last.items() if at < fault.over_at]
-    return Stated("loop goes on", "after every fault come samples, steps and verdicts, by themselves", len(facts.happened), tuple(broken))
+            broken += [
+                f"no {word} after {describe(fault)}"
+                for word, at in last.items()
+                if at < fault.over_at
+            ]
+    return Stated(
+        "loop goes on",
+        "after every fault come samples, steps and verdicts, by themselves",
+        len(facts.happened),
+        tuple(broken),
+    )

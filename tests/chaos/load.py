@@ -55,7 +55,16 @@ class Turn:
 class Load:
     """`users` clients. `gateway` says where the gateway is now."""
 
-    def __init__(self, gateway: Callable[[], str], book: Book, *, seed: int, users: int, pause_s: float, keys: float = 0.2) -> None:
+    def __init__(
+        self,
+        gateway: Callable[[], str],
+        book: Book,
+        *,
+        seed: int,
+        users: int,
+        pause_s: float,
+        keys: float = 0.2,
+    ) -> None:
         self._gateway = gateway
         self._book = book
         self._seed = seed
@@ -67,7 +76,10 @@ class Load:
     async def run(self) -> None:
         """Until `end`; conversations under way are finished then."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(timeout=TIMEOUT, connector=connector, trust_env=False) as http, asyncio.TaskGroup() as crowd:
+        async with (
+            aiohttp.ClientSession(timeout=TIMEOUT, connector=connector, trust_env=False) as http,
+            asyncio.TaskGroup() as crowd,
+        ):
             for number in range(self._users):
                 crowd.create_task(self._user(http, number))
 
@@ -95,19 +107,36 @@ class Load:
             scores.append(score)
             if not whole_at_the_end:
                 await self._report(http, rng, (answer.receipt,), score)
-            messages = [*messages, {"role": "assistant", "content": answer.content}, {"role": "user", "content": f"again, {turn}"}]
+            messages = [
+                *messages,
+                {"role": "assistant", "content": answer.content},
+                {"role": "user", "content": f"again, {turn}"},
+            ]
             await asyncio.sleep(rng.expovariate(1 / self._pause_s))
         if whole_at_the_end and receipts:
             await self._report(http, rng, tuple(receipts), sum(scores) / len(scores))
 
     async def _turn(
-        self, http: aiohttp.ClientSession, rng: random.Random, name: str, number: int, messages: list[dict[str, str]], session: str
+        self,
+        http: aiohttp.ClientSession,
+        rng: random.Random,
+        name: str,
+        number: int,
+        messages: list[dict[str, str]],
+        session: str,
     ) -> Answer | None:
         """Asked until answered; None where the client left, or gave up."""
         key = f"key-{name}-{number}" if rng.random() < self._keys else ""
         stream = rng.random() < 0.4
         turn = Turn(
-            name, number, messages, session, key, stream, leave=stream and not key and rng.random() < 0.08, seed=rng.randrange(2**31)
+            name,
+            number,
+            messages,
+            session,
+            key,
+            stream,
+            leave=stream and not key and rng.random() < 0.08,
+            seed=rng.randrange(2**31),
         )
         again = bool(key) and rng.random() < 0.4
         for _ in range(TRIES):
@@ -118,7 +147,9 @@ class Load:
                 if again:
                     await self.ask(http, turn)
                 return answer
-            if turn.key and answer.status == 200:  # a stream that broke off is what this key stands for now: the next try is another one
+            if (
+                turn.key and answer.status == 200
+            ):  # a stream that broke off is what this key stands for now: the next try is another one
                 turn = replace(turn, key=f"{turn.key}x")
             await asyncio.sleep(rng.uniform(0.2, 0.8))
             if self._ending.is_set() and not key:
@@ -127,7 +158,13 @@ class Load:
 
     async def ask(self, http: aiohttp.ClientSession, turn: Turn) -> Answer:
         """One request, noted whatever came of it."""
-        body = {"model": "reef", "messages": turn.messages, "max_tokens": MAX_TOKENS, "temperature": 1.0, "seed": turn.seed}
+        body = {
+            "model": "reef",
+            "messages": turn.messages,
+            "max_tokens": MAX_TOKENS,
+            "temperature": 1.0,
+            "seed": turn.seed,
+        }
         headers = {"content-type": "application/json"}
         if turn.session:
             headers["x-reef-tag-session"] = turn.session
@@ -138,7 +175,9 @@ class Load:
         sent = time.time()
         seen: dict[str, Any] = {"key": turn.key, "stream": turn.stream}
         try:
-            async with http.post(f"{self._gateway()}/v1/chat/completions", data=orjson.dumps(body), headers=headers) as response:
+            async with http.post(
+                f"{self._gateway()}/v1/chat/completions", data=orjson.dumps(body), headers=headers
+            ) as response:
                 seen |= _headers(response)
                 if turn.stream and response.status == 200:
                     await _read_stream(response, seen, leave=turn.leave)
@@ -150,7 +189,13 @@ class Load:
         self._book.answers.append(answer)
         return answer
 
-    async def _report(self, http: aiohttp.ClientSession, rng: random.Random, receipts: tuple[str, ...], score: float) -> None:
+    async def _report(
+        self,
+        http: aiohttp.ClientSession,
+        rng: random.Random,
+        receipts: tuple[str, ...],
+        score: float,
+    ) -> None:
         """Reported until acknowledged; a report with a key may be sent twice."""
         key = f"report-{receipts[0]}" if rng.random() < 1.5 * self._keys else ""
         again = bool(key) and rng.random() < 0.3
@@ -161,7 +206,9 @@ class Load:
                 return
             await asyncio.sleep(rng.uniform(0.2, 0.8))
 
-    async def report(self, http: aiohttp.ClientSession, receipts: tuple[str, ...], score: float, key: str = "") -> Reported:
+    async def report(
+        self, http: aiohttp.ClientSession, receipts: tuple[str, ...], score: float, key: str = ""
+    ) -> Reported:
         """One report, noted whatever came of it."""
         body: dict[str, Any] = {"score": score, "references": list(receipts)}
         if key:
@@ -169,7 +216,9 @@ class Load:
         sent, seen = time.time(), {"key": key}
         try:
             async with http.post(
-                f"{self._gateway()}/reef/report", data=orjson.dumps(body), headers={"content-type": "application/json"}
+                f"{self._gateway()}/reef/report",
+                data=orjson.dumps(body),
+                headers={"content-type": "application/json"},
             ) as response:
                 raw = await response.read()
                 seen["status"] = response.status
@@ -200,7 +249,9 @@ def _take(raw: bytes, status: int, seen: dict[str, Any]) -> None:
     seen["complete"] = True
 
 
-async def _read_stream(response: aiohttp.ClientResponse, seen: dict[str, Any], *, leave: bool) -> None:
+async def _read_stream(
+    response: aiohttp.ClientResponse, seen: dict[str, Any], *, leave: bool
+) -> None:
     parts: list[str] = []
     async for line in response.content:
         data = line.strip().removeprefix(b"data: ")
@@ -210,7 +261,10 @@ async def _read_stream(response: aiohttp.ClientResponse, seen: dict[str, Any], *
             frame = orjson.loads(data)
             if "error" in frame:
                 seen["error"] = data[:300].decode(errors="replace")
-            parts += [(choice.get("delta") or {}).get("content") or "" for choice in frame.get("choices") or ()]
+            parts += [
+                (choice.get("delta") or {}).get("content") or ""
+                for choice in frame.get("choices") or ()
+            ]
             if leave and any(parts):
                 seen["left"] = True
                 break

@@ -4,7 +4,18 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-SUPERVISED = ("gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine", "tansu", "seaweedfs", "valkey")
+SUPERVISED = (
+    "gateway",
+    "experience",
+    "trainer",
+    "harness",
+    "evaluator",
+    "publisher",
+    "engine",
+    "tansu",
+    "seaweedfs",
+    "valkey",
+)
 KILLED = (*SUPERVISED, "step")  # the step process is the trainer's to start again
 PARTS = (*KILLED, "serve")  # the supervisor is started again by whoever runs it, here the campaign
 OUTAGES = ("tansu", "experience", "seaweedfs", "valkey", "engine")
@@ -46,14 +57,27 @@ def draw(seed: int, faults: int) -> tuple[Fault, ...]:
     """
     rng = random.Random(seed)
     outages = max(faults // 10, 1)
-    events = [Fault(0, "kill", burst, gap_s=rng.choice((0.0, 0.3, 1.0))) for burst in _bursts(rng, max(faults - outages, 0))]
+    events = [
+        Fault(0, "kill", burst, gap_s=rng.choice((0.0, 0.3, 1.0)))
+        for burst in _bursts(rng, max(faults - outages, 0))
+    ]
     away = _cycle(rng, OUTAGES)
-    events += [Fault(0, "outage", (next(away),), seconds=rng.uniform(2.0, 6.0)) for _ in range(outages)]
+    events += [
+        Fault(0, "outage", (next(away),), seconds=rng.uniform(2.0, 6.0)) for _ in range(outages)
+    ]
     paused, modes = _cycle(rng, SUPERVISED), _cycle(rng, MODES)
-    events += [Fault(0, "pause", (next(paused),), seconds=rng.uniform(1.0, 4.0)) for _ in range(faults // 10)]
-    events += [Fault(0, "upstream", ("upstream",), seconds=rng.uniform(1.0, 3.0), mode=next(modes)) for _ in range(faults // 10)]
+    events += [
+        Fault(0, "pause", (next(paused),), seconds=rng.uniform(1.0, 4.0))
+        for _ in range(faults // 10)
+    ]
+    events += [
+        Fault(0, "upstream", ("upstream",), seconds=rng.uniform(1.0, 3.0), mode=next(modes))
+        for _ in range(faults // 10)
+    ]
     events += [Fault(0, "hang", (next(paused),)) for _ in range(faults // 25)]
-    events += [Fault(0, "disk", ("tansu",), seconds=rng.uniform(3.0, 5.0)) for _ in range(faults // 25)]
+    events += [
+        Fault(0, "disk", ("tansu",), seconds=rng.uniform(3.0, 5.0)) for _ in range(faults // 25)
+    ]
     events += [Fault(0, "kill", ("serve",)) for _ in range(faults // 20)]
     rng.shuffle(events)
     return tuple(numbered(events, rng))
@@ -62,7 +86,15 @@ def draw(seed: int, faults: int) -> tuple[Fault, ...]:
 def numbered(events: Sequence[Fault], rng: random.Random) -> Iterator[Fault]:
     """In their order, each a little while after the recovery from the one before."""
     for number, event in enumerate(events, 1):
-        yield Fault(number, event.kind, event.parts, event.seconds, event.gap_s, event.mode, wait_s=rng.uniform(0.0, 1.0))
+        yield Fault(
+            number,
+            event.kind,
+            event.parts,
+            event.seconds,
+            event.gap_s,
+            event.mode,
+            wait_s=rng.uniform(0.0, 1.0),
+        )
 
 
 def _bursts(rng: random.Random, kills: int) -> Iterator[tuple[str, ...]]:

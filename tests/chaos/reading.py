@@ -64,7 +64,9 @@ def chains(facts: Facts) -> tuple[dict[str, list[ReleasePublished]], list[str]]:
         if key not in seen:
             found[event.scenario].append(event)
         elif seen[key] != body:
-            differ.append(f"twice: release {event.release.release_id} was published with different contents")
+            differ.append(
+                f"twice: release {event.release.release_id} was published with different contents"
+            )
         seen.setdefault(key, body)
     return found, differ
 

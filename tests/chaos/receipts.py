@@ -17,13 +17,20 @@ def receipts_in_the_log(facts: Facts) -> Stated:
     for receipt, answer in held.items():
         found = copies.get(receipt, [])
         if not found:
-            broken.append(f"lost: {receipt} ({answer.conversation} turn {answer.turn}) is not in the log")
+            broken.append(
+                f"lost: {receipt} ({answer.conversation} turn {answer.turn}) is not in the log"
+            )
         elif len({event.model_dump_json() for event in found}) > 1:
             broken.append(f"twice: {receipt} is in the log with {len(found)} different contents")
         elif content_of(found[0]) != answer.content:
-            broken.append(f"other answer: {receipt} was answered {answer.content!r}, the log says {content_of(found[0])!r}")
+            broken.append(
+                f"other answer: {receipt} was answered {answer.content!r}, the log says {content_of(found[0])!r}"
+            )
     return Stated(
-        "receipts in the log", "every acknowledged receipt is in the log, once by effect, with its answer", len(held), tuple(broken)
+        "receipts in the log",
+        "every acknowledged receipt is in the log, once by effect, with its answer",
+        len(held),
+        tuple(broken),
     )
 
 
@@ -39,14 +46,24 @@ def receipts_in_the_store(facts: Facts) -> Stated:
         elif rows[receipt] > 1:
             broken.append(f"twice: {receipt} is in the store {rows[receipt]} times")
         elif by_id[receipt].content != answer.content:
-            broken.append(f"other answer: {receipt} was answered {answer.content!r}, the store says {by_id[receipt].content!r}")
+            broken.append(
+                f"other answer: {receipt} was answered {answer.content!r}, the store says {by_id[receipt].content!r}"
+            )
     for row in facts.records:
         if row.record_id not in logged:
             broken.append(f"invented: {row.record_id} is in the store and not in the log")
         elif row.digest != logged[row.record_id]:
             broken.append(f"other bytes: {row.record_id} in the store is not what lies in the log")
-    broken += [f"missing: {receipt} is in the log and not in the store" for receipt in logged.keys() - rows.keys() - held.keys()]
-    return Stated("receipts in the store", "each is one row of the store, as it lies in the log", len(held), tuple(broken))
+    broken += [
+        f"missing: {receipt} is in the log and not in the store"
+        for receipt in logged.keys() - rows.keys() - held.keys()
+    ]
+    return Stated(
+        "receipts in the store",
+        "each is one row of the store, as it lies in the log",
+        len(held),
+        tuple(broken),
+    )
 
 
 def reports_applied_once(facts: Facts) -> Stated:
@@ -70,12 +87,23 @@ def reports_applied_once(facts: Facts) -> Stated:
         elif len(logged[report_id]) > 1:
             broken.append(f"twice: report {report_id} is in the log with different contents")
         elif states != ["joined"]:
-            broken.append(f"not applied: report {report_id} is {' and '.join(states) or 'absent'} in the store")
+            broken.append(
+                f"not applied: report {report_id} is {' and '.join(states) or 'absent'} in the store"
+            )
         elif made[report_id] != 1:
-            broken.append(f"applied {made[report_id]} times: report {report_id} has so many samples in the store")
+            broken.append(
+                f"applied {made[report_id]} times: report {report_id} has so many samples in the store"
+            )
         elif len(published[report_id]) != 1:
-            broken.append(f"applied {len(published[report_id])} times: report {report_id} has so many samples in the log")
-    return Stated("reports applied once", "every acknowledged report is in the log and made one sample", len(wanted), tuple(broken))
+            broken.append(
+                f"applied {len(published[report_id])} times: report {report_id} has so many samples in the log"
+            )
+    return Stated(
+        "reports applied once",
+        "every acknowledged report is in the log and made one sample",
+        len(wanted),
+        tuple(broken),
+    )
 
 
 def order_kept(facts: Facts) -> Stated:
@@ -97,7 +125,12 @@ def order_kept(facts: Facts) -> Stated:
                     f"reordered: {name}: turn {before.turn} ({before.receipt}) lies at {at}/{offset}, "
                     f"turn {after.turn} ({after.receipt}) at {then_at}/{then_offset}"
                 )
-    return Stated("order kept", "the turns of a conversation are in the log in their order", len(turns), tuple(broken))
+    return Stated(
+        "order kept",
+        "the turns of a conversation are in the log in their order",
+        len(turns),
+        tuple(broken),
+    )
 
 
 def one_answer_a_key(facts: Facts) -> Stated:
@@ -106,6 +139,20 @@ def one_answer_a_key(facts: Facts) -> Stated:
     for answer in facts.answers:
         if answer.complete and answer.key:
             given[answer.key].add((answer.receipt, answer.content))
-    broken = [f"key {key} got {len(answers)} different answers" for key, answers in given.items() if len(answers) > 1]
-    broken += [f"key {key} got the receipt {r}" for key, answers in given.items() for r, _ in answers if r != key]
-    return Stated("one answer a key", "a request sent again under its key gets the same answer", len(given), tuple(broken))
+    broken = [
+        f"key {key} got {len(answers)} different answers"
+        for key, answers in given.items()
+        if len(answers) > 1
+    ]
+    broken += [
+        f"key {key} got the receipt {r}"
+        for key, answers in given.items()
+        for r, _ in answers
+        if r != key
+    ]
+    return Stated(
+        "one answer a key",
+        "a request sent again under its key gets the same answer",
+        len(given),
+        tuple(broken),
+    )

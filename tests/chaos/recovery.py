@@ -25,7 +25,12 @@ class Recovery:
     book: Book
 
     async def recovered(
-        self, parts: tuple[str, ...], since: float, ready: dict[str, float], killed: dict[str, float] | None = None, away_s: float = 0.0
+        self,
+        parts: tuple[str, ...],
+        since: float,
+        ready: dict[str, float],
+        killed: dict[str, float] | None = None,
+        away_s: float = 0.0,
     ) -> str:
         """Empty once every service is ready and a fresh exchange with a fresh report has become a sample; else what is missing. What came
         while a part was away, `away_s` seconds, is handled before what is fresh."""
@@ -52,11 +57,15 @@ class Recovery:
         reasons = await asyncio.gather(*(self._look_at(name) for name in names))
         found = {name: reason for name, reason in zip(names, reasons, strict=True) if reason}
         state = self.stack.state
-        return found | {part: "not started" for part in state.planned if self.stack.find(part) is None}
+        return found | {
+            part: "not started" for part in state.planned if self.stack.find(part) is None
+        }
 
     async def _look_at(self, name: str) -> str:
         try:
-            async with self.http.get(self.stack.url(name) + ("/health" if name == "engine" else "/readyz")) as response:
+            async with self.http.get(
+                self.stack.url(name) + ("/health" if name == "engine" else "/readyz")
+            ) as response:
                 return "" if response.status == 200 else (await response.text())[:300]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return repr(error)[:200]
@@ -64,7 +73,9 @@ class Recovery:
     async def _probe_sample(self, deadline: float) -> str:
         """One exchange, one report on it, and the sample that comes of it; what went wrong, else empty."""
         name = f"probe-{len(self.book.answers)}"
-        turn = Turn(name, 0, [{"role": "user", "content": f"probe {name}"}], name, "", False, False, 1)
+        turn = Turn(
+            name, 0, [{"role": "user", "content": f"probe {name}"}], name, "", False, False, 1
+        )
         answer = await self.probe.ask(self.http, turn)
         if not answer.complete:
             return f"a request fails: {answer.status} {answer.error}"
@@ -73,7 +84,9 @@ class Recovery:
             return f"a report fails: {report.status} {report.error}"
         while time.monotonic() < deadline:
             with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-                async with self.http.get(f"{self.stack.url('experience')}/records/{answer.receipt}") as response:
+                async with self.http.get(
+                    f"{self.stack.url('experience')}/records/{answer.receipt}"
+                ) as response:
                     if response.status == 200 and (await response.json())["samples"]:
                         return ""
             await asyncio.sleep(LOOK_S)
@@ -86,8 +99,11 @@ class Recovery:
         while not why and time.monotonic() < deadline:
             count += 1
             key = f"first-{count}"
-            answer = await Load(lambda: self.stack.url("gateway"), Book(), seed=0, users=0, pause_s=1.0).ask(
-                self.http, Turn(key, 0, [{"role": "user", "content": "hello"}], "", key, False, False, 1)
+            answer = await Load(
+                lambda: self.stack.url("gateway"), Book(), seed=0, users=0, pause_s=1.0
+            ).ask(
+                self.http,
+                Turn(key, 0, [{"role": "user", "content": "hello"}], "", key, False, False, 1),
             )
             if answer.complete:
                 return

@@ -19,7 +19,15 @@ from tests.chaos.reading import Stated, acknowledged, of_type, steps
 SHOWN = 5
 
 
-def summary(facts: Facts, stated: Sequence[Stated], *, seed: int, command: str, started_in_s: float, took_s: float) -> dict[str, Any]:
+def summary(
+    facts: Facts,
+    stated: Sequence[Stated],
+    *,
+    seed: int,
+    command: str,
+    started_in_s: float,
+    took_s: float,
+) -> dict[str, Any]:
     """Everything, JSON-ready."""
     return {
         "seed": seed,
@@ -50,7 +58,9 @@ def summary(facts: Facts, stated: Sequence[Stated], *, seed: int, command: str, 
                 "parts": h.parts,
                 "mode": h.mode,
                 "began_at": h.began_at,
-                "recovery_s": round(h.recovered_at - h.over_at, 2) if h.recovered_at is not None else None,
+                "recovery_s": round(h.recovered_at - h.over_at, 2)
+                if h.recovered_at is not None
+                else None,
                 "ready_s": {part: round(s, 2) for part, s in h.ready_s.items()},
                 "why_not": h.why_not,
             }
@@ -61,7 +71,9 @@ def summary(facts: Facts, stated: Sequence[Stated], *, seed: int, command: str, 
 
 def kills(happened: Sequence[Happened]) -> Counter[str]:
     """SIGKILLs by part: those of the schedule, those that began an outage, and those that the supervisor sent to what hung."""
-    return Counter(part for h in happened if h.kind in ("kill", "outage", "hang", "disk") for part in h.parts)
+    return Counter(
+        part for h in happened if h.kind in ("kill", "outage", "hang", "disk") for part in h.parts
+    )
 
 
 def parts(happened: Sequence[Happened]) -> dict[str, dict[str, Any]]:
@@ -78,7 +90,9 @@ def parts(happened: Sequence[Happened]) -> dict[str, dict[str, Any]]:
         rows[part] = {
             "kills": killed[part],
             "outages": sum(part in h.parts for h in happened if h.kind in ("outage", "disk")),
-            "pauses": sum(part in h.parts for h in happened if h.kind in ("pause", "hang", "upstream")),
+            "pauses": sum(
+                part in h.parts for h in happened if h.kind in ("pause", "hang", "upstream")
+            ),
             "ready_median_s": round(median(seconds), 1) if seconds else None,
             "ready_max_s": round(seconds[-1], 1) if seconds else None,
         }
@@ -108,7 +122,9 @@ def failures(facts: Facts) -> dict[str, int]:
     """What clients were told where they got no answer, by how often."""
     calls = [("chat", a.status, a.error) for a in facts.answers if not a.complete and not a.left]
     calls += [("report", r.status, r.error) for r in facts.reports if r.status != 202]
-    found = Counter(f"{what} {status or 'no answer'} {_code(error)}" for what, status, error in calls)
+    found = Counter(
+        f"{what} {status or 'no answer'} {_code(error)}" for what, status, error in calls
+    )
     return dict(found.most_common())
 
 
@@ -122,23 +138,43 @@ def _code(error: str) -> str:
 def show(console: Console, found: dict[str, Any]) -> None:
     """Two tables."""
     by_part = Table(
-        "part", "kills", "outages", "pauses", "ready again, median s", "worst s", title=f"seed {found['seed']}: what was broken"
+        "part",
+        "kills",
+        "outages",
+        "pauses",
+        "ready again, median s",
+        "worst s",
+        title=f"seed {found['seed']}: what was broken",
     )
     for part, row in found["parts"].items():
         by_part.add_row(part, *(str(value) if value is not None else "-" for value in row.values()))
     console.print(by_part)
-    table = Table("invariant", "over", "", title=" · ".join(f"{n} {name.replace('_', ' ')}" for name, n in found["counts"].items()))
+    table = Table(
+        "invariant",
+        "over",
+        "",
+        title=" · ".join(f"{n} {name.replace('_', ' ')}" for name, n in found["counts"].items()),
+    )
     for row in found["invariants"]:
-        table.add_row(row["says"], str(row["looked_at"]), "HELD" if row["held"] else f"BROKEN ({row['broken_count']})")
+        table.add_row(
+            row["says"],
+            str(row["looked_at"]),
+            "HELD" if row["held"] else f"BROKEN ({row['broken_count']})",
+        )
     console.print(table)
     console.print(
-        "Requests that failed: " + (", ".join(f"{n} times {what}" for what, n in found["failures"].items()) or "none"), markup=False
+        "Requests that failed: "
+        + (", ".join(f"{n} times {what}" for what, n in found["failures"].items()) or "none"),
+        markup=False,
     )
     for row in found["invariants"]:
         for line in row["broken"][:SHOWN]:
             console.print(f"BROKEN {row['name']}: {line}", markup=False, soft_wrap=True)
     words = f"{found['kills']} kills, {found['outages']} outages, {found['took_s']:.0f} s"
-    console.print(f"{words}: {'everything held' if found['held'] else 'BROKEN'}", style="green" if found["held"] else "red")
+    console.print(
+        f"{words}: {'everything held' if found['held'] else 'BROKEN'}",
+        style="green" if found["held"] else "red",
+    )
     if not found["held"]:
         console.print(f"Again: {found['command']}", markup=False, soft_wrap=True)
 

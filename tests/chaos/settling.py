@@ -33,7 +33,11 @@ class Settling:
                 if await self._newest(what) > since:
                     wanted.pop(what)
             await asyncio.sleep(0.5)
-        self.tell("the loop went on" if not wanted else f"no new {' and '.join(wanted)} within {QUIET_WITHIN_S:.0f} s")
+        self.tell(
+            "the loop went on"
+            if not wanted
+            else f"no new {' and '.join(wanted)} within {QUIET_WITHIN_S:.0f} s"
+        )
 
     async def _newest(self, what: str) -> float:
         service, path, field_ = {
@@ -41,7 +45,9 @@ class Settling:
             "releases": ("gateway", "/reef/scenarios/default/releases", "created_at"),
         }[what]
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-            async with self.http.get(self.stack.url(service) + path, params={"limit": 1}) as response:
+            async with self.http.get(
+                self.stack.url(service) + path, params={"limit": 1}
+            ) as response:
                 rows = (await response.json())["data"] if response.status == 200 else []
                 if rows:
                     return datetime.fromisoformat(rows[0][field_]).timestamp()

@@ -137,14 +137,26 @@ class SpoolDisk:
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / "gateway" / "spool"
         self.path.mkdir(parents=True, exist_ok=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={SPOOL_DISK_BYTES}", "tmpfs", str(self.path)]
+        command = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={SPOOL_DISK_BYTES}",
+            "tmpfs",
+            str(self.path),
+        ]
         self.mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
         self._ballast = self.path / "ballast"
 
     @property
     def environment(self) -> dict[str, str]:
         """For the gateway."""
-        return {"REEF_GATEWAY_SPOOL_BUDGET_BYTES": str(SPOOL_BUDGET_BYTES if self.mounted else 256 * 1024)}
+        return {
+            "REEF_GATEWAY_SPOOL_BUDGET_BYTES": str(
+                SPOOL_BUDGET_BYTES if self.mounted else 256 * 1024
+            )
+        }
 
     def fill(self) -> None:
         """Until nothing more fits."""

@@ -10,7 +10,18 @@ from reefcommon import events, topics
 from tests.chaos.checker import INVARIANTS, all_held, check
 from tests.chaos.collect import digest
 from tests.chaos.conduct import ALL_READ_S, no_request_failed
-from tests.chaos.facts import Answer, Facts, Happened, Heads, LedgerJob, Logged, Reported, StoredRecord, StoredReport, StoredSample
+from tests.chaos.facts import (
+    Answer,
+    Facts,
+    Happened,
+    Heads,
+    LedgerJob,
+    Logged,
+    Reported,
+    StoredRecord,
+    StoredReport,
+    StoredSample,
+)
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = AT.timestamp()
@@ -51,21 +62,40 @@ def release(sequence: int, release_id: str, parent_id: str | None) -> events.Rel
 
 def verdict() -> events.CandidateEvaluated:
     candidate = events.CandidateProposed(
-        event_id="cnd", at=AT, scenario="default", kind="lora", content_id="lora-1", base_release_id="r0-a"
+        event_id="cnd",
+        at=AT,
+        scenario="default",
+        kind="lora",
+        content_id="lora-1",
+        base_release_id="r0-a",
     )
-    evaluation = events.Evaluation(verdict="select", policy="always", reason="", head_release_id="r0-a")
-    return events.CandidateEvaluated(event_id="evl", at=AT, scenario="default", candidate=candidate, evaluation=evaluation)
+    evaluation = events.Evaluation(
+        verdict="select", policy="always", reason="", head_release_id="r0-a"
+    )
+    return events.CandidateEvaluated(
+        event_id="evl", at=AT, scenario="default", candidate=candidate, evaluation=evaluation
+    )
 
 
 def logged(topic: topics.Topic, *found: events.Event) -> tuple[Logged, ...]:
-    return tuple(Logged(topic.name, 0, offset, event, digest(event.model_dump_json().encode())) for offset, event in enumerate(found))
+    return tuple(
+        Logged(topic.name, 0, offset, event, digest(event.model_dump_json().encode()))
+        for offset, event in enumerate(found)
+    )
 
 
 def sound() -> Facts:
     """A run in which one conversation of three turns was recorded, reported and trained on, and a release came of it."""
     exchanges = [inference(f"rec-{n}", f"answer {n}") for n in range(TURNS)]
     reports = [
-        events.FeedbackReported(event_id=f"rep-{n}", at=AT, scenario="default", references=(f"rec-{n}",), score=1.0, content_digest=f"d{n}")
+        events.FeedbackReported(
+            event_id=f"rep-{n}",
+            at=AT,
+            scenario="default",
+            references=(f"rec-{n}",),
+            score=1.0,
+            content_digest=f"d{n}",
+        )
         for n in range(TURNS)
     ]
     samples = [sample(n) for n in range(TURNS)]
@@ -76,15 +106,35 @@ def sound() -> Facts:
         *logged(topics.SAMPLES, *samples),
         *logged(topics.TRAINING, step("job-1", names)),
         *logged(topics.EVALUATIONS, verdict()),
-        *logged(topics.RELEASES, release(0, "r0-a", None), release(1, "r1-b", "r0-a"), release(2, "r2-c", "r1-b")),
+        *logged(
+            topics.RELEASES,
+            release(0, "r0-a", None),
+            release(1, "r1-b", "r0-a"),
+            release(2, "r2-c", "r1-b"),
+        ),
     )
     return Facts(
         answers=tuple(
-            Answer("c", n, NOW, NOW + 1, 200, True, f"rec-{n}", f"answer {n}", "r0-a", key="rec-2" if n == 2 else "") for n in range(TURNS)
+            Answer(
+                "c",
+                n,
+                NOW,
+                NOW + 1,
+                200,
+                True,
+                f"rec-{n}",
+                f"answer {n}",
+                "r0-a",
+                key="rec-2" if n == 2 else "",
+            )
+            for n in range(TURNS)
         ),
         reports=tuple(Reported((f"rec-{n}",), NOW, NOW + 1, 202, f"rep-{n}") for n in range(TURNS)),
         log=log,
-        records=tuple(StoredRecord(p.event.event_id, p.digest, f"answer {n}", "ok") for n, p in enumerate(log[:TURNS])),
+        records=tuple(
+            StoredRecord(p.event.event_id, p.digest, f"answer {n}", "ok")
+            for n, p in enumerate(log[:TURNS])
+        ),
         stored_reports=tuple(StoredReport(f"rep-{n}", "joined", f"smp-{n}") for n in range(TURNS)),
         samples=tuple(StoredSample(f"smp-{n}", f"rep-{n}", (f"rec-{n}",)) for n in range(TURNS)),
         jobs=(LedgerJob("job-1", "default/sao", "complete", names),),
@@ -94,17 +144,30 @@ def sound() -> Facts:
     )
 
 
-def with_event(facts: Facts, topic: topics.Topic, event: events.Event, *, offset: int = 99, partition: int = 0) -> Facts:
-    return replace(facts, log=(*facts.log, Logged(topic.name, partition, offset, event, digest(event.model_dump_json().encode()))))
+def with_event(
+    facts: Facts, topic: topics.Topic, event: events.Event, *, offset: int = 99, partition: int = 0
+) -> Facts:
+    return replace(
+        facts,
+        log=(
+            *facts.log,
+            Logged(topic.name, partition, offset, event, digest(event.model_dump_json().encode())),
+        ),
+    )
 
 
 def without(facts: Facts, *event_ids: str) -> Facts:
-    return replace(facts, log=tuple(place for place in facts.log if place.event.event_id not in event_ids))
+    return replace(
+        facts, log=tuple(place for place in facts.log if place.event.event_id not in event_ids)
+    )
 
 
 def changed(facts: Facts, event_id: str, **changes) -> Facts:
     log = tuple(
-        replace(place, event=place.event.model_copy(update=changes)) if place.event.event_id == event_id else place for place in facts.log
+        replace(place, event=place.event.model_copy(update=changes))
+        if place.event.event_id == event_id
+        else place
+        for place in facts.log
     )
     return replace(facts, log=log)
 
@@ -119,11 +182,21 @@ def moved(facts: Facts) -> Facts:
 
 
 def failed(facts: Facts, at: float) -> Facts:
-    return replace(facts, answers=(*facts.answers, Answer("d", 0, at, at + 1, 502, error="upstream_failed")))
+    return replace(
+        facts, answers=(*facts.answers, Answer("d", 0, at, at + 1, 502, error="upstream_failed"))
+    )
 
 
-def fault(facts: Facts, *parts: str, at: float, recovered_at: float | None, kind: str = "kill") -> Facts:
-    return replace(facts, happened=(*facts.happened, Happened(2, kind, parts, at, at + 1, recovered_at, why_not="the broker is away")))
+def fault(
+    facts: Facts, *parts: str, at: float, recovered_at: float | None, kind: str = "kill"
+) -> Facts:
+    return replace(
+        facts,
+        happened=(
+            *facts.happened,
+            Happened(2, kind, parts, at, at + 1, recovered_at, why_not="the broker is away"),
+        ),
+    )
 
 
 def dead() -> events.DeadLettered:
@@ -277,18 +350,31 @@ def test_repeats_without_another_content_are_once_by_effect():
     facts = sound()
     again = tuple(replace(place, offset=place.offset + 50) for place in facts.log)
     assert all_held(check(replace(facts, log=(*facts.log, *again))))
-    assert all_held(check(replace(facts, log=(*facts.log, again[0])))), "the first place of a turn is the one that counts"
+    assert all_held(check(replace(facts, log=(*facts.log, again[0])))), (
+        "the first place of a turn is the one that counts"
+    )
 
 
 def test_a_failure_is_explained_by_the_fault_that_it_fell_into():
     facts = failed(fault(sound(), "engine", at=NOW - 10, recovered_at=NOW - 5), NOW - 8)
     assert all_held(check(facts))
-    bent = failed(fault(sound(), "upstream", at=NOW - 10, recovered_at=NOW - 5, kind="upstream"), NOW - 8)
-    assert all_held(check(bent))
-    unsure = Answer("d", 0, NOW - 8, NOW - 7, 503, key="k", error='{"error": {"code": "keys_unavailable"}}')
-    assert all_held(check(fault(replace(sound(), answers=(*sound().answers, unsure)), "experience", at=NOW - 10, recovered_at=NOW - 5))), (
-        "whether a key is new is asked of the store"
+    bent = failed(
+        fault(sound(), "upstream", at=NOW - 10, recovered_at=NOW - 5, kind="upstream"), NOW - 8
     )
+    assert all_held(check(bent))
+    unsure = Answer(
+        "d", 0, NOW - 8, NOW - 7, 503, key="k", error='{"error": {"code": "keys_unavailable"}}'
+    )
+    assert all_held(
+        check(
+            fault(
+                replace(sound(), answers=(*sound().answers, unsure)),
+                "experience",
+                at=NOW - 10,
+                recovered_at=NOW - 5,
+            )
+        )
+    ), "whether a key is new is asked of the store"
     late = replace(sound(), happened=(), answers=(*sound().answers, unsure))
     for since_s, held in ((ALL_READ_S - 1, True), (ALL_READ_S + 1, False)):
         facts = fault(late, "experience", at=NOW - 90, recovered_at=unsure.sent_at - since_s)

@@ -12,14 +12,25 @@ def test_a_seed_gives_the_same_schedule_again_and_another_one_another():
 
 def test_five_long_runs_are_200_kills_and_20_outages_and_each_part_ten_times():
     faults = [fault for seed in range(5) for fault in draw(seed, 50)]
-    kills = Counter(part for fault in faults if fault.kind in ("kill", "hang") for part in fault.parts)
+    kills = Counter(
+        part for fault in faults if fault.kind in ("kill", "hang") for part in fault.parts
+    )
     assert sum(kills.values()) >= 200
     assert sum(fault.kind == "outage" for fault in faults) >= 20
     assert set(kills) >= set(PARTS)
     assert min(kills.values()) >= 10
     assert all(fault.parts == ("serve",) for fault in faults if "serve" in fault.parts)
-    assert not {part for fault in faults if fault.kind in ("hang", "pause") for part in fault.parts} & {"step", "serve"}
-    assert {fault.kind for fault in faults} == {"kill", "pause", "hang", "outage", "upstream", "disk"}
+    assert not {
+        part for fault in faults if fault.kind in ("hang", "pause") for part in fault.parts
+    } & {"step", "serve"}
+    assert {fault.kind for fault in faults} == {
+        "kill",
+        "pause",
+        "hang",
+        "outage",
+        "upstream",
+        "disk",
+    }
 
 
 def test_some_are_killed_together_but_never_one_part_twice_in_a_burst():

@@ -22,11 +22,16 @@ class Upstream:
 
     async def __aenter__(self) -> "Upstream":
         self._http = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), trust_env=False, auto_decompress=False, connector=aiohttp.TCPConnector(limit=0)
+            timeout=aiohttp.ClientTimeout(total=None),
+            trust_env=False,
+            auto_decompress=False,
+            connector=aiohttp.TCPConnector(limit=0),
         )
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", self._pass)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+        )
         await self._runner.setup()
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         await web.TCPSite(self._runner, host, int(port)).start()
@@ -42,22 +47,35 @@ class Upstream:
         if mode == "slow":
             await asyncio.sleep(DELAY_S)
         if mode == "error":
-            return web.json_response({"error": {"message": "broken on purpose", "type": "server_error", "code": None}}, status=500)
+            return web.json_response(
+                {"error": {"message": "broken on purpose", "type": "server_error", "code": None}},
+                status=500,
+            )
         if mode == "garbage":
             return web.Response(text="<html>", content_type="application/json")
         if mode == "refuse":
             return _cut(request)
         try:
-            headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
+            headers = {
+                name: value for name, value in request.headers.items() if name.lower() not in HOP
+            }
             async with self._http.request(
-                request.method, self._engine() + request.path_qs, data=await request.read(), headers=headers
+                request.method,
+                self._engine() + request.path_qs,
+                data=await request.read(),
+                headers=headers,
             ) as answer:
                 return await self._relay(request, answer, cut=mode == "cut")
         except (aiohttp.ClientError, OSError):
             return _cut(request)  # as a dead engine would
 
-    async def _relay(self, request: web.Request, answer: aiohttp.ClientResponse, *, cut: bool) -> web.StreamResponse:
-        out = web.StreamResponse(status=answer.status, headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP})
+    async def _relay(
+        self, request: web.Request, answer: aiohttp.ClientResponse, *, cut: bool
+    ) -> web.StreamResponse:
+        out = web.StreamResponse(
+            status=answer.status,
+            headers={k: v for k, v in answer.headers.items() if k.lower() not in HOP},
+        )
         if "content-length" in answer.headers:
             out.content_length = int(answer.headers["content-length"])
         await out.prepare(request)

@@ -18,15 +18,47 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
         "/reef/scenarios": (200, {"data": [{"scenario": "default", "head": CHAIN[0]}]}),
         "/reef/scenarios/default/releases": (200, {"data": CHAIN}),
         "/reef/scenarios/default/rejections": (200, {"data": REJECTED}),
-        "/reef/scenarios/default/rollback": (200, release("rel-3", current=True, parent="rel-2", operation="rollback")),
+        "/reef/scenarios/default/rollback": (
+            200,
+            release("rel-3", current=True, parent="rel-2", operation="rollback"),
+        ),
         "/reef/scenarios/default/promote": (200, release("rel-4", current=True, parent="rel-2")),
         "/reef/scenarios/default/records": (
             200,
-            {"data": [{"record_id": "rec-1", "at": "2026-01-01T00:00:00Z", "outcome": "ok", "session_id": "s", "duration_ms": 12.5}]},
+            {
+                "data": [
+                    {
+                        "record_id": "rec-1",
+                        "at": "2026-01-01T00:00:00Z",
+                        "outcome": "ok",
+                        "session_id": "s",
+                        "duration_ms": 12.5,
+                    }
+                ]
+            },
         ),
-        "/reef/records/rec-1": (200, {"record": {"event_id": "rec-1", "request": {"model": "reef"}}, "session_id": "s", "reports": []}),
-        "/reef/records/gone": (404, {"error": {"message": "no record gone", "type": "invalid_request_error", "code": "record_not_found"}}),
-        "/reef/scenarios/secret/releases": (401, {"error": {"message": "No bearer token.", "type": "x", "code": "no_token"}}),
+        "/reef/records/rec-1": (
+            200,
+            {
+                "record": {"event_id": "rec-1", "request": {"model": "reef"}},
+                "session_id": "s",
+                "reports": [],
+            },
+        ),
+        "/reef/records/gone": (
+            404,
+            {
+                "error": {
+                    "message": "no record gone",
+                    "type": "invalid_request_error",
+                    "code": "record_not_found",
+                }
+            },
+        ),
+        "/reef/scenarios/secret/releases": (
+            401,
+            {"error": {"message": "No bearer token.", "type": "x", "code": "no_token"}},
+        ),
         "/reef/status": (
             200,
             {
@@ -34,7 +66,13 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
                     "gateway": {"failures": {}, "lag": {"reef.releases.v1": 0}, "last_error": None},
                     "trainer": {"failures": {"http": "does not answer"}},
                 },
-                "heads": {"default": {"release_id": "rel-2", "operation": "training", "created_at": "2026-01-01T00:00:00Z"}},
+                "heads": {
+                    "default": {
+                        "release_id": "rel-2",
+                        "operation": "training",
+                        "created_at": "2026-01-01T00:00:00Z",
+                    }
+                },
                 "engines": [],
             },
         ),
@@ -43,8 +81,17 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            fake.asked.append((self.command, self.path, self.headers.get("authorization", ""), json.loads(body or b"null")))
-            status, value = fake.answers.get(urlsplit(self.path).path, (404, {"error": {"message": "not found"}}))
+            fake.asked.append(
+                (
+                    self.command,
+                    self.path,
+                    self.headers.get("authorization", ""),
+                    json.loads(body or b"null"),
+                )
+            )
+            status, value = fake.answers.get(
+                urlsplit(self.path).path, (404, {"error": {"message": "not found"}})
+            )
             payload = json.dumps(value).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(payload)))

@@ -23,7 +23,9 @@ REJECTED = [
 ]
 
 
-def release(name: str, *, current: bool = False, parent: str | None = None, **other: Any) -> dict[str, Any]:
+def release(
+    name: str, *, current: bool = False, parent: str | None = None, **other: Any
+) -> dict[str, Any]:
     row = {
         "release_id": name,
         "scenario": "default",
@@ -44,7 +46,12 @@ def release(name: str, *, current: bool = False, parent: str | None = None, **ot
 
 
 CHAIN = [
-    release("rel-2", current=True, parent="rel-1", evaluation={"candidate_score": 0.9125, "head_score": 0.5}),
+    release(
+        "rel-2",
+        current=True,
+        parent="rel-1",
+        evaluation={"candidate_score": 0.9125, "head_score": 0.5},
+    ),
     release("rel-1", operation="creation", kind="base"),
 ]
 

@@ -45,7 +45,9 @@ def test_recipes_are_listed_with_their_three_dimensions() -> None:
     assert reef("recipes").startswith("recipe\tsignal\tacquisition\tevolves")
 
 
-def test_a_recipe_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_of_ones_own_is_found_by_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_own_recipe.py").write_text(
         "from reefcommon.recipe import Dimensions, Decision, WeightRecipe\n"
         "class Mine(WeightRecipe):\n"
@@ -56,8 +58,12 @@ def test_a_recipe_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch
     )
     monkeypatch.chdir(tmp_path)
     assert "my_own_recipe:Mine\tnone\tproactive\tlora\tnothing" in reef("recipes", "my_own_recipe")
-    assert [row["recipe"] for row in json.loads(reef("recipes", "my_own_recipe:Mine", "--json"))] == ["my_own_recipe:Mine"]
-    assert "my_own_recipe:Nine is not a recipe; those in my_own_recipe: my_own_recipe:Mine" in reef("recipes", "my_own_recipe:Nine", code=1)
+    assert [
+        row["recipe"] for row in json.loads(reef("recipes", "my_own_recipe:Mine", "--json"))
+    ] == ["my_own_recipe:Mine"]
+    assert "my_own_recipe:Nine is not a recipe; those in my_own_recipe: my_own_recipe:Mine" in reef(
+        "recipes", "my_own_recipe:Nine", code=1
+    )
     assert "cannot import not_there" in reef("recipes", "not_there", code=1)
     assert "Did you mean recipes.sao.recipe:SAORecipe?" in reef("recipes", "sao", code=1)
 
@@ -65,7 +71,14 @@ def test_a_recipe_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch
 def test_recipes_are_listed_without_torch() -> None:
     blocked = "import sys; sys.modules['torch'] = None; from reefcli.main import cli; cli(['recipes', '--json'])"
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'libs'}"}
-    result = subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", blocked],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)
 
@@ -90,7 +103,9 @@ def test_the_topics_are_those_of_the_registry() -> None:
 @pytest.mark.broker
 async def test_live_topics_show_offsets_of_the_real_broker(kafka_bootstrap: str) -> None:
     await ensure_topics(kafka_bootstrap)
-    rows = json.loads(await asyncio.to_thread(reef, "topics", "--live", "--json", "--bootstrap", kafka_bootstrap))
+    rows = json.loads(
+        await asyncio.to_thread(reef, "topics", "--live", "--json", "--bootstrap", kafka_bootstrap)
+    )
     inferences = next(row for row in rows if row["topic"] == topics.INFERENCES.name)
     assert inferences["partitions"] == topics.INFERENCES.partitions
     assert set(inferences["end_offsets"]) == {str(n) for n in range(topics.INFERENCES.partitions)}
@@ -103,8 +118,14 @@ async def test_live_topics_count_every_event_of_the_last_batch(kafka_bootstrap: 
     await ensure_topics(kafka_bootstrap)
 
     async def told() -> int:
-        rows = json.loads(await asyncio.to_thread(reef, "topics", "--live", "--json", "--bootstrap", kafka_bootstrap))
-        return int(next(row for row in rows if row["topic"] == topics.TRAINING.dead)["end_offsets"]["0"])
+        rows = json.loads(
+            await asyncio.to_thread(
+                reef, "topics", "--live", "--json", "--bootstrap", kafka_bootstrap
+            )
+        )
+        return int(
+            next(row for row in rows if row["topic"] == topics.TRAINING.dead)["end_offsets"]["0"]
+        )
 
     before = await told()
     async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all") as producer:
@@ -117,16 +138,25 @@ async def test_live_topics_count_every_event_of_the_last_batch(kafka_bootstrap: 
 
 
 def test_live_topics_without_a_broker_say_so(tmp_path: Path) -> None:
-    assert "no broker answers at 127.0.0.1:9" in reef("topics", "--live", "--bootstrap", "127.0.0.1:9", code=1)
+    assert "no broker answers at 127.0.0.1:9" in reef(
+        "topics", "--live", "--bootstrap", "127.0.0.1:9", code=1
+    )
     assert "no stack runs on" in reef("topics", "--live", "--state-dir", str(tmp_path), code=1)
 
 
-def test_doctor_checks_a_file_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_a_file_and_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(GOOD)
     bad.write_text(GOOD + "  batch_sise: 2\n")
     monkeypatch.chdir(ROOT)
-    found = {row["what"]: row for row in json.loads(reef("doctor", "-c", str(good), "--state-dir", str(tmp_path), "--json"))}
+    found = {
+        row["what"]: row
+        for row in json.loads(
+            reef("doctor", "-c", str(good), "--state-dir", str(tmp_path), "--json")
+        )
+    }
     assert found["broker (Tansu)"]["state"] == "ok"
     assert found[str(good)]["state"] == "ok"
     assert "batch_sise" in reef("doctor", "-c", str(bad), code=1)
@@ -172,26 +202,48 @@ def test_doctor_sees_that_nothing_can_be_kept_there(where: str, said: str, tmp_p
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("gateway: {tokens_file: none.yaml}", "gateway.tokens_file: cannot read none.yaml: No such file or directory"),
+        (
+            "gateway: {tokens_file: none.yaml}",
+            "gateway.tokens_file: cannot read none.yaml: No such file or directory",
+        ),
         ("gateway: {tokens_file: sha.yaml}", "row 0.sha256: not the 64 digits that `printf"),
-        ("gateway: {tokens_file: scope.yaml}", "row 0.scopes.0: a scope is 'infer', 'report', 'read' or 'admin'. A row"),
-        ("evaluation: {tasks: 'nope:X', score: 'nope:Y'}", "evaluation.tasks: nope:X: no module 'nope'"),
-        ("evaluation: {tasks: [a], score: 'math:nope'}", "evaluation.score: math:nope: module math has no 'nope'"),
-        ("evaluation: {tasks: [a], score: 'broken_score:f'}", "evaluation.score: broken_score:f: module broken_score cannot be imported"),
+        (
+            "gateway: {tokens_file: scope.yaml}",
+            "row 0.scopes.0: a scope is 'infer', 'report', 'read' or 'admin'. A row",
+        ),
+        (
+            "evaluation: {tasks: 'nope:X', score: 'nope:Y'}",
+            "evaluation.tasks: nope:X: no module 'nope'",
+        ),
+        (
+            "evaluation: {tasks: [a], score: 'math:nope'}",
+            "evaluation.score: math:nope: module math has no 'nope'",
+        ),
+        (
+            "evaluation: {tasks: [a], score: 'broken_score:f'}",
+            "evaluation.score: broken_score:f: module broken_score cannot be imported",
+        ),
         (
             "evaluation: {tasks: [a], score: 'failing_score:f'}",
             "evaluation.score: failing_score:f: module failing_score cannot be imported: "
             "JSONDecodeError: Expecting value: line 1 column 1 (char 0) (failing_score.py, line 4)\n",
         ),
-        ("evaluation: {tasks: [a], score: nothing}", "evaluation.score: nothing names nothing: write package.module:NAME"),
+        (
+            "evaluation: {tasks: [a], score: nothing}",
+            "evaluation.score: nothing names nothing: write package.module:NAME",
+        ),
         ("evaluation: {tasks: [a]}", "evaluation.score: missing"),
     ],
 )
-def test_serve_and_doctor_find_what_a_service_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str) -> None:
+def test_serve_and_doctor_find_what_a_service_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("serve.yaml").write_text(f"{GOOD}{text}\n")
     Path("broken_score.py").write_text("def f(:\n")
-    Path("failing_score.py").write_text("import json\n\ndef rows():\n    return json.loads('')\n\nf = rows()\n")
+    Path("failing_score.py").write_text(
+        "import json\n\ndef rows():\n    return json.loads('')\n\nf = rows()\n"
+    )
     Path("sha.yaml").write_text("[{sha256: abc, scopes: [read]}]")
     Path("scope.yaml").write_text(f"[{{sha256: {'0' * 64}, scopes: [fly]}}]")
     assert said in reef("serve", "-c", "serve.yaml", "--state-dir", "state", code=1)
@@ -201,7 +253,9 @@ def test_serve_and_doctor_find_what_a_service_would_refuse(tmp_path: Path, monke
     assert "serve.yaml\twrong\tcannot be used" in found
 
 
-def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_names_the_wheel_of_a_missing_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("CALF_TANSU_BIN", str(tmp_path / "nothing"))
@@ -224,15 +278,30 @@ def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyP
         ("model: tiny\n", "reef: required, but missing"),
         (GOOD + "gateway:\n  port: 99999\n", "gateway.port"),
         (GOOD + "colour: red\n", "colour: unknown key 'colour'"),
-        (GOOD + "gateway:\n  prot: 1\n", "gateway.prot: unknown key 'prot'; did you mean 'port'? (allowed here: host, port, "),
+        (
+            GOOD + "gateway:\n  prot: 1\n",
+            "gateway.prot: unknown key 'prot'; did you mean 'port'? (allowed here: host, port, ",
+        ),
         (GOOD + "evalution: {}\n", "unknown key 'evalution'; did you mean 'evaluation'?"),
-        (GOOD + "model: huge\n", "model.name: model 'huge' is neither one of smollm2, tiny nor a directory"),
+        (
+            GOOD + "model: huge\n",
+            "model.name: model 'huge' is neither one of smollm2, tiny nor a directory",
+        ),
         ("reef:\n  recipe: recipes.nothing.here:Recipe\n", "no module"),
-        ("reef:\n  recipe: sao\n", "reef.0.recipe: must be of the form package.module:Class, importable where Reef is started (got 'sao')"),
+        (
+            "reef:\n  recipe: sao\n",
+            "reef.0.recipe: must be of the form package.module:Class, importable where Reef is started (got 'sao')",
+        ),
         ("reef:\n  recipe: sao\n", "Did you mean recipes.sao.recipe:SAORecipe?"),
-        ("reef:\n  batch_size: 1\n", "reef.0.recipe: required, but missing; it is package.module:Class"),
+        (
+            "reef:\n  batch_size: 1\n",
+            "reef.0.recipe: required, but missing; it is package.module:Class",
+        ),
         (GOOD + "  learning_rat: 1\n", "learning_rat"),
-        (GOOD + "  batch_sise: 1\n", "reef.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?\nAllowed knobs: "),
+        (
+            GOOD + "  batch_sise: 1\n",
+            "reef.batch_sise: unknown key 'batch_sise'; did you mean 'batch_size'?\nAllowed knobs: ",
+        ),
         (GOOD + "  scenrio: a\n", "did you mean 'scenario'?"),
         (
             GOOD + "  scenario: My Team\n",
@@ -241,7 +310,9 @@ def test_doctor_names_the_wheel_of_a_missing_program(monkeypatch: pytest.MonkeyP
         (GOOD + "scenarios: [a, 'b/c']\n", "scenarios: a scenario's name is lower-case letters"),
     ],
 )
-def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(tmp_path: Path, text: str, said: str) -> None:
+def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(
+    tmp_path: Path, text: str, said: str
+) -> None:
     path = tmp_path / "serve.yaml"
     path.write_text(text)
     assert said in reef("serve", "-c", str(path), "--state-dir", str(tmp_path / "state"), code=1)
@@ -257,7 +328,9 @@ def test_serve_refuses_a_model_that_cannot_be_before_anything_is_started(tmp_pat
     assert not (tmp_path / "state").exists()
 
 
-def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = "http://127.0.0.1:16879"
     stack = Stack(tmp_path, "", "", {"gateway": url}, Supervisor("s"))
 
@@ -272,7 +345,9 @@ def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path
     assert "reef status\n" in said(Path(".reef"))
     assert "authorization" not in said(tmp_path)
     monkeypatch.setattr(f"{__name__}.GOOD", GOOD + "gateway: {tokens_file: t.yaml}\n")
-    assert f'curl {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(tmp_path)
+    assert f'curl {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(
+        tmp_path
+    )
     assert "REEF_FREE_PORTS=1" in reef("serve", "--help")
 
 
@@ -286,7 +361,9 @@ def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(tmp_path
         ("/lib/reefcli/__main__.py", False, "reef"),
     ],
 )
-def test_hints_call_reef_as_it_was_called(monkeypatch: pytest.MonkeyPatch, called: str, on_path: bool, shown: str) -> None:
+def test_hints_call_reef_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, called: str, on_path: bool, shown: str
+) -> None:
     monkeypatch.setattr(sys, "argv", [called.format(here=Path.cwd())])
     monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/reef" if on_path else None)
     assert program() == shown
@@ -297,11 +374,15 @@ def test_serve_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_serve_still_imports_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "slow_recipe.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "slow_recipe.py").write_text(
+        "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+    )
     (tmp_path / "serve.yaml").write_text("reef:\n  recipe: slow_recipe:Slow\n")
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'libs'}"}
     command = [sys.executable, "-m", "reefcli", "serve", "-c", "serve.yaml"]
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "importing\n"
@@ -309,5 +390,9 @@ def test_ctrl_c_while_serve_still_imports_is_one_line(tmp_path: Path) -> None:
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, out, err) == (130, "", "reef: stopped before anything was started\n")
+    assert (process.returncode, out, err) == (
+        130,
+        "",
+        "reef: stopped before anything was started\n",
+    )
     assert not (tmp_path / ".reef").exists()

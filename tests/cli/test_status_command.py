@@ -21,9 +21,18 @@ def test_no_gateway_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.mark.parametrize(
     "words",
-    [("status",), ("releases",), ("records",), ("records", "show", "rec-1"), ("rollback", "default", "r1"), ("promote", "default", "r1")],
+    [
+        ("status",),
+        ("releases",),
+        ("records",),
+        ("records", "show", "rec-1"),
+        ("rollback", "default", "r1"),
+        ("promote", "default", "r1"),
+    ],
 )
-def test_without_a_stack_nobody_else_is_asked(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_stack_nobody_else_is_asked(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def never(*_args: object, **_options: object) -> None:
         pytest.fail("somebody was asked")
 
@@ -37,10 +46,14 @@ def test_without_a_stack_nobody_else_is_asked(words: tuple[str, ...], monkeypatc
     assert "no Reef runs on .reef; start one (reef serve -c serve.yaml), or" in reef(*words, code=1)
     ended = this_process(phase="ended", urls={"gateway": "http://127.0.0.1:8900"})
     write_state(tmp_path / ".reef", ended)
-    assert "no Reef runs on .reef" in reef(*words, code=1), "what an earlier run wrote is not believed"
+    assert "no Reef runs on .reef" in reef(*words, code=1), (
+        "what an earlier run wrote is not believed"
+    )
 
 
-def test_a_stack_that_is_starting_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_stack_that_is_starting_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("REEF_GATEWAY_URL", raising=False)
     me = psutil.Process()
     record = ProcessRecord(pid=me.pid, created=me.create_time())
@@ -59,10 +72,14 @@ def test_a_stack_that_is_starting_says_how_far_it_is(monkeypatch: pytest.MonkeyP
     assert f"valkey\tstarting\t{me.pid}" in output
     assert "gateway\tstarting" in output
     assert "start one" not in output
-    assert "is starting, 1 of 3 up; ask again in a moment" in reef("releases", "--state-dir", str(tmp_path), code=1)
+    assert "is starting, 1 of 3 up; ask again in a moment" in reef(
+        "releases", "--state-dir", str(tmp_path), code=1
+    )
 
 
-def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(gateway: FakeGateway) -> None:
+def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(
+    gateway: FakeGateway,
+) -> None:
     answer = gateway.answers["/reef/status"][1]
     answer["services"]["gateway"]["last_error"] = "kafka: away"
     answer["services"]["trainer"] = {
@@ -88,7 +105,9 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(gat
     row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended (3 h ago; may be over)"
     assert row in output
     assert "mine.h:H\tsupport\t1 awaiting\t1\t4" in output
-    answer["services"]["trainer"]["bindings"]["default/recipes.sao.recipe:SAORecipe"]["last_metrics"]["policy_grad_norm"] = 1.0
+    answer["services"]["trainer"]["bindings"]["default/recipes.sao.recipe:SAORecipe"][
+        "last_metrics"
+    ]["policy_grad_norm"] = 1.0
     assert "\twaiting for samples\t3" in reef("status")
 
 
@@ -107,7 +126,9 @@ def test_what_cannot_change_and_what_a_candidate_waits_for_is_said(gateway: Fake
     assert "waits for" not in reef("status")
 
 
-def test_status_shows_the_running_stack_and_what_is_not_ready(gateway: FakeGateway, tmp_path: Path) -> None:
+def test_status_shows_the_running_stack_and_what_is_not_ready(
+    gateway: FakeGateway, tmp_path: Path
+) -> None:
     me = psutil.Process()
     record = ProcessRecord(pid=me.pid, created=me.create_time())
     dead = ProcessRecord(pid=me.pid, created=1.0)

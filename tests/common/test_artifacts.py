@@ -27,7 +27,9 @@ def test_same_bytes_same_content_whatever_the_manifest_says(tree):
 @pytest.mark.parametrize("damage", ["change", "remove", "add"])
 def test_damage_is_found_and_named(tree, damage):
     manifest = artifacts.describe(tree, "lora")
-    victim = {"change": tree / "a.bin", "remove": tree / "sub" / "b.json", "add": tree / "new.txt"}[damage]
+    victim = {"change": tree / "a.bin", "remove": tree / "sub" / "b.json", "add": tree / "new.txt"}[
+        damage
+    ]
     victim.unlink() if damage == "remove" else victim.write_bytes(b"other")
     with pytest.raises(Poison, match=victim.name):
         artifacts.verify(tree, manifest)
@@ -42,7 +44,9 @@ def test_links_and_empty_trees_are_refused(tree, tmp_path):
         artifacts.hash_tree(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "a/../../x", "a\nb", "a\x00b", "a\\b", "a\x7f"])
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "../x", "a/../../x", "a\nb", "a\x00b", "a\\b", "a\x7f"]
+)
 def test_a_path_that_escapes_is_refused(name):
     with pytest.raises(Poison, match="not a path"):
         artifacts.safe_path(name)

@@ -30,7 +30,9 @@ def quick(monkeypatch):
 @pytest.fixture
 def topic() -> Topic:
     name = f"test.commands.{uuid.uuid4().hex[:8]}"
-    return Topic(name, (events.ScenarioCreateRequested,), "scenario", 2, timedelta(days=1), (), (), "a test")
+    return Topic(
+        name, (events.ScenarioCreateRequested,), "scenario", 2, timedelta(days=1), (), (), "a test"
+    )
 
 
 @pytest.fixture
@@ -49,11 +51,16 @@ async def until(condition, timeout_s=15.0):
 
 
 async def dead_letters(settings, topic, count):
-    consumer = AIOKafkaConsumer(topic.dead, bootstrap_servers=settings.kafka_bootstrap, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        topic.dead, bootstrap_servers=settings.kafka_bootstrap, auto_offset_reset="earliest"
+    )
     await consumer.start()
     try:
         async with asyncio.timeout(15):
-            return [events.DeadLettered.model_validate_json((await consumer.getone()).value) for _ in range(count)]
+            return [
+                events.DeadLettered.model_validate_json((await consumer.getone()).value)
+                for _ in range(count)
+            ]
     finally:
         await consumer.stop()
 
@@ -92,7 +99,10 @@ async def test_what_each_kind_of_error_means(settings, topic):
             "c0": 1, "c1": 1, "c2": 3, "c3": bus.MAX_ATTEMPTS + 4, "c4": 1, "c5": bus.MAX_ATTEMPTS,
         }  # fmt: skip
         letters = await dead_letters(settings, topic, 2)
-    assert [json.loads(base64.b64decode(letter.value))["event_id"] for letter in letters] == ["c1", "c5"]
+    assert [json.loads(base64.b64decode(letter.value))["event_id"] for letter in letters] == [
+        "c1",
+        "c5",
+    ]
     assert letters[0].reason == "Poison: never"
     assert letters[1].attempts == bus.MAX_ATTEMPTS
 
@@ -104,8 +114,14 @@ async def test_headers_that_are_no_text_take_no_event_with_them(settings, topic,
     odd = [("traceparent", b"00-a"), ("x", b"\xff"), ("y", None)]
     async with AIOKafkaProducer(bootstrap_servers=settings.kafka_bootstrap) as producer:
         for number in range(5):
-            value = b"\xff no event" if number == 3 and not batch else command(number).model_dump_json().encode()
-            await producer.send_and_wait(topic.name, value, partition=0, headers=odd if number in {2, 3} else [])
+            value = (
+                b"\xff no event"
+                if number == 3 and not batch
+                else command(number).model_dump_json().encode()
+            )
+            await producer.send_and_wait(
+                topic.name, value, partition=0, headers=odd if number in {2, 3} else []
+            )
     seen: list[str] = []
 
     async def one(event: events.ScenarioCreateRequested) -> None:
@@ -115,7 +131,9 @@ async def test_headers_that_are_no_text_take_no_event_with_them(settings, topic,
         seen.extend(event.event_id for event in found)
 
     broker = kafka_broker(settings, "test", group="g")
-    row = route(many if batch else one, topic, group=f"g-{topic.name}", **({"batch": True} if batch else {}))
+    row = route(
+        many if batch else one, topic, group=f"g-{topic.name}", **({"batch": True} if batch else {})
+    )
     broker.include_router(KafkaRouter(handlers=(row,)))
     async with broker:
         await broker.start()
@@ -123,7 +141,11 @@ async def test_headers_that_are_no_text_take_no_event_with_them(settings, topic,
         await until(lambda: seen == expected)
         if not batch:
             (letter,) = await dead_letters(settings, topic, 1)
-            assert [base64.b64decode(value) for _, value in letter.headers] == [b"00-a", b"\xff", b""]
+            assert [base64.b64decode(value) for _, value in letter.headers] == [
+                b"00-a",
+                b"\xff",
+                b"",
+            ]
 
 
 async def test_bytes_that_are_no_event_are_dead_lettered_and_the_next_goes_through(settings, topic):
@@ -136,8 +158,16 @@ async def test_bytes_that_are_no_event_are_dead_lettered_and_the_next_goes_throu
     broker = consuming(settings, topic, handler)
     async with broker:
         await broker.start()
-        for body in (b"not json", b"\xff\xfe", b'{"type": "something.else.v9", "scenario": "s"}', b"[]", b""):
-            await broker.publish(body, topic=topic.name, key=b"s", headers={"content-type": "application/json"})
+        for body in (
+            b"not json",
+            b"\xff\xfe",
+            b'{"type": "something.else.v9", "scenario": "s"}',
+            b"[]",
+            b"",
+        ):
+            await broker.publish(
+                body, topic=topic.name, key=b"s", headers={"content-type": "application/json"}
+            )
         await KafkaPublisher(broker).publish(command(1), topic)
         await until(lambda: seen == ["c1"])
         letters = await dead_letters(settings, topic, 5)
@@ -179,4 +209,6 @@ async def test_publishing_without_a_broker_says_so():
 
     broker = kafka_broker(SystemSettings(kafka_bootstrap="127.0.0.1:1"), "test")
     with pytest.raises((Unavailable, IncorrectState)):
-        await KafkaPublisher(broker).publish(command(1), Topic("t", (), "scenario", 1, timedelta(1), (), (), ""))
+        await KafkaPublisher(broker).publish(
+            command(1), Topic("t", (), "scenario", 1, timedelta(1), (), (), "")
+        )

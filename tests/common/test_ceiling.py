@@ -81,10 +81,14 @@ def test_the_window_moves_and_a_ceiling_that_was_reached_stays():
 
 
 @pytest.mark.broker
-async def test_a_consumer_stops_keeps_its_place_and_goes_on_after_it_was_mended(kafka_bootstrap: str):
+async def test_a_consumer_stops_keeps_its_place_and_goes_on_after_it_was_mended(
+    kafka_bootstrap: str,
+):
     """E4, its other side: a version that takes every event for poison buries a few, not the topic."""
     name = f"ceiling-{uuid.uuid4().hex[:8]}"
-    topic = Topic(name, (events.ScenarioCreateRequested,), "scenario", 1, timedelta(days=1), (), (), "")
+    topic = Topic(
+        name, (events.ScenarioCreateRequested,), "scenario", 1, timedelta(days=1), (), (), ""
+    )
     settings = SystemSettings(kafka_bootstrap=kafka_bootstrap, dead_letters_limit=3)
     await ensure_topics(kafka_bootstrap, (topic,))
     seen: list[str] = []
@@ -101,7 +105,9 @@ async def test_a_consumer_stops_keeps_its_place_and_goes_on_after_it_was_mended(
     async with broker:
         await broker.start()
         for number in range(10):
-            event = events.ScenarioCreateRequested(event_id=f"c{number}", at=events.utc_now(), scenario="s")
+            event = events.ScenarioCreateRequested(
+                event_id=f"c{number}", at=events.utc_now(), scenario="s"
+            )
             await KafkaPublisher(broker).publish(event, topic)
         async with asyncio.timeout(60):
             while not (failures := await health.failures()):
@@ -123,6 +129,12 @@ async def test_a_consumer_stops_keeps_its_place_and_goes_on_after_it_was_mended(
                 await asyncio.sleep(0.05)
         assert seen == [f"c{number}" for number in range(3, 10)]
         assert await Health(name, broker=after).failures() == {}
-    async with AIOKafkaConsumer(topic.dead, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        topic.dead, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         letters = [await asyncio.wait_for(consumer.getone(), 20) for _ in range(3)]
-    assert [events.DeadLettered.model_validate_json(letter.value).offset for letter in letters] == [0, 1, 2]
+    assert [events.DeadLettered.model_validate_json(letter.value).offset for letter in letters] == [
+        0,
+        1,
+        2,
+    ]

@@ -29,7 +29,9 @@ def test_three_lines_are_enough():
 
 
 def test_several_recipes_each_on_its_scenario():
-    parsed = config.parse("reef:\n  - {recipe: 'a.b:C', scenario: math}\n  - {recipe: 'a.b:C', scenario: code}\nmodel: tiny\n")
+    parsed = config.parse(
+        "reef:\n  - {recipe: 'a.b:C', scenario: math}\n  - {recipe: 'a.b:C', scenario: code}\nmodel: tiny\n"
+    )
     assert parsed.all_scenarios == ("default", "math", "code")
     assert parsed.model.name == "tiny"
 
@@ -39,8 +41,13 @@ def test_an_empty_section_is_its_defaults():
 
 
 def test_a_merged_key_may_be_said_again():
-    parsed = config.parse("reef:\n  - &one {recipe: 'a.b:C', scenario: math, k: 1}\n  - {<<: *one, scenario: code}\n")
-    assert [(one.scenario, one.knobs) for one in parsed.reef] == [("math", {"k": 1}), ("code", {"k": 1})]
+    parsed = config.parse(
+        "reef:\n  - &one {recipe: 'a.b:C', scenario: math, k: 1}\n  - {<<: *one, scenario: code}\n"
+    )
+    assert [(one.scenario, one.knobs) for one in parsed.reef] == [
+        ("math", {"k": 1}),
+        ("code", {"k": 1}),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,15 +62,39 @@ def test_a_merged_key_may_be_said_again():
         ("reef: {recipe: 'a.b:C'}\ngatway: {port: 1}", ["gatway", "gateway"]),
         ("reef: {recipe: 'a.b:C'}\ngateway: {port: 70000}", ["gateway.port", "65535", "70000"]),
         ("reef: {recipe: 'a.b:C'}\ngateway: {prot: 1}", ["gateway.prot"]),
-        ("reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: -1}", ["gateway.requests_per_s", "greater than or equal to 0", "-1"]),
-        ("reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: .inf}", ["gateway.requests_per_s", "finite", "inf"]),
-        ("reef: {recipe: 'a.b:C'}\ngateway: {max_header_bytes: 100}", ["gateway.max_header_bytes", "4096", "100"]),
-        ("reef: {recipe: 'a.b:C'}\ngateway: {request_per_s: 1}", ["gateway.request_per_s", "did you mean 'requests_per_s'"]),
-        ("reef: {recipe: 'a.b:C'}\nevaluation: {policy: coin}", ["evaluation.policy", "coin", "paired_confidence"]),
+        (
+            "reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: -1}",
+            ["gateway.requests_per_s", "greater than or equal to 0", "-1"],
+        ),
+        (
+            "reef: {recipe: 'a.b:C'}\ngateway: {requests_per_s: .inf}",
+            ["gateway.requests_per_s", "finite", "inf"],
+        ),
+        (
+            "reef: {recipe: 'a.b:C'}\ngateway: {max_header_bytes: 100}",
+            ["gateway.max_header_bytes", "4096", "100"],
+        ),
+        (
+            "reef: {recipe: 'a.b:C'}\ngateway: {request_per_s: 1}",
+            ["gateway.request_per_s", "did you mean 'requests_per_s'"],
+        ),
+        (
+            "reef: {recipe: 'a.b:C'}\nevaluation: {policy: coin}",
+            ["evaluation.policy", "coin", "paired_confidence"],
+        ),
         ("reef: [{recipe: 'a.b:C'}, {recipe: 'a.b:C'}]", ["bound twice", "default"]),
-        ("reef: {recipe: 'a.b:C'}\ngateway: {max_header_bytes: 2000000}", ["gateway.max_header_bytes", "1048576", "2000000"]),
-        ("reef: {recipe: 'a.b:C'}\nmodel: tiny\nmodel: smollm2", ["line 3", "'model' is there twice"]),
-        ("reef: {recipe: 'a.b:C'}\ngateway: {port: 1, port: 2}", ["line 2", "'port' is there twice"]),
+        (
+            "reef: {recipe: 'a.b:C'}\ngateway: {max_header_bytes: 2000000}",
+            ["gateway.max_header_bytes", "1048576", "2000000"],
+        ),
+        (
+            "reef: {recipe: 'a.b:C'}\nmodel: tiny\nmodel: smollm2",
+            ["line 3", "'model' is there twice"],
+        ),
+        (
+            "reef: {recipe: 'a.b:C'}\ngateway: {port: 1, port: 2}",
+            ["line 2", "'port' is there twice"],
+        ),
         ("reef:\nmodel: tiny", ["reef", "required"]),
     ],
 )
@@ -82,12 +113,16 @@ LIMITS = {
 
 def test_the_limits_of_the_edge_reach_the_gateway(tmp_path, monkeypatch):
     path = tmp_path / "serve.yaml"
-    path.write_text(to_yaml(config.parse(MISSION + f"gateway: {LIMITS}\n")))  # as the embedded stack hands it on
+    path.write_text(
+        to_yaml(config.parse(MISSION + f"gateway: {LIMITS}\n"))
+    )  # as the embedded stack hands it on
     read = gateway.Settings.read(SystemSettings(config=path))
     assert {name: value for name, value in read.model_dump().items() if name in LIMITS} == LIMITS
     assert (read.limit.per_s, read.limit.burst, read.limit.concurrent) == (2.5, 7, 3)
     monkeypatch.setenv("REEF_GATEWAY_REQUESTS_PER_S", "9")
-    assert gateway.Settings.read(SystemSettings(config=path)).limit.per_s == 9, "the environment wins"
+    assert gateway.Settings.read(SystemSettings(config=path)).limit.per_s == 9, (
+        "the environment wins"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(config.GatewaySection.model_fields))
@@ -118,7 +153,11 @@ def test_a_missing_file_is_named():
         ("reefcommon.recipe:NoSuchName", {}, ["NoSuchName"]),
         ("reefcommon.config:ServeConfig", {}, ["not a recipe"]),
         ("recipes.sao.recipe:SAORecipe", {"batch_size": 0}, ["reef.batch_size", "0"]),
-        ("recipes.sao.recipe:SAORecipe", {"batchsize": 4}, ["reef.batchsize", "batch_size", "max_staleness"]),
+        (
+            "recipes.sao.recipe:SAORecipe",
+            {"batchsize": 4},
+            ["reef.batchsize", "batch_size", "max_staleness"],
+        ),
     ],
 )
 def test_a_wrong_recipe_or_knob_is_named(recipe, knobs, must_say):

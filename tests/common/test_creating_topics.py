@@ -5,7 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 from aiokafka.admin import NewTopic
-from aiokafka.errors import BrokerResponseError, TopicAlreadyExistsError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    BrokerResponseError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+)
 
 from reefcommon import bus, topics
 from reefcommon.errors import Unavailable
@@ -42,18 +46,30 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> type[Admin]:
     return made
 
 
-async def test_a_topic_and_its_dead_letters_are_created_where_they_are_missing(admin: type[Admin]) -> None:
+async def test_a_topic_and_its_dead_letters_are_created_where_they_are_missing(
+    admin: type[Admin],
+) -> None:
     topic = topics.SAMPLES
     admin.there = (topics.FEEDBACK.name,)
-    assert await bus.ensure_topics("kafka:9092", (topics.FEEDBACK, topic)) == [topics.FEEDBACK.dead, topic.name, topic.dead]
-    assert [(new.name, new.num_partitions, new.topic_configs["retention.ms"]) for new in admin.asked[1:]] == [
+    assert await bus.ensure_topics("kafka:9092", (topics.FEEDBACK, topic)) == [
+        topics.FEEDBACK.dead,
+        topic.name,
+        topic.dead,
+    ]
+    assert [
+        (new.name, new.num_partitions, new.topic_configs["retention.ms"]) for new in admin.asked[1:]
+    ] == [
         (topic.name, topic.partitions, str(topic.retention_ms)),
         (topic.dead, 1, "-1"),
     ]
 
 
-@pytest.mark.parametrize(("error", "refuses"), [(TopicAlreadyExistsError, False), (TopicAuthorizationFailedError, True)])
-async def test_a_broker_that_refuses_is_heard(admin: type[Admin], error: type[BrokerResponseError], refuses: bool) -> None:
+@pytest.mark.parametrize(
+    ("error", "refuses"), [(TopicAlreadyExistsError, False), (TopicAuthorizationFailedError, True)]
+)
+async def test_a_broker_that_refuses_is_heard(
+    admin: type[Admin], error: type[BrokerResponseError], refuses: bool
+) -> None:
     """Its refusal is in an answer that the client takes for a success. That somebody else was faster is none."""
     admin.code = error.errno
     with pytest.raises(Unavailable, match=error.__name__) if refuses else nullcontext():

@@ -52,7 +52,11 @@ def test_a_score_that_is_not_finite_is_no_score():
 
 def test_what_may_be_absent_can_be_left_out():
     """Events are written without their nulls, so a field that may be null must have a default: else its own event cannot be read back."""
-    values = [cls for cls in vars(events).values() if isinstance(cls, type) and issubclass(cls, events.Value)]
+    values = [
+        cls
+        for cls in vars(events).values()
+        if isinstance(cls, type) and issubclass(cls, events.Value)
+    ]
     required = [f"{cls.__name__}.{name}" for cls in values for name, field in cls.model_fields.items()
                 if field.is_required() and type(None) in get_args(field.annotation)]  # fmt: skip
     assert required == []

@@ -27,7 +27,9 @@ def put(store: GitArtifactStore, tmp_path: Path, words: str) -> str:
 def test_only_what_is_in_use_stays(store: GitArtifactStore, tmp_path: Path) -> None:
     trees = FetchedTrees(tmp_path / "trees")
     assert trees.prune(list) == 0, "nothing was ever fetched"
-    one, two = (trees.fetch(store, put(store, tmp_path, words), "default") for words in ("one", "two"))
+    one, two = (
+        trees.fetch(store, put(store, tmp_path, words), "default") for words in ("one", "two")
+    )
     assert trees.prune(lambda: {one.name}) == 1
     assert (one / "words.txt").read_text() == "one"
     assert [path.name for path in trees.root.iterdir()] == [one.name]
@@ -35,7 +37,9 @@ def test_only_what_is_in_use_stays(store: GitArtifactStore, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("fetched_before", [True, False])
-def test_a_job_that_starts_while_a_round_looks_has_its_tree(store: GitArtifactStore, tmp_path: Path, fetched_before: bool) -> None:
+def test_a_job_that_starts_while_a_round_looks_has_its_tree(
+    store: GitArtifactStore, tmp_path: Path, fetched_before: bool
+) -> None:
     content, trees, jobs = put(store, tmp_path, "one"), FetchedTrees(tmp_path / "trees"), set[str]()
     trees.fetch(store, content if fetched_before else put(store, tmp_path, "two"), "default")
 
@@ -57,7 +61,9 @@ def test_a_job_that_starts_while_a_round_looks_has_its_tree(store: GitArtifactSt
     assert trees.prune(lambda: set(jobs)) == 0
 
 
-def test_a_fetch_under_way_is_left_alone_and_what_killed_ones_left_goes(store: GitArtifactStore, tmp_path: Path) -> None:
+def test_a_fetch_under_way_is_left_alone_and_what_killed_ones_left_goes(
+    store: GitArtifactStore, tmp_path: Path
+) -> None:
     trees = FetchedTrees(tmp_path / "trees")
     for name in (".partial-now", ".partial-old", ".away-killed"):
         (trees.root / name).mkdir(parents=True)

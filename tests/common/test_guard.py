@@ -91,13 +91,18 @@ async def test_a_batch_that_can_never_be_handled_is_dead_whole_and_apart():
     assert [letter.offset for letter in broker.letters] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("error", [Transient("later"), ValueError("a bug")], ids=["transient", "mistake"])
+@pytest.mark.parametrize(
+    "error", [Transient("later"), ValueError("a bug")], ids=["transient", "mistake"]
+)
 async def test_what_fails_too_often_is_dead_at_that_attempt(error):
     broker = Broker()
     assert await handle(guard(broker), *[error] * 99) == (None, bus.MAX_ATTEMPTS)
     (letter,) = broker.letters
     assert letter.attempts == bus.MAX_ATTEMPTS
-    assert await handle(guard(broker), *[error] * (bus.MAX_ATTEMPTS - 1), None) == ("done", bus.MAX_ATTEMPTS)
+    assert await handle(guard(broker), *[error] * (bus.MAX_ATTEMPTS - 1), None) == (
+        "done",
+        bus.MAX_ATTEMPTS,
+    )
     assert len(broker.letters) == 1
 
 

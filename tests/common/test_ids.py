@@ -30,7 +30,15 @@ def test_a_receipt_ends_before_a_line_break(receipt):
     assert ids.shard_in(receipt) is None
 
 
-@given(st.one_of(st.none(), st.integers(), st.text(alphabet=" \n/\x00é", min_size=1), st.just(""), st.just("x" * 129)))
+@given(
+    st.one_of(
+        st.none(),
+        st.integers(),
+        st.text(alphabet=" \n/\x00é", min_size=1),
+        st.just(""),
+        st.just("x" * 129),
+    )
+)
 def test_what_is_no_receipt(value):
     assert not ids.is_receipt(value)
 
@@ -50,7 +58,17 @@ def test_shard_keeps_its_parts_apart():
 def test_job_id_ignores_the_order_of_samples_and_nothing_else():
     job = ids.job_id("sao", "r1", ("a", "b"))
     assert job == ids.job_id("sao", "r1", ("b", "a"))
-    assert len({job, ids.job_id("sao", "r2", ("a", "b")), ids.job_id("sao", "r1", ("a",)), ids.job_id("grpo", "r1", ("a", "b"))}) == 4
+    assert (
+        len(
+            {
+                job,
+                ids.job_id("sao", "r2", ("a", "b")),
+                ids.job_id("sao", "r1", ("a",)),
+                ids.job_id("grpo", "r1", ("a", "b")),
+            }
+        )
+        == 4
+    )
 
 
 def test_lag_is_defined_within_one_incarnation():

@@ -47,7 +47,9 @@ def test_a_loop_that_ends_ends_its_process_in_order_and_its_log_says_why(how: st
     assert done.returncode == 0
 
 
-async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancellation_that_a_library_loses_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without that a gateway that is stopped half a second after its start may never end."""
     monkeypatch.setattr("reefcommon.lasting.CANCEL_AGAIN_S", 0.01)
     lost = 0
@@ -69,7 +71,14 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(monkeypatch: py
 
 
 async def test_a_round_that_fails_alike_is_told_once_and_shown_until_one_succeeds() -> None:
-    outcomes = iter([Unavailable("the disk is full"), Unavailable("the disk is full"), Unavailable("away"), None])
+    outcomes = iter(
+        [
+            Unavailable("the disk is full"),
+            Unavailable("the disk is full"),
+            Unavailable("away"),
+            None,
+        ]
+    )
     shown: list[str | None] = []
     over = asyncio.Event()
 
@@ -89,5 +98,8 @@ async def test_a_round_that_fails_alike_is_told_once_and_shown_until_one_succeed
             await over.wait()
         await end((task,))
     assert shown[:5] == [None, "the disk is full", "the disk is full", "away", None]
-    assert [line["reason"] for line in told if line["event"] == "round_failed"] == ["the disk is full", "away"]
+    assert [line["reason"] for line in told if line["event"] == "round_failed"] == [
+        "the disk is full",
+        "away",
+    ]
     assert rounds.result

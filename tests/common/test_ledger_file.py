@@ -27,7 +27,11 @@ def fill(ledger: Any) -> None:
 
 
 def read(ledger: Any) -> object:
-    return ledger.waiting("default/sao") if isinstance(ledger, TrainerLedger) else ledger.waiting("default/sao", 1000)
+    return (
+        ledger.waiting("default/sao")
+        if isinstance(ledger, TrainerLedger)
+        else ledger.waiting("default/sao", 1000)
+    )
 
 
 @pytest.fixture(params=LEDGERS)
@@ -57,7 +61,9 @@ def test_at_the_start(made: tuple[Any, Path], how: str) -> None:
     ledger, path = made
     ledger.close()
     damage(path, how)
-    with pytest.raises(BadConfig, match=r"ledger.sqlite is damaged .*Move it and what lies beside it aside"):
+    with pytest.raises(
+        BadConfig, match=r"ledger.sqlite is damaged .*Move it and what lies beside it aside"
+    ):
         type(ledger)(path)
     for one in path.parent.glob("ledger.sqlite*"):
         one.rename(one.with_name(f"aside-{one.name}"))
@@ -90,7 +96,9 @@ def test_a_value_that_is_no_text(made: tuple[Any, Path], monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "kill", lambda *_: None)
     ledger._db.execute("update samples set binding = cast(x'ff' as text) where seq = 3")
     with pytest.raises(Unavailable, match="is damaged"):
-        ledger.summary() if isinstance(ledger, HarnessLedger) else ledger._rows("select binding from samples")
+        ledger.summary() if isinstance(ledger, HarnessLedger) else ledger._rows(
+            "select binding from samples"
+        )
 
 
 def test_the_process_says_it_and_ends(made: tuple[Any, Path]) -> None:
@@ -98,9 +106,15 @@ def test_the_process_says_it_and_ends(made: tuple[Any, Path]) -> None:
     ledger.close()
     damage(path, "pages")
     service = path.parent.name
-    environment = {**os.environ, "REEF_STATE_DIR": str(path.parent.parent), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {
+        **os.environ,
+        "REEF_STATE_DIR": str(path.parent.parent),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     command = [sys.executable, "-m", f"services.{service}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2, done.stderr
     assert f"{service} cannot start: {path} is damaged" in done.stderr
     assert "Traceback" not in done.stderr

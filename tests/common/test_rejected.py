@@ -88,12 +88,22 @@ def rejected(ledger: Ledger, outside: Outside) -> Rejected:
 
 
 def lost(*found: tuple[str, datetime]) -> Ledger:
-    return Ledger([Lost(f"job-{number}", content, at) for number, (content, at) in enumerate(found)])
+    return Ledger(
+        [Lost(f"job-{number}", content, at) for number, (content, at) in enumerate(found)]
+    )
 
 
 async def test_what_is_old_and_named_by_nobody_goes() -> None:
     """Not what another job, a release, one that waits, or a younger candidate has as well: a content may be made twice."""
-    ledger = lost(("a", OLD), ("b", OLD), ("served", OLD), ("waits", OLD), ("used", OLD), ("b", YOUNG), ("c", YOUNG))
+    ledger = lost(
+        ("a", OLD),
+        ("b", OLD),
+        ("served", OLD),
+        ("waits", OLD),
+        ("used", OLD),
+        ("b", YOUNG),
+        ("c", YOUNG),
+    )
     ledger.used = {"used"}
     outside = Outside([release(1, "served")], [release(2, "waits")])
     assert await rejected(ledger, outside).drop("default", BEFORE) == 1
@@ -113,7 +123,10 @@ async def test_a_chain_that_is_not_whole_says_nothing(left: list[Release]) -> No
 
 
 async def test_what_is_promoted_meanwhile_stays() -> None:
-    ledger, outside = lost(("a", OLD)), Outside([release(1, "x")], [release(2, "a")], promoting=True)
+    ledger, outside = (
+        lost(("a", OLD)),
+        Outside([release(1, "x")], [release(2, "a")], promoting=True),
+    )
     assert await rejected(ledger, outside).drop("default", BEFORE) == 0
     assert outside.dropped == []
 

@@ -13,7 +13,9 @@ SERVICES = [Trainer, Harness, Evaluator, Publisher]
 
 
 @pytest.mark.parametrize("settings", SERVICES)
-def test_a_service_reads_its_own_prefix_and_leaves_its_url_to_others(settings: type[Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_reads_its_own_prefix_and_leaves_its_url_to_others(
+    settings: type[Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefix = str(settings.model_config.get("env_prefix"))
     assert prefix == f"REEF_{settings.__module__.split('.')[1].upper()}_"
     monkeypatch.setenv(prefix + "URL", "http://elsewhere:7000")
@@ -21,13 +23,18 @@ def test_a_service_reads_its_own_prefix_and_leaves_its_url_to_others(settings: t
     assert settings.load().own_port("http://elsewhere", 8900) == 8900
     monkeypatch.setenv(prefix + "PORT", "7001")
     monkeypatch.setenv(prefix + "DRAIN_S", "3")
-    assert (settings.load().own_port("http://elsewhere:7000", 8900), settings.load().drain_s) == (7001, 3)
+    assert (settings.load().own_port("http://elsewhere:7000", 8900), settings.load().drain_s) == (
+        7001,
+        3,
+    )
 
 
 @pytest.mark.parametrize("settings", [*SERVICES, Stack])
 def test_a_mistake_is_named(settings: type[Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = str(settings.model_config.get("env_prefix"))
-    first = next(name for name, field in settings.model_fields.items() if field.annotation in (int, float))
+    first = next(
+        name for name, field in settings.model_fields.items() if field.annotation in (int, float)
+    )
     monkeypatch.setenv(prefix + first.upper(), "-1")
     with pytest.raises(BadConfig, match=rf"(?i){prefix}{first}: .*-1"):
         settings.load()

@@ -77,7 +77,9 @@ async def test_what_has_to_come_first_is_tried_again_too():
     await start.end()
 
 
-async def test_a_start_that_can_never_work_ends_the_process_and_one_under_way_can_be_given_up(monkeypatch):
+async def test_a_start_that_can_never_work_ends_the_process_and_one_under_way_can_be_given_up(
+    monkeypatch,
+):
     ended = asyncio.Event()
     monkeypatch.setattr("reefcommon.lasting.signal.raise_signal", lambda number: ended.set())
 

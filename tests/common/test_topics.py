@@ -20,7 +20,13 @@ WITHOUT_GROUP = {"gateway", "publisher"}
 
 def bare(app: ModuleType) -> Any:
     """Handlers with nothing behind them: none is called here."""
-    return app.Handlers(**{field.name: None for field in fields(app.Handlers) if field.init and not field.name.startswith("_")})
+    return app.Handlers(
+        **{
+            field.name: None
+            for field in fields(app.Handlers)
+            if field.init and not field.name.startswith("_")
+        }
+    )
 
 
 @pytest.fixture
@@ -30,9 +36,18 @@ def read() -> set[tuple[str, str]]:
     for app in (trainer, harness, evaluator, publisher):
         broker.include_router(app.routes(bare(app)))
     broker.include_router(KafkaRouter(handlers=experience.routes(bare(experience), Settings())))
-    return {(topic.name, subscriber.group_id or "") for subscriber in broker.subscribers for topic in subscriber.topics}
+    return {
+        (topic.name, subscriber.group_id or "")
+        for subscriber in broker.subscribers
+        for topic in subscriber.topics
+    }
 
 
 def test_the_registry_names_the_consumer_groups_that_there_are(read: set[tuple[str, str]]) -> None:
-    named = {(topic.name, group) for topic in topics.ALL for group in topic.consumers if group not in WITHOUT_GROUP}
+    named = {
+        (topic.name, group)
+        for topic in topics.ALL
+        for group in topic.consumers
+        if group not in WITHOUT_GROUP
+    }
     assert named == read

@@ -90,7 +90,11 @@ class Api(BaseHTTPRequestHandler):
             with self.state.lock:
                 status, answer, headers = self._answer(segments, query, body)
         except Refused as refusal:
-            status, answer, headers = refusal.args[0], json.dumps({"message": "refused"}).encode(), {}
+            status, answer, headers = (
+                refusal.args[0],
+                json.dumps({"message": "refused"}).encode(),
+                {},
+            )
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
@@ -112,11 +116,19 @@ class Api(BaseHTTPRequestHandler):
         self.rfile.readline()
         return chunks
 
-    def _answer(self, segments: list[str], query: dict[str, str], body: bytes) -> tuple[int, bytes, dict[str, str]]:  # noqa: C901 - a table of routes
+    def _answer(
+        self, segments: list[str], query: dict[str, str], body: bytes
+    ) -> tuple[int, bytes, dict[str, str]]:  # noqa: C901 - a table of routes
         state = self.state
         match self.command, segments:
             case "GET", []:
-                return _json(200, id="artifacts", creation_date=0, default_branch="main", storage_namespace="local://artifacts")
+                return _json(
+                    200,
+                    id="artifacts",
+                    creation_date=0,
+                    default_branch="main",
+                    storage_namespace="local://artifacts",
+                )
             case "POST", ["branches"]:
                 wanted = json.loads(body)
                 if not re.fullmatch(r"\w[-\w]*", wanted["name"]):
@@ -124,7 +136,11 @@ class Api(BaseHTTPRequestHandler):
                 if wanted["name"] in state.branches:
                     raise Refused(409)
                 state.branches[wanted["name"]] = Branch(self._resolve(wanted["source"]))
-                return 201, state.branches[wanted["name"]].commit.encode(), {"content-type": "text/html"}
+                return (
+                    201,
+                    state.branches[wanted["name"]].commit.encode(),
+                    {"content-type": "text/html"},
+                )
             case "GET", ["branches", name]:
                 return _json(200, id=name, commit_id=self._resolve(name))
             case "DELETE", ["branches", name]:
@@ -132,7 +148,15 @@ class Api(BaseHTTPRequestHandler):
                 return 204, b"", {}
             case "POST", ["branches", name, "objects"]:
                 state.branches[name].staged[query["path"]] = body
-                return _json(201, path=query["path"], path_type="object", physical_address="x", checksum="x", mtime=0, size_bytes=len(body))
+                return _json(
+                    201,
+                    path=query["path"],
+                    path_type="object",
+                    physical_address="x",
+                    checksum="x",
+                    mtime=0,
+                    size_bytes=len(body),
+                )
             case "POST", ["branches", name, "objects", "delete"]:
                 state.branches[name].staged |= dict.fromkeys(json.loads(body)["paths"])
                 return _json(200, errors=[])
@@ -168,14 +192,24 @@ class Api(BaseHTTPRequestHandler):
         branch.commit, branch.staged = self.state.commit(merged, wanted.get("metadata") or {}), {}
         self.state.removed[branch.commit] = removed
         return _json(
-            201, id=branch.commit, parents=[], committer="key", message=wanted["message"], creation_date=0, meta_range_id="m", metadata={}
+            201,
+            id=branch.commit,
+            parents=[],
+            committer="key",
+            message=wanted["message"],
+            creation_date=0,
+            meta_range_id="m",
+            metadata={},
         )
 
     def _merge(self, source: str, target: str) -> tuple[int, bytes, dict[str, str]]:
         branch = self.state.branches[target]
         before = self.state.commits[branch.commit]
         brought = self._resolve(source)
-        merged = overlaid(before, {**self.state.commits[brought], **dict.fromkeys(self.state.removed.get(brought, ()))})
+        merged = overlaid(
+            before,
+            {**self.state.commits[brought], **dict.fromkeys(self.state.removed.get(brought, ()))},
+        )
         if merged == before:
             raise Refused(400)
         branch.commit = self.state.commit(merged, {})
@@ -191,7 +225,14 @@ class Api(BaseHTTPRequestHandler):
         start, end = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
         if start >= len(data):
             return 416, b"", {"content-range": f"bytes */{len(data)}"}
-        return 206, data[start : end + 1], {"content-range": f"bytes {start}-{end}/{len(data)}", "content-type": "application/octet-stream"}
+        return (
+            206,
+            data[start : end + 1],
+            {
+                "content-range": f"bytes {start}-{end}/{len(data)}",
+                "content-type": "application/octet-stream",
+            },
+        )
 
 
 def _json(status: int, **fields: object) -> tuple[int, bytes, dict[str, str]]:

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from reefcommon.artifacts import MANIFEST_NAME, ArtifactStore, Manifest, describe, hash_tree, materialize, read_manifest
+from reefcommon.artifacts import (
+    MANIFEST_NAME,
+    ArtifactStore,
+    Manifest,
+    describe,
+    hash_tree,
+    materialize,
+    read_manifest,
+)
 from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.artifacts_lakefs import LakeFSArtifactStore
 from reefcommon.errors import Poison
@@ -30,7 +38,9 @@ def make_tree(root: Path, seed: bytes = b"a") -> tuple[Path, Manifest]:
         "adapter_config.json": b'{"r": 8}',
         "nested/deep/two words [x].bin": seed * 70_000,
         "nested/empty": b"",
-        "pointer.txt": b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 3\n",
+        "pointer.txt": b"version https://git-lfs.github.com/spec/v1\noid sha256:"
+        + b"0" * 64
+        + b"\nsize 3\n",
     }
     for name, data in files.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -61,13 +71,18 @@ def test_contents_of_a_scenario_and_of_another(store: ArtifactStore, tmp_path: P
     for (tree, manifest), scenario in zip(trees, ("math.v2", "math.v2", "math-v2"), strict=True):
         store.put(tree, manifest, scenario)
     for (_, manifest), scenario in zip(trees, ("math.v2", "math.v2", "math-v2"), strict=True):
-        assert materialize(store, manifest.content_id, scenario, tmp_path / "out").name == manifest.content_id
+        assert (
+            materialize(store, manifest.content_id, scenario, tmp_path / "out").name
+            == manifest.content_id
+        )
     with pytest.raises(Poison, match="no content"):
         store.get(trees[2][1].content_id, "math.v2", tmp_path / "other")
 
 
 @pytest.mark.parametrize("scenario", ["a..b", "a.lock", "a.", "default"])
-def test_every_scenario_name_has_a_place(store: ArtifactStore, tmp_path: Path, scenario: str) -> None:
+def test_every_scenario_name_has_a_place(
+    store: ArtifactStore, tmp_path: Path, scenario: str
+) -> None:
     tree, manifest = make_tree(tmp_path)
     store.put(tree, manifest, scenario)
     assert store.get(manifest.content_id, scenario, tmp_path / "out") == manifest
@@ -93,7 +108,14 @@ def test_many_at_once(store: ArtifactStore, tmp_path: Path) -> None:
     trees = [make_tree(tmp_path, bytes([65 + i])) for i in range(4)] * 3
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda pair: store.put(*pair, "default"), trees))
-        found = list(pool.map(lambda i: store.get(trees[i][1].content_id, "default", tmp_path / "out" / str(i % 4)), range(12)))
+        found = list(
+            pool.map(
+                lambda i: store.get(
+                    trees[i][1].content_id, "default", tmp_path / "out" / str(i % 4)
+                ),
+                range(12),
+            )
+        )
     assert found == [manifest for _, manifest in trees]
 
 
@@ -108,6 +130,9 @@ def test_a_damaged_copy_is_fetched_again(tmp_path: Path) -> None:
             (copy / name).unlink()
             if damage is not None:
                 (copy / name).write_bytes(damage)
-            assert hash_tree(materialize(store, manifest.content_id, "default", tmp_path / "copies")) == manifest.files
+            assert (
+                hash_tree(materialize(store, manifest.content_id, "default", tmp_path / "copies"))
+                == manifest.files
+            )
             assert read_manifest(copy) == manifest
     assert [path.name for path in (tmp_path / "copies").iterdir()] == [manifest.content_id]

@@ -41,11 +41,15 @@ def there(store: ArtifactStore, content: str, scenario: str, out: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("store", "gone"), [("git", [0]), ("git", [1, 2]), ("git", [3]), ("git", [0, 1, 2, 3]), ("lakefs", [1, 2])], indirect=["store"]
+    ("store", "gone"),
+    [("git", [0]), ("git", [1, 2]), ("git", [3]), ("git", [0, 1, 2, 3]), ("lakefs", [1, 2])],
+    indirect=["store"],
 )
 def test_what_is_dropped_is_gone_and_all_else_is_as_it_was(store, tmp_path, gone):
     contents = filled(store, tmp_path)
-    store.put(*make_tree(tmp_path, SEEDS[gone[0]]), "other")  # the same bytes under another name are not touched
+    store.put(
+        *make_tree(tmp_path, SEEDS[gone[0]]), "other"
+    )  # the same bytes under another name are not touched
     for _ in range(2):
         store.drop([contents[number] for number in gone], "default")
     for number, content in enumerate(contents):
@@ -77,16 +81,32 @@ def test_the_disk_is_given_back_one_call_later_and_git_finds_nothing_wrong(tmp_p
     contents = filled(store, tmp_path)
     before = len(list((repository / "lfs" / "objects").rglob("?" * 64)))
     store.drop([contents[1]], "default")
-    assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, "a reader may have begun"
+    assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, (
+        "a reader may have begun"
+    )
     store.drop([], "default")
-    assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, "an hour old at least"
+    assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, (
+        "an hour old at least"
+    )
     aged(repository, artifacts_git_drop.YOUNG_S + 10)
     store.drop([], "default")
     after = len(list((repository / "lfs" / "objects").rglob("?" * 64)))
-    assert after == before - 2, "the two large files that no other content has; the empty and the shared ones stay"
-    assert [there(store, content, "default", tmp_path / "out") for content in contents] == [True, False, True, True]
+    assert after == before - 2, (
+        "the two large files that no other content has; the empty and the shared ones stay"
+    )
+    assert [there(store, content, "default", tmp_path / "out") for content in contents] == [
+        True,
+        False,
+        True,
+        True,
+    ]
     found = subprocess.run(
-        ["git", "fsck", "--full", "--strict", "--no-dangling"], cwd=repository, capture_output=True, text=True, check=False, timeout=60
+        ["git", "fsck", "--full", "--strict", "--no-dangling"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert found.returncode == 0, found.stderr
     assert "unreachable" not in found.stdout
@@ -121,9 +141,21 @@ def test_killed_while_dropping(tmp_path, monkeypatch, kill_at):
             pass
         else:
             assert count < kill_at, "it was killed at every effect"
-    assert all(there(store, contents[number], "default", tmp_path / "out") for number in (1, 3)), "whatever happens"
+    assert all(there(store, contents[number], "default", tmp_path / "out") for number in (1, 3)), (
+        "whatever happens"
+    )
     store.drop([contents[0], contents[2]], "default")
-    assert [there(store, content, "default", tmp_path / "after") for content in contents] == [False, True, False, True]
+    assert [there(store, content, "default", tmp_path / "after") for content in contents] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     aged(tmp_path / "artifacts.git", artifacts_git_drop.YOUNG_S + 10)
     store.drop([], "default")
-    assert [there(store, content, "default", tmp_path / "swept") for content in contents] == [False, True, False, True]
+    assert [there(store, content, "default", tmp_path / "swept") for content in contents] == [
+        False,
+        True,
+        False,
+        True,
+    ]

@@ -24,7 +24,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.lfs
-@pytest.mark.skipif(shutil.which("git-lfs") is None, reason="git-lfs is not installed: apt-get install git-lfs")
+@pytest.mark.skipif(
+    shutil.which("git-lfs") is None, reason="git-lfs is not installed: apt-get install git-lfs"
+)
 def test_git_and_git_lfs_check_out_the_same_bytes(tmp_path: Path) -> None:
     store = GitArtifactStore(tmp_path / "artifacts.git")
     trees = [make_tree(tmp_path, seed) for seed in (b"a", b"b")]
@@ -35,7 +37,15 @@ def test_git_and_git_lfs_check_out_the_same_bytes(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_TERMINAL_PROMPT": "0"}
 
     def git(*words: str, cwd: Path = tmp_path) -> str:
-        done = subprocess.run(["git", *words], check=False, cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["git", *words],
+            check=False,
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -53,7 +63,9 @@ def test_git_and_git_lfs_check_out_the_same_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["_write_lfs", "write_loose", "move"])
 @pytest.mark.parametrize("calls_before", [0, 1])
-def test_killed_while_putting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, calls_before: int) -> None:
+def test_killed_while_putting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, calls_before: int
+) -> None:
     store = GitArtifactStore(tmp_path / "artifacts.git")
     first, second = make_tree(tmp_path, b"a"), make_tree(tmp_path, b"b")
     store.put(*first, "default")
@@ -107,13 +119,19 @@ def test_a_damaged_or_missing_large_file_is_not_served(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("damage", [lambda _: b"", lambda b: b[: len(b) // 2], lambda b: b[:-4] + b"\0\0\0\0"])
-def test_damaged_git_objects_are_named_as_such(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda _: b"", lambda b: b[: len(b) // 2], lambda b: b[:-4] + b"\0\0\0\0"]
+)
+def test_damaged_git_objects_are_named_as_such(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     """An error of another kind would end the publisher's rounds, and the next ones, wherever a node is given that content again."""
     store = GitArtifactStore(tmp_path / "artifacts.git")
     tree, manifest = make_tree(tmp_path)
     store.put(tree, manifest, "default")
-    objects = [path for path in (tmp_path / "artifacts.git" / "objects").rglob("*") if path.is_file()]
+    objects = [
+        path for path in (tmp_path / "artifacts.git" / "objects").rglob("*") if path.is_file()
+    ]
     assert len(objects) >= 4
     for path in objects:
         whole = path.read_bytes()
@@ -143,7 +161,10 @@ def test_history_of_a_scenario(tmp_path: Path) -> None:
     for tree, manifest in manifests:
         store.put(tree, manifest, "default")
     with Repo(str(tmp_path / "artifacts.git")) as repo:
-        messages = [entry.commit.message.decode().splitlines()[0] for entry in repo.get_walker(include=[repo.refs[b"refs/heads/default"]])]
+        messages = [
+            entry.commit.message.decode().splitlines()[0]
+            for entry in repo.get_walker(include=[repo.refs[b"refs/heads/default"]])
+        ]
     assert messages == [f"lora of default: {manifests[i][1].content_id}" for i in (1, 0)]
 
 

@@ -23,7 +23,9 @@ def test_one_branch_a_scenario_and_one_tag_a_content(server: FakeLakeFS, tmp_pat
     assert set(server.branches) == {"main", "mathDv2"}
     assert server.branches["mathDv2"].staged == {}
     assert set(server.tags) == {f"mathDv2-{manifest.content_id}"}
-    assert {"recipe": "r:R", "job": "job-1", "step": "3", "samples": "2"}.items() <= max(server.metadata.values(), key=len).items()
+    assert {"recipe": "r:R", "job": "job-1", "step": "3", "samples": "2"}.items() <= max(
+        server.metadata.values(), key=len
+    ).items()
 
 
 def test_killed_between_merge_and_tag(server: FakeLakeFS, tmp_path: Path) -> None:
@@ -38,8 +40,13 @@ def test_killed_between_merge_and_tag(server: FakeLakeFS, tmp_path: Path) -> Non
     store.get(manifest.content_id, "default", tmp_path / "out")
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "refuses the credentials"), (500, "does not answer"), (404, "create it first")])
-def test_failures_are_told_apart(server: FakeLakeFS, tmp_path: Path, status: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(401, "refuses the credentials"), (500, "does not answer"), (404, "create it first")],
+)
+def test_failures_are_told_apart(
+    server: FakeLakeFS, tmp_path: Path, status: int, words: str
+) -> None:
     server.fail_with = status
     with pytest.raises(Unavailable, match=words):
         LakeFSArtifactStore(server.url).put(*make_tree(tmp_path), "default")

@@ -48,7 +48,9 @@ async def test_a_scenario_that_nobody_created(heads: RedisReleaseHeads, scenario
     assert scenario not in await heads.scenarios()
 
 
-async def test_the_chain_grows_and_reads_newest_first(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_the_chain_grows_and_reads_newest_first(
+    heads: RedisReleaseHeads, scenario: str
+) -> None:
     first = release(scenario, "r0")
     second = release(scenario, "r1", first)
     await heads.advance(first)
@@ -60,23 +62,31 @@ async def test_the_chain_grows_and_reads_newest_first(heads: RedisReleaseHeads, 
     assert scenario in await heads.scenarios()
 
 
-async def test_fifty_publishers_with_one_expected_head(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_fifty_publishers_with_one_expected_head(
+    heads: RedisReleaseHeads, scenario: str
+) -> None:
     """P1: exactly one wins, and the others leave nothing behind."""
     root = release(scenario, "r0")
     await heads.advance(root)
     rivals = [release(scenario, f"r1-{i}", root) for i in range(50)]
-    results = await asyncio.gather(*(heads.advance(rival) for rival in rivals), return_exceptions=True)
+    results = await asyncio.gather(
+        *(heads.advance(rival) for rival in rivals), return_exceptions=True
+    )
     winners = [rival for rival, result in zip(rivals, results, strict=True) if result is None]
     assert len(winners) == 1
     assert all(isinstance(result, Conflict) for result in results if result is not None)
     assert await heads.chain(scenario) == [winners[0], root]
     for rival in rivals:
-        assert await heads.release(scenario, rival.release_id) == (rival if rival is winners[0] else None)
+        assert await heads.release(scenario, rival.release_id) == (
+            rival if rival is winners[0] else None
+        )
 
 
 async def test_fifty_creations(heads: RedisReleaseHeads, scenario: str) -> None:
     """P1, where nothing is there yet."""
-    results = await asyncio.gather(*(heads.advance(release(scenario, f"r0-{i}")) for i in range(50)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(heads.advance(release(scenario, f"r0-{i}")) for i in range(50)), return_exceptions=True
+    )
     assert results.count(None) == 1
     assert len(await heads.chain(scenario)) == 1
 
@@ -89,7 +99,9 @@ async def test_a_repeat_changes_nothing(heads: RedisReleaseHeads, scenario: str)
     assert await heads.chain(scenario) == [child, root]
 
 
-async def test_one_id_for_two_releases_is_a_conflict(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_one_id_for_two_releases_is_a_conflict(
+    heads: RedisReleaseHeads, scenario: str
+) -> None:
     root = release(scenario, "r0")
     await heads.advance(root)
     with pytest.raises(Conflict, match="another release under the same id"):
@@ -97,7 +109,9 @@ async def test_one_id_for_two_releases_is_a_conflict(heads: RedisReleaseHeads, s
     assert await heads.chain(scenario) == [root]
 
 
-async def test_pending_releases_are_beside_the_chain(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_pending_releases_are_beside_the_chain(
+    heads: RedisReleaseHeads, scenario: str
+) -> None:
     """H4: what waits for a person is found by its id and moves no head."""
     root = release(scenario, "r0")
     await heads.advance(root)
@@ -112,7 +126,9 @@ async def test_pending_releases_are_beside_the_chain(heads: RedisReleaseHeads, s
     assert await heads.pending(scenario) == waiting[1:]
 
 
-async def test_what_waits_longest_comes_first_and_what_never_began_is_no_scenario(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_what_waits_longest_comes_first_and_what_never_began_is_no_scenario(
+    heads: RedisReleaseHeads, scenario: str
+) -> None:
     root = release(scenario, "r0")
     later = [release(scenario, name, root) for name in ("r1-b", "r1-a")]
     for pending in later:
@@ -131,7 +147,9 @@ async def test_a_server_that_is_away(unused_tcp_port: int) -> None:
 
 
 @pytest.mark.parametrize("value", [b'{"release_id": "r\xff"}', b"{", b"", b'{"release_id": "r0"}'])
-async def test_a_release_that_the_disk_damaged(heads: RedisReleaseHeads, redis_url: str, scenario: str, value: bytes) -> None:
+async def test_a_release_that_the_disk_damaged(
+    heads: RedisReleaseHeads, redis_url: str, scenario: str, value: bytes
+) -> None:
     """A named error that says which and what happens, and the connection is good for the next question."""
     client, other = Redis.from_url(redis_url), release(f"{scenario}-other", "r0")
     root = release(scenario, "r0")
@@ -140,7 +158,10 @@ async def test_a_release_that_the_disk_damaged(heads: RedisReleaseHeads, redis_u
     await heads.advance(other)
     await client.hset(f"reef:{{{scenario}}}:releases", "r1", value)  # type: ignore[misc]
     for read in (heads.head(scenario), heads.chain(scenario), heads.release(scenario, "r1")):
-        with pytest.raises(Damaged, match=f"release 'r1' of scenario '{scenario}' in Redis is damaged: .* anew from the release log"):
+        with pytest.raises(
+            Damaged,
+            match=f"release 'r1' of scenario '{scenario}' in Redis is damaged: .* anew from the release log",
+        ):
             await read
         assert await heads.chain(other.scenario) == [other]
     assert await heads.legible(scenario) == [root]

@@ -37,9 +37,17 @@ class Serving:
         return self.process.wait(timeout_s)
 
 
-def run_reef(*arguments: str, timeout_s: float = 120, **environment: str) -> subprocess.CompletedProcess:
+def run_reef(
+    *arguments: str, timeout_s: float = 120, **environment: str
+) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [*REEF, *arguments], capture_output=True, text=True, timeout=timeout_s, cwd=ROOT, env={**os.environ, **environment}, check=False
+        [*REEF, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        check=False,
     )
 
 
@@ -53,7 +61,10 @@ def start_serving(state_dir: Path, log: Path, config: Path = CONFIG) -> Serving:
     while time.monotonic() < deadline and process.poll() is None:
         try:
             state = json.loads((state_dir / "stack.json").read_text())
-            if state["phase"] == "ready" and httpx.get(state["urls"]["gateway"] + "/readyz").status_code == 200:
+            if (
+                state["phase"] == "ready"
+                and httpx.get(state["urls"]["gateway"] + "/readyz").status_code == 200
+            ):
                 return Serving(state_dir, state["urls"]["gateway"], process, log)
         except (OSError, ValueError, httpx.HTTPError, KeyError):
             pass
@@ -72,7 +83,9 @@ def leaks_are_blamed_on_the_test_that_made_them():
 @pytest.fixture(scope="session")
 def demonstration(tmp_path_factory) -> Demonstration:
     state_dir = tmp_path_factory.mktemp("demo") / "state"
-    done = run_reef("demo", "--model", "tiny", "--json", "--state-dir", str(state_dir), timeout_s=420)
+    done = run_reef(
+        "demo", "--model", "tiny", "--json", "--state-dir", str(state_dir), timeout_s=420
+    )
     lines = done.stdout.strip().splitlines()
     assert lines, done.stderr[-3000:]
     return Demonstration(state_dir, json.loads(lines[-1]), done.returncode)

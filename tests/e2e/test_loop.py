@@ -25,7 +25,9 @@ def test_the_demonstration_reaches_its_goal_without_a_failed_request(demonstrati
 
 
 def releases(serving) -> list[dict]:
-    return httpx.get(f"{serving.url}/reef/scenarios/default/releases", params={"limit": 200}).json()["data"]
+    return httpx.get(
+        f"{serving.url}/reef/scenarios/default/releases", params={"limit": 200}
+    ).json()["data"]
 
 
 def reward(serving, **headers) -> float:
@@ -46,7 +48,9 @@ def test_after_a_restart_the_learned_release_serves_and_the_chain_is_whole(servi
     assert all(newer["parent_id"] == older["release_id"] for newer, older in pairwise(chain))
     kept = [f"{r['sequence']}:{r['release_id']}:{r['operation']}" for r in reversed(chain)]
     shown = demonstration.summary["chain"]
-    assert kept[: len(shown)] == shown, "what was there is there; a candidate that was on its way may have followed"
+    assert kept[: len(shown)] == shown, (
+        "what was there is there; a candidate that was on its way may have followed"
+    )
     assert reward(serving) >= 0.85
 
 
@@ -62,7 +66,11 @@ def test_every_release_says_on_what_evidence_it_serves(serving):
 def test_rollback_is_a_new_release_and_serves_within_two_seconds(serving):
     before = releases(serving)
     first = before[-1]
-    ask = {"model": "reef", "max_tokens": 1, "messages": [{"role": "user", "content": tasks.HELDOUT[0]}]}
+    ask = {
+        "model": "reef",
+        "max_tokens": 1,
+        "messages": [{"role": "user", "content": tasks.HELDOUT[0]}],
+    }
 
     def roll_back(client: httpx.Client, release_id: str) -> float:
         """Seconds until a request is answered by the new release, which must be the first one after the call."""
@@ -75,7 +83,10 @@ def test_rollback_is_a_new_release_and_serves_within_two_seconds(serving):
         return took
 
     with httpx.Client(base_url=serving.url, timeout=30) as client:
-        assert client.post("/v1/chat/completions", json=ask).headers["x-reef-release-id"] == before[0]["release_id"]
+        assert (
+            client.post("/v1/chat/completions", json=ask).headers["x-reef-release-id"]
+            == before[0]["release_id"]
+        )
         back = roll_back(client, first["release_id"])
         after = releases(serving)
         assert len(after) == len(before) + 1
@@ -88,7 +99,11 @@ def test_rollback_is_a_new_release_and_serves_within_two_seconds(serving):
 
 def test_an_unknown_release_is_refused_and_changes_nothing(serving):
     before = releases(serving)
-    answer = httpx.post(f"{serving.url}/reef/scenarios/default/rollback", json={"release_id": "r99-000000"}, timeout=30)
+    answer = httpx.post(
+        f"{serving.url}/reef/scenarios/default/rollback",
+        json={"release_id": "r99-000000"},
+        timeout=30,
+    )
     assert answer.status_code == 404
     assert "r99-000000" in answer.json()["error"]["message"]
     assert releases(serving) == before

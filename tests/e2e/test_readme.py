@@ -61,7 +61,9 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
 
     deadline = time.monotonic() + 30
     story: dict = {}
-    while not (story.get("samples") and story["reports"]) and time.monotonic() < deadline:  # the row of the report comes after the sample's
+    while (
+        not (story.get("samples") and story["reports"]) and time.monotonic() < deadline
+    ):  # the row of the report comes after the sample's
         time.sleep(0.2)
         story = httpx.get(f"{serving.url}/reef/records/{receipt}").json()
     (sample,) = story["samples"]
@@ -81,7 +83,9 @@ def test_the_stream_ends_with_the_receipt(serving):
     import openai
 
     with openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0) as client:
-        stream = client.chat.completions.create(model="reef", max_tokens=4, stream=True, messages=[{"role": "user", "content": "Hi"}])
+        stream = client.chat.completions.create(
+            model="reef", max_tokens=4, stream=True, messages=[{"role": "user", "content": "Hi"}]
+        )
         header = stream.response.headers["x-reef-agent-record-id"]
         *_, last = stream
     assert last.choices == []
@@ -97,19 +101,42 @@ def test_every_make_target_of_the_readme_exists():
 def chain(url: str) -> list[tuple[str, ...]]:
     """What never changes of each release, newest first."""
     rows = httpx.get(f"{url}/reef/scenarios/default/releases").json()["data"]
-    return [tuple(row[name] for name in ("release_id", "parent_id", "content_id", "operation", "load_id", "created_at")) for row in rows]
+    return [
+        tuple(
+            row[name]
+            for name in (
+                "release_id",
+                "parent_id",
+                "content_id",
+                "operation",
+                "load_id",
+                "created_at",
+            )
+        )
+        for row in rows
+    ]
 
 
 def test_interrupted_and_killed_it_goes_on_where_it_was(serving, tmp_path):
     """Ctrl-C, start; then SIGKILL of the whole stack, start: receipts answer, the chain has lost and changed nothing (a candidate that was
     on its way may have been added), new work is taken."""
     before = chain(serving.url)
-    ask = {"model": "reef", "max_tokens": 2, "messages": [{"role": "user", "content": "still there?"}]}
-    receipts = [httpx.post(f"{serving.url}/v1/chat/completions", json=ask, timeout=60).headers["x-reef-agent-record-id"]]
+    ask = {
+        "model": "reef",
+        "max_tokens": 2,
+        "messages": [{"role": "user", "content": "still there?"}],
+    }
+    receipts = [
+        httpx.post(f"{serving.url}/v1/chat/completions", json=ask, timeout=60).headers[
+            "x-reef-agent-record-id"
+        ]
+    ]
     assert serving.stop() == 0
     again = start_serving(serving.state_dir, tmp_path / "again.log")
     try:
-        answers = [httpx.post(f"{again.url}/v1/chat/completions", json=ask, timeout=60) for _ in range(20)]
+        answers = [
+            httpx.post(f"{again.url}/v1/chat/completions", json=ask, timeout=60) for _ in range(20)
+        ]
         assert [a.text for a in answers if a.status_code != 200] == []
         receipts += [a.headers["x-reef-agent-record-id"] for a in answers]
     finally:
@@ -123,11 +150,15 @@ def test_interrupted_and_killed_it_goes_on_where_it_was(serving, tmp_path):
         deadline = time.monotonic() + 60
         missing = set(receipts)
         while missing and time.monotonic() < deadline:
-            missing = {r for r in missing if httpx.get(f"{last.url}/reef/records/{r}").status_code != 200}
+            missing = {
+                r for r in missing if httpx.get(f"{last.url}/reef/records/{r}").status_code != 200
+            }
             time.sleep(0.5)
         assert missing == set(), "an acknowledged receipt is lost"
         assert chain(last.url)[-len(before) :] == before
-        assert httpx.post(f"{last.url}/v1/chat/completions", json=ask, timeout=60).status_code == 200
+        assert (
+            httpx.post(f"{last.url}/v1/chat/completions", json=ask, timeout=60).status_code == 200
+        )
         shown = run_reef("releases", "--json", REEF_GATEWAY_URL=last.url)
         assert shown.returncode == 0, shown.stderr
     finally:

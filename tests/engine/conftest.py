@@ -53,8 +53,12 @@ def serving(model_path: Path, **settings: Any) -> Iterator[Node]:
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    app = build_app(Settings(model_path=model_path, served_model_name="base", port=port, **settings))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=2))
+    app = build_app(
+        Settings(model_path=model_path, served_model_name="base", port=port, **settings)
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=2)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

@@ -22,11 +22,15 @@ class ScriptedModel(nn.Module):
         self._start = 0
         self.delay_s = 0.0
 
-    def forward(self, ids: torch.Tensor, _mask: torch.Tensor, positions: torch.Tensor, _kv: Any, **_: Any) -> Any:
+    def forward(
+        self, ids: torch.Tensor, _mask: torch.Tensor, positions: torch.Tensor, _kv: Any, **_: Any
+    ) -> Any:
         if positions.shape[1] > 1:
             self._start = int(positions[0, -1])
         logits = torch.zeros(*positions.shape, self.config.vocab_size)
         for row, at in enumerate(positions[:, -1].tolist()):
             step = at - self._start
-            logits[row, -1, self.script[step] if step < len(self.script) else self.config.eos_token_id] = 100.0
+            logits[
+                row, -1, self.script[step] if step < len(self.script) else self.config.eos_token_id
+            ] = 100.0
         return SimpleNamespace(logits=logits)

@@ -28,7 +28,9 @@ def test_prompts_as_text_ids_and_lists(post):
     for prompt in (ids, [ids], ["hello"]):
         choice = post("/v1/completions", prompt=prompt, **fields)["choices"][0]
         assert choice["token_ids"] == text["token_ids"]
-    many = post("/v1/completions", prompt=["hello", "bye"], n=2, seed=1, max_tokens=4, return_token_ids=True)
+    many = post(
+        "/v1/completions", prompt=["hello", "bye"], n=2, seed=1, max_tokens=4, return_token_ids=True
+    )
     assert [choice["index"] for choice in many["choices"]] == [0, 1, 2, 3]
     assert many["choices"][0]["prompt_token_ids"] == many["choices"][1]["prompt_token_ids"] == ids
     assert many["usage"]["prompt_tokens"] == len("hello") + len("bye")
@@ -36,16 +38,29 @@ def test_prompts_as_text_ids_and_lists(post):
 
 def test_completion_logprobs_and_stream(node):
     with client_of(node) as client:
-        fields = {"model": "base", "prompt": ["ab", "cd"], "max_tokens": 12, "seed": 3, "logprobs": 2}
+        fields = {
+            "model": "base",
+            "prompt": ["ab", "cd"],
+            "max_tokens": 12,
+            "seed": 3,
+            "logprobs": 2,
+        }
         whole = client.completions.create(**fields)
         chunks = list(client.completions.create(**fields, stream=True))
     for choice in whole.choices:
         parts = [part for chunk in chunks for part in chunk.choices if part.index == choice.index]
         assert "".join(part.text for part in parts) == choice.text
         logprobs = choice.logprobs
-        assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset)
+        assert (
+            len(logprobs.tokens)
+            == len(logprobs.token_logprobs)
+            == len(logprobs.top_logprobs)
+            == len(logprobs.text_offset)
+        )
         assert all(2 <= len(top) <= 3 for top in logprobs.top_logprobs)
-        assert [x for part in parts for x in part.logprobs.token_logprobs] == pytest.approx(logprobs.token_logprobs, abs=1e-4)
+        assert [x for part in parts for x in part.logprobs.token_logprobs] == pytest.approx(
+            logprobs.token_logprobs, abs=1e-4
+        )
 
 
 def test_scoring_a_prompt_without_generating(post, reference):
@@ -56,9 +71,13 @@ def test_scoring_a_prompt_without_generating(post, reference):
     assert echoed["finish_reason"] == "length"
     assert echoed["logprobs"]["token_logprobs"][0] is None
     assert echoed["logprobs"]["token_logprobs"][1:] == pytest.approx(expected, abs=1e-4)
-    scored = post("/v1/completions", prompt=ids, max_tokens=1, prompt_logprobs=2)["choices"][0]["prompt_logprobs"]
+    scored = post("/v1/completions", prompt=ids, max_tokens=1, prompt_logprobs=2)["choices"][0][
+        "prompt_logprobs"
+    ]
     assert scored[0] is None
-    assert [entry[str(i)]["logprob"] for entry, i in zip(scored[1:], ids[1:], strict=True)] == pytest.approx(expected, abs=1e-4)
+    assert [
+        entry[str(i)]["logprob"] for entry, i in zip(scored[1:], ids[1:], strict=True)
+    ] == pytest.approx(expected, abs=1e-4)
     assert all(2 <= len(entry) <= 3 for entry in scored[1:])
     assert all(min(value["rank"] for value in entry.values()) == 1 for entry in scored[1:])
 
@@ -72,7 +91,9 @@ def test_generate_takes_and_gives_ids(post, reference):
         assert choice["weight_versions"] == [{"version": "base", "start": 0, "end": 6}]
         content = choice["logprobs"]["content"]
         assert [entry["token_id"] for entry in content] == choice["token_ids"]
-        assert [entry["logprob"] for entry in content] == pytest.approx(recomputed(reference, ids, choice["token_ids"]), abs=1e-4)
+        assert [entry["logprob"] for entry in content] == pytest.approx(
+            recomputed(reference, ids, choice["token_ids"]), abs=1e-4
+        )
         assert all(1 <= entry["rank"] <= 259 for entry in content)
 
 

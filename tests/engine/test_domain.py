@@ -135,7 +135,13 @@ def test_tool_calls_do_not_depend_on_the_pieces(text, content, calls, seed):
 def state(**fields):
     params = SamplingParams(**({"max_tokens": 10} | fields))
     return SequenceState(
-        index=0, prompt_ids=(1, 2), params=params, eos_ids=frozenset([0]), max_length=100, decode=lambda ids: bytes(ids).decode(), seed=1
+        index=0,
+        prompt_ids=(1, 2),
+        params=params,
+        eos_ids=frozenset([0]),
+        max_length=100,
+        decode=lambda ids: bytes(ids).decode(),
+        seed=1,
     )
 
 
@@ -179,8 +185,15 @@ def test_length_shows_what_was_held_back():
 def test_messages_become_what_templates_take():
     messages = template_messages(
         [
-            {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"x": 1}'}}]},
+            {
+                "role": "developer",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '{"x": 1}'}}],
+            },
             {"role": "tool", "tool_call_id": "1", "content": "r"},
         ]
     )

@@ -70,8 +70,12 @@ def test_a_full_queue_says_when_to_come_back(own_node):
 def test_more_requests_than_rows_all_end(own_node):
     node = own_node(max_num_seqs=3)
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(lambda i: node.chat(max_tokens=5 + i, n=1 + i % 3, ignore_eos=True), range(10)))
-    assert [len(answer["choices"][-1]["token_ids"]) for answer in answers] == [5 + i for i in range(10)]
+        answers = list(
+            pool.map(lambda i: node.chat(max_tokens=5 + i, n=1 + i % 3, ignore_eos=True), range(10))
+        )
+    assert [len(answer["choices"][-1]["token_ids"]) for answer in answers] == [
+        5 + i for i in range(10)
+    ]
 
 
 def test_a_prompt_that_breaks_the_model_breaks_its_own_request_only(own_node, monkeypatch):
@@ -85,10 +89,15 @@ def test_a_prompt_that_breaks_the_model_breaks_its_own_request_only(own_node, mo
 
     monkeypatch.setattr(node.engine.loop._runner, "prefill", fragile)
     with node.client() as client:
-        broken = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 150}]})
+        broken = client.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 150}]}
+        )
         assert broken.status_code == 500
         assert "out of memory" in broken.json()["error"]["message"]
-        stream = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 150}], "stream": True})
+        stream = client.post(
+            "/v1/chat/completions",
+            json={"messages": [{"role": "user", "content": "x" * 150}], "stream": True},
+        )
         assert "out of memory" in stream.text
         assert "[DONE]" not in stream.text
         node.chat(max_tokens=2)
@@ -112,7 +121,11 @@ def test_metrics_under_vllms_names(node):
     node.chat(max_tokens=3, ignore_eos=True)
     with node.client() as client:
         text = client.get("/metrics").text
-    values = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
+    values = {
+        line.split("{")[0]: float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if not line.startswith("#")
+    }
     assert values["vllm:num_requests_running"] == 0
     assert values["vllm:num_requests_waiting"] == 0
     assert values["vllm:generation_tokens_total"] >= 3
@@ -133,7 +146,9 @@ def test_a_key_is_asked_for_where_one_is_set(own_node):
     with own_node(api_key="secret").client() as client:
         assert client.post("/v1/chat/completions", json=LONG).status_code == 401
         assert client.post("/pause", headers={"authorization": "Bearer wrong"}).status_code == 401
-        assert client.get("/v1/models", headers={"authorization": "Bearer secret"}).status_code == 200
+        assert (
+            client.get("/v1/models", headers={"authorization": "Bearer secret"}).status_code == 200
+        )
         assert client.get("/health").status_code == client.get("/metrics").status_code == 200
 
 
@@ -141,13 +156,27 @@ def test_a_context_longer_than_the_models_is_refused(tiny_path):
     from services.engine.app import build_engine
     from services.engine.settings import Settings
 
-    with pytest.raises(ValueError, match="max_model_len"), contextlib.closing(asyncio.new_event_loop()) as events:
+    with (
+        pytest.raises(ValueError, match="max_model_len"),
+        contextlib.closing(asyncio.new_event_loop()) as events,
+    ):
         build_engine(Settings(model_path=tiny_path, max_model_len=4096), events)
 
 
-def program(tiny_path, port, code="from services.engine.__main__ import main; raise SystemExit(main())"):
-    environment = os.environ | {"REEF_ENGINE_MODEL_PATH": str(tiny_path), "REEF_ENGINE_PORT": str(port)}
-    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def program(
+    tiny_path, port, code="from services.engine.__main__ import main; raise SystemExit(main())"
+):
+    environment = os.environ | {
+        "REEF_ENGINE_MODEL_PATH": str(tiny_path),
+        "REEF_ENGINE_PORT": str(port),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def answers(port):
@@ -167,7 +196,11 @@ def test_the_program_serves_and_exits_with_1_when_its_loop_breaks(tiny_path):
     process = program(tiny_path, port, code)
     try:
         wait_until(lambda: process.poll() is not None or answers(port), 150)
-        broken = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json={"messages": CHAT, "max_tokens": 5}, timeout=60)
+        broken = httpx.post(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            json={"messages": CHAT, "max_tokens": 5},
+            timeout=60,
+        )
         assert broken.status_code == 503
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 1

@@ -14,7 +14,12 @@ ORIGINAL = (
     + "<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+    }
+]
 
 
 def render(source, messages, **names):
@@ -33,7 +38,11 @@ def render(source, messages, **names):
     "messages",
     [
         [{"role": "user", "content": " hi\n"}],
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y "}],
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": "y "},
+        ],
         [{"role": "system", "content": ""}, {"role": "user", "content": "x"}],
     ],
 )

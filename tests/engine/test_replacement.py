@@ -53,7 +53,9 @@ def misfit(models, answer):
 
     choice = answer["choices"][0]
     ids = choice["token_ids"]
-    logp = torch.log_softmax(under_versions(models, answer["prompt_token_ids"], ids, choice["weight_versions"]), dim=-1)
+    logp = torch.log_softmax(
+        under_versions(models, answer["prompt_token_ids"], ids, choice["weight_versions"]), dim=-1
+    )
     expected = logp[torch.arange(len(ids)), torch.tensor(ids)]
     return float((expected - torch.tensor(logprobs(choice))).abs().max())
 
@@ -83,14 +85,24 @@ class Load:
         count = 0
         while not self._ending.is_set():
             count += 1
-            sampling = {"temperature": 0} if number % 2 else {"temperature": 1.0, "seed": 100 * number + count}
+            sampling = (
+                {"temperature": 0}
+                if number % 2
+                else {"temperature": 1.0, "seed": 100 * number + count}
+            )
             message = "x" * (1 + 40 * (count % 3))
-            fields = {"max_tokens": 40 + 7 * number, "ignore_eos": True, "messages": [{"role": "user", "content": message}]}
+            fields = {
+                "max_tokens": 40 + 7 * number,
+                "ignore_eos": True,
+                "messages": [{"role": "user", "content": message}],
+            }
             self.answers.append(self.ask(**fields, **sampling))
 
     def __enter__(self) -> "Load":
         self._pool = ThreadPoolExecutor(self.clients)
-        self._running: list[Future[None]] = [self._pool.submit(self._client, number) for number in range(self.clients)]
+        self._running: list[Future[None]] = [
+            self._pool.submit(self._client, number) for number in range(self.clients)
+        ]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +112,9 @@ class Load:
         self._pool.shutdown()
 
 
-async def replaced(url: str, way: str, given: Checkpoint, node_type: type[HttpServingNode] = HttpServingNode) -> dict[str, str]:
+async def replaced(
+    url: str, way: str, given: Checkpoint, node_type: type[HttpServingNode] = HttpServingNode
+) -> dict[str, str]:
     """One replacement, as the publisher makes it. Gives what was set apart."""
     apart: dict[str, str] = {}
 
@@ -108,7 +122,9 @@ async def replaced(url: str, way: str, given: Checkpoint, node_type: type[HttpSe
         apart[node] = reason
 
     async with aiohttp.ClientSession() as session:
-        await FullWeights(way, "127.0.0.1", 20.0, NoLease()).replace(node_type(url, session), given, set_apart)  # type: ignore[arg-type]
+        await FullWeights(way, "127.0.0.1", 20.0, NoLease()).replace(
+            node_type(url, session), given, set_apart
+        )  # type: ignore[arg-type]
     return apart
 
 
@@ -119,7 +135,13 @@ def test_requests_during_updates_are_each_of_whole_weights(own_node, tuned, refe
     old = asyncio.run(Checkpoint.read("checkpoint-" + "1" * 32, tiny_path))
     counters = node.engine.loop.counters
     with Load(node.chat, 4) as load:
-        for way, given in (("path", new), ("gloo", old), ("path", new), ("path", old), ("path", new)):
+        for way, given in (
+            ("path", new),
+            ("gloo", old),
+            ("path", new),
+            ("path", old),
+            ("path", new),
+        ):
             made = counters.generated_tokens
             wait_until(lambda made=made: counters.generated_tokens > made + 60)
             assert asyncio.run(replaced(node.url, way, given)) == {}
@@ -129,7 +151,9 @@ def test_requests_during_updates_are_each_of_whole_weights(own_node, tuned, refe
     mixed = [answer for answer in load.answers if len(answer["choices"][0]["weight_versions"]) > 1]
     assert mixed, "some were in flight during an update"
     answers = mixed + load.answers[:: max(len(load.answers) // 20, 1)]
-    seen = {span["version"] for answer in answers for span in answer["choices"][0]["weight_versions"]}
+    seen = {
+        span["version"] for answer in answers for span in answer["choices"][0]["weight_versions"]
+    }
     assert seen == models.keys()
     assert max(misfit(models, answer) for answer in answers) < 1e-4
     # The measure tells: on half-updated weights, or with the two models changed over, it is far off.
@@ -140,7 +164,9 @@ def test_requests_during_updates_are_each_of_whole_weights(own_node, tuned, refe
     greedy = [answer for answer in answers if len(answer["choices"][0]["token_ids"]) in (47, 61)]
     for answer in greedy:
         choice = answer["choices"][0]
-        logits = under_versions(models, answer["prompt_token_ids"], choice["token_ids"], choice["weight_versions"])
+        logits = under_versions(
+            models, answer["prompt_token_ids"], choice["token_ids"], choice["weight_versions"]
+        )
         assert logits.argmax(-1).tolist() == choice["token_ids"]
     assert greedy
 
@@ -163,7 +189,15 @@ def test_a_new_label_alone_disturbs_no_request(own_node):
     assert node.engine.loop.counters.aborted == 0
 
 
-STEPS = ("pause", "start_update", "update", "finish_update", "reset_prefix_cache", "weights", "resume")
+STEPS = (
+    "pause",
+    "start_update",
+    "update",
+    "finish_update",
+    "reset_prefix_cache",
+    "weights",
+    "resume",
+)
 
 
 def cut(step: str, when: str, error: Exception) -> type[HttpServingNode]:
@@ -188,7 +222,9 @@ def test_an_error_at_each_step_leaves_the_node_generating(own_node, tuned, tiny_
     new = asyncio.run(Checkpoint.read("checkpoint-" + "0" * 32, path.parent))
     old = asyncio.run(Checkpoint.read("checkpoint-" + "1" * 32, tiny_path))
     with node.client() as client, ThreadPoolExecutor(1) as pool:
-        for number, (step, when) in enumerate((step, when) for step in STEPS for when in ("before", "after")):
+        for number, (step, when) in enumerate(
+            (step, when) for step in STEPS for when in ("before", "after")
+        ):
             error = Unavailable("cut") if number % 2 else Poison("refused")
             running = pool.submit(node.chat, max_tokens=60, ignore_eos=True)
             wait_until(lambda: node.engine.loop.running == 1)
@@ -220,7 +256,13 @@ def test_what_the_node_refuses_is_told_and_changes_nothing(own_node, tmp_path: P
         # part of the weights is not the checkpoint that it was said to be
         save_file({"model.norm.weight": torch.full((64,), 2.0)}, tmp_path / "model.safetensors")
         with pytest.raises(Poison, match="tensors that differ"):
-            asyncio.run(replaced(node.url, "path", asyncio.run(Checkpoint.read("checkpoint-" + "3" * 32, tmp_path))))
+            asyncio.run(
+                replaced(
+                    node.url,
+                    "path",
+                    asyncio.run(Checkpoint.read("checkpoint-" + "3" * 32, tmp_path)),
+                )
+            )
         assert ok(client.get("/is_paused")) == {"is_paused": False}
 
 
@@ -235,7 +277,9 @@ def test_digests_are_those_of_float32_whatever_the_file_holds(tmp_path: Path):
         save_file({"w": values.to(dtype), "v": torch.ones(2)}, tmp_path / "model.safetensors")
         widened = tmp_path / str(dtype)
         widened.mkdir()
-        save_file({"w": values.to(dtype).float(), "v": torch.ones(2)}, widened / "model.safetensors")
+        save_file(
+            {"w": values.to(dtype).float(), "v": torch.ones(2)}, widened / "model.safetensors"
+        )
         assert WeightFiles.read(tmp_path).digests() == WeightFiles.read(widened).digests()
         assert WeightFiles.read(tmp_path).announcement()["names"] == ["v", "w"]
     (tmp_path / "model.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0hello")
@@ -260,7 +304,12 @@ def test_a_prompt_that_is_half_read_is_read_anew(own_node, tuned, monkeypatch): 
         return prefill(ids, start, *args, **names)
 
     monkeypatch.setattr(loop._runner, "prefill", reading)
-    answer = node.chat(messages=[{"role": "user", "content": "long " * 40}], max_tokens=10, ignore_eos=True, prompt_logprobs=0)
+    answer = node.chat(
+        messages=[{"role": "user", "content": "long " * 40}],
+        max_tokens=10,
+        ignore_eos=True,
+        prompt_logprobs=0,
+    )
     assert read[:4] == [0, 16, 32, 0]
     assert len(answer["prompt_logprobs"]) == len(answer["prompt_token_ids"])
     assert answer["choices"][0]["weight_versions"] == [{"version": "v2", "start": 0, "end": 10}]
@@ -271,11 +320,22 @@ def test_an_adapters_answer_says_when_the_weights_below_it_changed(own_node, tun
     node, (path, _) = own_node(), tuned
     new = asyncio.run(Checkpoint.read("checkpoint-" + "0" * 32, path.parent))
     with node.client() as client, ThreadPoolExecutor(1) as pool:
-        assert client.post("/v1/load_lora_adapter", json={"lora_name": "one", "lora_path": str(adapters["one"])}).status_code == 200
+        assert (
+            client.post(
+                "/v1/load_lora_adapter",
+                json={"lora_name": "one", "lora_path": str(adapters["one"])},
+            ).status_code
+            == 200
+        )
         running = pool.submit(node.chat, model="one", max_tokens=400, ignore_eos=True)
         wait_until(lambda: node.engine.loop.counters.generated_tokens > 5)
         asyncio.run(replaced(node.url, "path", new))
-        assert [span["version"] for span in running.result()["choices"][0]["weight_versions"]] == ["one", f"one+{new.content_id}"]
+        assert [span["version"] for span in running.result()["choices"][0]["weight_versions"]] == [
+            "one",
+            f"one+{new.content_id}",
+        ]
         # A later request too is told from one on the weights that the adapter was made for.
         later = node.chat(model="one", max_tokens=3)
-        assert [span["version"] for span in later["choices"][0]["weight_versions"]] == [f"one+{new.content_id}"]
+        assert [span["version"] for span in later["choices"][0]["weight_versions"]] == [
+            f"one+{new.content_id}"
+        ]

@@ -29,7 +29,16 @@ def node(path):
 
 def test_digits_stand_alone_and_ids_come_back(node):
     tokenizer = node.engine.tokenizer
-    assert [tokenizer.token_text(i) for i in tokenizer.encode("x  2 and 123")] == ["x", "  ", "2", " and", " ", "1", "2", "3"]
+    assert [tokenizer.token_text(i) for i in tokenizer.encode("x  2 and 123")] == [
+        "x",
+        "  ",
+        "2",
+        " and",
+        " ",
+        "1",
+        "2",
+        "3",
+    ]
     assert tokenizer.decode(tokenizer.encode("Grüße, 世界 🌍!")) == "Grüße, 世界 🌍!"
 
 
@@ -46,7 +55,9 @@ def test_it_knows_paris_and_agrees_with_transformers(node, path):
 def test_tools_fit_into_its_prompt(node):
     answer = node.chat(messages=CAPITAL, tools=TOOLS, max_tokens=2, temperature=0)
     prompt = node.engine.tokenizer.decode(answer["prompt_token_ids"], skip_special_tokens=False)
-    assert prompt.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\n\n# Tools")
+    assert prompt.startswith(
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\n\n# Tools"
+    )
 
 
 def test_eight_requests_arriving_one_after_another_share_steps(node):

@@ -44,7 +44,11 @@ def specs(model):
 
 def trainer(port, path, count):
     program = Path(__file__).with_name("trainer_process.py")
-    process = subprocess.Popen([sys.executable, str(program), str(port), str(path), str(count)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(port), str(path), str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout.readline() == "hosting\n"
     return process
 
@@ -79,7 +83,12 @@ def test_a_trainer_process_swaps_the_weights_in_mid_request(own_node, tuned, ref
         assert ok(client.get("/is_paused")) == {"is_paused": True}
         frozen = node.engine.loop.counters.generated_tokens
         process = trainer(port, path, 10_000)
-        ok(client.post("/init_weight_transfer_engine", json={"init_info": {"master_address": "127.0.0.1", "master_port": port}}))
+        ok(
+            client.post(
+                "/init_weight_transfer_engine",
+                json={"init_info": {"master_address": "127.0.0.1", "master_port": port}},
+            )
+        )
         ok(client.post("/start_weight_update", json={}))
         ok(client.post("/update_weights", json={"update_info": specs(model)}))
         ok(client.post("/finish_weight_update", json={"weight_version": "v2"}))
@@ -98,7 +107,9 @@ def test_a_trainer_process_swaps_the_weights_in_mid_request(own_node, tuned, ref
     assert before["checksum"] != after["checksum"]
     # The first span is exactly the old model's; a fresh request is exactly the new one's.
     old_ids = choice["token_ids"][: first["end"]]
-    assert logprobs(choice)[: first["end"]] == pytest.approx(recomputed(reference, answer["prompt_token_ids"], old_ids), abs=1e-4)
+    assert logprobs(choice)[: first["end"]] == pytest.approx(
+        recomputed(reference, answer["prompt_token_ids"], old_ids), abs=1e-4
+    )
     fresh = node.chat(seed=2, max_tokens=20, ignore_eos=True)
     expected = recomputed(model, fresh["prompt_token_ids"], fresh["choices"][0]["token_ids"])
     assert logprobs(fresh["choices"][0]) == pytest.approx(expected, abs=1e-4)
@@ -110,18 +121,32 @@ def test_a_trainer_that_dies_changes_nothing_and_another_may_follow(own_node, tu
         before = ok(client.get("/weight_info"))["checksum"]
         port = free_port()
         dying = trainer_thread(port, path, 3)
-        ok(client.post("/init_weight_transfer_engine", json={"init_info": {"master_address": "127.0.0.1", "master_port": port}}))
+        ok(
+            client.post(
+                "/init_weight_transfer_engine",
+                json={"init_info": {"master_address": "127.0.0.1", "master_port": port}},
+            )
+        )
         ok(client.post("/start_weight_update"))
         broken = client.post("/update_weights", json={"update_info": specs(model)})
         dying.join(10)
         assert broken.status_code == 500
         assert "broke off" in broken.json()["error"]["message"]
-        assert client.post("/finish_weight_update", json={"weight_version": "v2"}).status_code == 409
-        assert ok(client.get("/weight_info")) | {"checksum": before} == ok(client.get("/weight_info"))
+        assert (
+            client.post("/finish_weight_update", json={"weight_version": "v2"}).status_code == 409
+        )
+        assert ok(client.get("/weight_info")) | {"checksum": before} == ok(
+            client.get("/weight_info")
+        )
         node.chat(max_tokens=2)
         port = free_port()
         follower = trainer_thread(port, path, 10_000)
-        ok(client.post("/init_weight_transfer_engine", json={"init_info": {"master_address": "127.0.0.1", "master_port": port}}))
+        ok(
+            client.post(
+                "/init_weight_transfer_engine",
+                json={"init_info": {"master_address": "127.0.0.1", "master_port": port}},
+            )
+        )
         ok(client.post("/start_weight_update"))
         ok(client.post("/update_weights", json={"update_info": specs(model)}))
         ok(client.post("/finish_weight_update", json={"weight_version": "v3"}))
@@ -156,12 +181,22 @@ def test_steps_out_of_order_and_unfit_tensors(own_node, tmp_path):
         assert client.post("/update_weights", json=update).status_code == 409
         assert client.post("/finish_weight_update", json={"weight_version": "v"}).status_code == 409
         ok(client.post("/start_weight_update"))
-        assert "no trainer" in client.post("/update_weights", json=update).json()["error"]["message"]
+        assert (
+            "no trainer" in client.post("/update_weights", json=update).json()["error"]["message"]
+        )
         assert client.post("/finish_weight_update", json={"weight_version": "v"}).status_code == 409
-        assert client.post("/update_weights", json={"update_info": {"weights_path": str(tmp_path)}}).status_code == 409
+        assert (
+            client.post(
+                "/update_weights", json={"update_info": {"weights_path": str(tmp_path)}}
+            ).status_code
+            == 409
+        )
         bad = {"names": ["x"], "dtype_names": [], "shapes": [[1]]}
         assert client.post("/update_weights", json={"update_info": bad}).status_code == 400
-        assert client.post("/finish_weight_update", json={}).json()["error"]["param"] == "weight_version"
+        assert (
+            client.post("/finish_weight_update", json={}).json()["error"]["param"]
+            == "weight_version"
+        )
         assert client.post("/pause?mode=nap").status_code == 400
 
 

@@ -11,7 +11,16 @@ from redis.asyncio import Redis
 
 from reefcommon.config import parse
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Kind, Lineage, Release, SampleReady, utc_now
+from reefcommon.events import (
+    CandidateEvaluated,
+    CandidateProposed,
+    Evaluation,
+    Kind,
+    Lineage,
+    Release,
+    SampleReady,
+    utc_now,
+)
 from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ids import digest
 from reefcommon.serving import Answer, NodeWeights
@@ -36,7 +45,9 @@ class EpisodeNode:
 
     url: str = "http://node-1"
     adapters: dict[str, str] = field(default_factory=dict)
-    answer: Callable[[str, list[dict[str, Any]], int, int], str] = lambda model, _messages, _seed, _i: "good" if "cand" in model else "x"
+    answer: Callable[[str, list[dict[str, Any]], int, int], str] = (
+        lambda model, _messages, _seed, _i: "good" if "cand" in model else "x"
+    )
     fails: dict[str, float] = field(default_factory=dict)
     failure: type[Exception] = Unavailable
     down: bool = False
@@ -72,15 +83,28 @@ class EpisodeNode:
         self._up()
         self.adapters.pop(name, None)
 
-    async def chat(self, model: str, messages: list[dict[str, Any]], *, n: int = 1, timeout_s: float = 1, **params: Any) -> list[Answer]:
+    async def chat(
+        self,
+        model: str,
+        messages: list[dict[str, Any]],
+        *,
+        n: int = 1,
+        timeout_s: float = 1,
+        **params: Any,
+    ) -> list[Answer]:
         self._has(model)
         self._failing("probe" if params["max_tokens"] == 1 else model)
         seed = int(params.get("seed", 0))
         if params["max_tokens"] > 1:
             self.asked.append((model, messages, seed))
-        return [Answer(self.answer(model, messages, seed, i), "reef" if self.lies else model, "stop") for i in range(n)]
+        return [
+            Answer(self.answer(model, messages, seed, i), "reef" if self.lies else model, "stop")
+            for i in range(n)
+        ]
 
-    async def prompt_logprobs(self, model: str, tokens: list[int], *, timeout_s: float = 1) -> list[float]:
+    async def prompt_logprobs(
+        self, model: str, tokens: list[int], *, timeout_s: float = 1
+    ) -> list[float]:
         self._has(model)
         self._failing(model)
         return [self.logprob(model, tokens)] * (len(tokens) - 1)
@@ -115,9 +139,19 @@ class World:
         settings = Settings(episode_attempts=3, first_delay_s=0, episode_within_s=2)
         system = SystemSettings(state_dir=self.state)
         nodes: Any = tuple(self.nodes)
-        return build(Plans.load(parse(self.text)), system, settings, self.redis, self.store, nodes, self.events)
+        return build(
+            Plans.load(parse(self.text)),
+            system,
+            settings,
+            self.redis,
+            self.store,
+            nodes,
+            self.events,
+        )
 
-    async def advance(self, release_id: str = "r0-000000", *, adapter: str | None = None, **contents: str) -> Release:
+    async def advance(
+        self, release_id: str = "r0-000000", *, adapter: str | None = None, **contents: str
+    ) -> Release:
         parent = self.head
         self.head = Release(
             release_id=release_id,
@@ -145,12 +179,19 @@ class World:
         found = self.verdicts()[before:]
         assert len(found) == 1
         assert not any("@cand-" in name for node in self.nodes for name in node.adapters)
-        assert not self.state.joinpath("evaluator").is_dir() or not list(self.state.joinpath("evaluator").iterdir())
+        assert not self.state.joinpath("evaluator").is_dir() or not list(
+            self.state.joinpath("evaluator").iterdir()
+        )
         return found[0]
 
 
 def candidate(
-    seed: str = "a", *, base: str = "r0-000000", kind: Kind = "lora", content_id: str | None = None, recipe: str = SAO
+    seed: str = "a",
+    *,
+    base: str = "r0-000000",
+    kind: Kind = "lora",
+    content_id: str | None = None,
+    recipe: str = SAO,
 ) -> CandidateProposed:
     return CandidateProposed(
         event_id="cnd-" + digest(seed, base),

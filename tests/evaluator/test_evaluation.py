@@ -14,9 +14,17 @@ ALWAYS = "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\nevaluation: {policy: a
 async def test_a_better_candidate_is_selected_with_its_evidence(world: World) -> None:
     event = candidate()
     found = await world.verdict(event)
-    assert (found.verdict, found.policy, found.wins, found.losses, found.ties) == ("select", "score_comparison", 3, 0, 0)
+    assert (found.verdict, found.policy, found.wins, found.losses, found.ties) == (
+        "select",
+        "score_comparison",
+        3,
+        0,
+        0,
+    )
     assert (found.candidate_score, found.head_score, found.p_value) == (4.0, 1.0, 0.125)
-    assert [(task.task, task.candidate, task.head, task.candidate_answer) for task in found.tasks] == [
+    assert [
+        (task.task, task.candidate, task.head, task.candidate_answer) for task in found.tasks
+    ] == [
         ("0: one", 4.0, 1.0, "good"),
         ("1: two", 4.0, 1.0, "good"),
         ("2: three", 4.0, 1.0, "good"),
@@ -30,7 +38,9 @@ async def test_pairs_share_task_and_seed_and_run_interleaved(world: World) -> No
     await world.verdict(candidate())
     asked = world.nodes[0].asked
     for model, messages, seed in asked:
-        assert sum(1 for other, m, s in asked if other != model and m == messages and s == seed) == 1
+        assert (
+            sum(1 for other, m, s in asked if other != model and m == messages and s == seed) == 1
+        )
     models = [model for model, _, _ in asked]
     assert models[:2] != [models[0]] * 2, "candidate and head take turns"
 
@@ -68,12 +78,16 @@ async def test_a_head_that_moves_during_the_trial(world: World) -> None:
 
     world.nodes[0].chat = chat  # type: ignore[method-assign,assignment]
     await process.on_candidate(candidate())
-    assert [(found.verdict, found.reason) for found in world.verdicts()] == [("reject", "stale_base: r1-000000 became the head meanwhile")]
+    assert [(found.verdict, found.reason) for found in world.verdicts()] == [
+        ("reject", "stale_base: r1-000000 became the head meanwhile")
+    ]
 
 
 async def test_a_scenario_without_a_head(world: World) -> None:
     with pytest.raises(Transient, match="has no head"):
-        await (await world.process()).on_candidate(candidate().model_copy(update={"scenario": "nowhere"}))
+        await (await world.process()).on_candidate(
+            candidate().model_copy(update={"scenario": "nowhere"})
+        )
 
 
 async def test_always_must_be_asked_for_and_still_loads(world: World) -> None:
@@ -90,7 +104,12 @@ async def test_what_is_taken_in_any_case_is_compared_where_there_are_tasks(world
     world.text = f"{TASKS}, policy: always}}"
     world.nodes[0].answer = lambda model, *_: "x" if "cand" in model else "good"
     found = await world.verdict(candidate())
-    assert (found.verdict, found.candidate_score, found.head_score, found.losses) == ("select", 1.0, 4.0, 3)
+    assert (found.verdict, found.candidate_score, found.head_score, found.losses) == (
+        "select",
+        1.0,
+        4.0,
+        3,
+    )
     assert found.reason.endswith("0 wins, 3 losses, 0 ties")
 
 

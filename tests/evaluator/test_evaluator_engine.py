@@ -33,7 +33,12 @@ async def served(world: World, engine: Node, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("REEF_MODEL_NAME", "base")
     store = GitArtifactStore(world.state / "artifacts.git")
     tree = world.state / "adapter"
-    save_adapter(load_model(Path(engine.engine.settings.model_path), 1), tree, ["q_proj", "v_proj", "lm_head"], 7)
+    save_adapter(
+        load_model(Path(engine.engine.settings.model_path), 1),
+        tree,
+        ["q_proj", "v_proj", "lm_head"],
+        7,
+    )
     manifest = describe(tree, "lora")
     store.put(tree, manifest, "default")
     world.store = store  # type: ignore[assignment]

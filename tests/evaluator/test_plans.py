@@ -19,12 +19,17 @@ pytestmark = pytest.mark.redis
         ("{tasks: 'tests.evaluator.verifiers:NO', score: 'math:fsum'}", "has no 'NO'"),
         ("{tasks: 'math:pi', score: 'math:fsum'}", "not a list of tasks"),
         ("{tasks: [a], score: 'math:pi'}", "not a function"),
-        ("{tasks: [{id: x, prompt: a}, {id: x, prompt: b}], score: 'math:fsum'}", "two tasks are called 'x'"),
+        (
+            "{tasks: [{id: x, prompt: a}, {id: x, prompt: b}], score: 'math:fsum'}",
+            "two tasks are called 'x'",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_work(section: str, words: str) -> None:
     with pytest.raises(BadConfig, match=words):
-        Plans.load(parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\nevaluation: {section}"))
+        Plans.load(
+            parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\nevaluation: {section}")
+        )
 
 
 def test_tasks_by_name() -> None:

@@ -18,7 +18,10 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     assert world.verdicts() == []
     (waits,) = await process.look_again()
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
-    assert waits.reason == "insufficient_evidence: 0 held-out samples differ from the mean score, 5 are needed (0 are there)"
+    assert (
+        waits.reason
+        == "insufficient_evidence: 0 held-out samples differ from the mean score, 5 are needed (0 are there)"
+    )
     liked = {7, 9}
 
     def logprob(model: str, tokens: list[int]) -> float:
@@ -28,7 +31,9 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     for i in range(60):
         await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
     kept = [i for i in range(60) if is_held_out(f"smp-{i}")]
-    assert {sample.sample_id for sample in await process.evidence.samples("default")} == {f"smp-{i}" for i in kept}
+    assert {sample.sample_id for sample in await process.evidence.samples("default")} == {
+        f"smp-{i}" for i in kept
+    }
     assert await (await world.process()).look_again() == []
     [found] = world.verdicts()
     assert (found.verdict, found.wins, found.losses) == ("select", len(kept), 0)
@@ -41,7 +46,9 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
 async def test_replay_rejects_what_makes_bad_answers_likelier(world: World) -> None:
     world.text = REPLAY
     process = await world.process()
-    world.nodes[0].logprob = lambda model, tokens: -1.0 if ("cand" in model) == (tokens[-1] == 4) else -2.0
+    world.nodes[0].logprob = lambda model, tokens: (
+        -1.0 if ("cand" in model) == (tokens[-1] == 4) else -2.0
+    )
     for i in range(60):
         await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
     found = await world.verdict(candidate())

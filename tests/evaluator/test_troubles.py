@@ -24,7 +24,12 @@ async def test_an_engine_that_fails_now_and_then(world: World, failing: tuple[st
     node.fails, node.failure = dict.fromkeys(failing, 2), Transient
     found = await world.verdict(candidate())
     assert not any(node.fails.values()), "it did fail"
-    assert (found.verdict, found.candidate_score, found.head_score, found.failed_episodes) == ("select", 4.0, 1.0, 0)
+    assert (found.verdict, found.candidate_score, found.head_score, found.failed_episodes) == (
+        "select",
+        4.0,
+        1.0,
+        0,
+    )
     assert [(task.candidate, task.head) for task in found.tasks] == [(4.0, 1.0)] * 3
 
 
@@ -34,12 +39,19 @@ async def test_an_episode_without_an_answer_is_tried_again(world: World, side: s
     world.nodes[0].fails = {side: 2}
     found = await world.verdict(candidate())
     assert not any(world.nodes[0].fails.values())
-    assert (found.verdict, found.candidate_score, found.head_score, found.failed_episodes) == ("select", 4.0, 1.0, 0)
+    assert (found.verdict, found.candidate_score, found.head_score, found.failed_episodes) == (
+        "select",
+        4.0,
+        1.0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("error", [Transient, Unavailable])
 @pytest.mark.parametrize("side", ["cand", "reef"])
-async def test_an_engine_that_goes_on_failing(world: World, side: str, error: type[Exception]) -> None:
+async def test_an_engine_that_goes_on_failing(
+    world: World, side: str, error: type[Exception]
+) -> None:
     """T5: then the evaluation has failed, whichever side it was, and no score is made up."""
     world.nodes[0].fails, world.nodes[0].failure = {side: math.inf}, error
     found = await world.verdict(candidate())
@@ -52,7 +64,9 @@ async def test_an_engine_that_goes_on_failing(world: World, side: str, error: ty
 
 @pytest.mark.parametrize("policy", ["score_comparison", "always"])
 @pytest.mark.parametrize("place", ["load", "probe"])
-async def test_an_engine_that_never_gets_a_candidate_to_answer(world: World, place: str, policy: str) -> None:
+async def test_an_engine_that_never_gets_a_candidate_to_answer(
+    world: World, place: str, policy: str
+) -> None:
     """T5: a verdict all the same; raised to the bus, the candidate would be a dead letter that its trainer waits for."""
     world.text = f"{TASKS}, policy: {policy}}}"
     world.nodes[0].fails, world.nodes[0].failure = {place: math.inf}, Transient
@@ -62,7 +76,9 @@ async def test_an_engine_that_never_gets_a_candidate_to_answer(world: World, pla
     assert not world.nodes[0].asked
 
 
-async def test_a_disk_that_takes_no_content_now_and_then_or_ever(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_takes_no_content_now_and_then_or_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetch, fails = world.store.get, iter(range(2))
 
     def get(*args: Any) -> Any:
@@ -74,10 +90,15 @@ async def test_a_disk_that_takes_no_content_now_and_then_or_ever(world: World, m
     assert (await world.verdict(candidate())).verdict == "select"
     fails = iter(range(1000))
     found = await world.verdict(candidate("b"))
-    assert (found.verdict, found.reason) == ("evaluation_failed", "does not serve: cannot put it in place (tried 3 times)")
+    assert (found.verdict, found.reason) == (
+        "evaluation_failed",
+        "does not serve: cannot put it in place (tried 3 times)",
+    )
 
 
-@pytest.mark.parametrize("policy", ["score_comparison", "no_regression", "always", "paired_confidence"])
+@pytest.mark.parametrize(
+    "policy", ["score_comparison", "no_regression", "always", "paired_confidence"]
+)
 async def test_no_episode_starts(world: World, policy: str) -> None:
     """T6: 0 to 0 is not a tie that passes, under no policy."""
     world.text = f"{TASKS}, policy: {policy}}}"
@@ -103,7 +124,9 @@ async def test_no_episode_starts(world: World, policy: str) -> None:
     assert not any("@cand-" in name for name in node.adapters)
 
 
-@pytest.mark.parametrize(("name", "words"), [("broken", "ZeroDivisionError: no"), ("nothing", "not a finite number")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("broken", "ZeroDivisionError: no"), ("nothing", "not a finite number")]
+)
 async def test_a_verifier_that_fails(world: World, name: str, words: str) -> None:
     """T5: a verifier's mistake is no score of 0.0."""
     world.text = TASKS.replace("verifiers:length", f"verifiers:{name}") + "}"
@@ -152,14 +175,21 @@ async def test_a_node_that_goes_away_during_a_trial_is_waited_for(world: World, 
 
 async def test_a_node_without_the_head_is_passed_over(world: World) -> None:
     await world.advance("r1-000000", adapter="default@r1-000000")
-    world.nodes = [EpisodeNode("http://node-1"), EpisodeNode("http://node-2", adapters={"default@r1-000000": "/x"})]
+    world.nodes = [
+        EpisodeNode("http://node-1"),
+        EpisodeNode("http://node-2", adapters={"default@r1-000000": "/x"}),
+    ]
     for seed in "abcd":
         assert (await world.verdict(candidate(seed, base="r1-000000"))).verdict == "select"
     assert not world.nodes[0].asked
-    assert {model for model, _, _ in world.nodes[1].asked if "cand" not in model} == {"default@r1-000000"}
+    assert {model for model, _, _ in world.nodes[1].asked if "cand" not in model} == {
+        "default@r1-000000"
+    }
 
 
-async def test_a_node_that_is_set_apart_or_away_is_no_place_for_a_trial_and_costs_no_verdict(world: World) -> None:
+async def test_a_node_that_is_set_apart_or_away_is_no_place_for_a_trial_and_costs_no_verdict(
+    world: World,
+) -> None:
     world.nodes = [EpisodeNode(f"http://node-{number}") for number in range(3)]
     world.nodes[1].down = True
     await RedisRotation(world.redis).set_apart(world.nodes[0].url, "it answers with other weights")
@@ -168,7 +198,9 @@ async def test_a_node_that_is_set_apart_or_away_is_no_place_for_a_trial_and_cost
     assert [bool(node.asked) for node in world.nodes] == [False, False, True]
 
 
-async def test_what_a_killed_trial_left_goes_with_the_verdict_though_there_is_no_trial_any_more(world: World) -> None:
+async def test_what_a_killed_trial_left_goes_with_the_verdict_though_there_is_no_trial_any_more(
+    world: World,
+) -> None:
     event = candidate()
     world.nodes[0].adapters[trial_name(event)] = "/left"
     await world.advance("r1-000000")

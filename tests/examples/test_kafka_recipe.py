@@ -27,8 +27,16 @@ def sample(scenario: str, number: int, *, score: float | None, feedback: str | N
     [
         ({}, "", "no Reef runs on "),
         ({}, '{"phase": "ended", "urls": {"kafka": "127.0.0.1:9"}}', "no Reef runs on "),
-        ({}, '{"phase": "ready", "urls": {"kafka": "127.0.0.1:9"}}', "no broker answers at 127.0.0.1:9: is that Reef up?"),
-        ({"REEF_KAFKA_BOOTSTRAP": "127.0.0.1:9"}, "", "no broker answers at 127.0.0.1:9: is that Reef up?"),
+        (
+            {},
+            '{"phase": "ready", "urls": {"kafka": "127.0.0.1:9"}}',
+            "no broker answers at 127.0.0.1:9: is that Reef up?",
+        ),
+        (
+            {"REEF_KAFKA_BOOTSTRAP": "127.0.0.1:9"},
+            "",
+            "no broker answers at 127.0.0.1:9: is that Reef up?",
+        ),
     ],
 )
 async def test_a_broker_that_is_not_there_is_one_line(tmp_path, env, stack, said):
@@ -56,24 +64,35 @@ async def test_words_about_a_low_score_become_a_candidate(kafka_bootstrap, tmp_p
     producer = AIOKafkaProducer(bootstrap_servers=kafka_bootstrap)
     await producer.start()
     for event in samples:
-        await producer.send_and_wait(topics.SAMPLES.name, event.model_dump_json().encode(), key=scenario.encode())
+        await producer.send_and_wait(
+            topics.SAMPLES.name, event.model_dump_json().encode(), key=scenario.encode()
+        )
     await producer.stop()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "recipes.examples.kafka_recipe",
         env={**os.environ, "REEF_KAFKA_BOOTSTRAP": kafka_bootstrap, "REEF_STATE_DIR": str(tmp_path)},
     )  # fmt: skip
-    consumer = AIOKafkaConsumer(topics.CANDIDATES.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        topics.CANDIDATES.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest"
+    )
     await consumer.start()
     try:
         async with asyncio.timeout(60):
-            while (candidate := CandidateProposed.model_validate_json((await consumer.getone()).value)).scenario != scenario:
+            while (
+                candidate := CandidateProposed.model_validate_json((await consumer.getone()).value)
+            ).scenario != scenario:
                 pass
     finally:
         await consumer.stop()
         process.terminate()
         await process.wait()
     assert (candidate.kind, candidate.base_release_id) == ("harness", "r0-abcdef")
-    manifest = await asyncio.to_thread(GitArtifactStore(tmp_path / "artifacts.git").get, candidate.content_id, scenario, tmp_path / "got")
+    manifest = await asyncio.to_thread(
+        GitArtifactStore(tmp_path / "artifacts.git").get,
+        candidate.content_id,
+        scenario,
+        tmp_path / "got",
+    )
     assert manifest.kind == "harness"
     (entry,) = read_tree(tmp_path / "got")
     assert "answer in French" in entry.config["text"]

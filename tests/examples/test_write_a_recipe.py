@@ -47,7 +47,10 @@ def test_it_decides_as_the_page_says(written):
     assert made.decide(waiting[:3], LoadId("i", 0)) == recipe.Decision()
     decision = made.decide(waiting, LoadId("i", 0))
     assert [s.event_id for s in decision.batch] == ["s1", "s3"]
-    assert [(s.event_id, reason) for s, reason, _ in decision.refused] == [("s0", "below_the_median"), ("s2", "below_the_median")]
+    assert [(s.event_id, reason) for s, reason, _ in decision.refused] == [
+        ("s0", "below_the_median"),
+        ("s2", "below_the_median"),
+    ]
 
 
 def test_reef_recipes_lists_it(written):
@@ -65,7 +68,9 @@ def test_it_learns_on_the_tiny_model(written, tmp_path):
 
     (binding,) = config.load(written / "serve.yaml").reef
     knobs = {**binding.knobs, "critic_warmup_steps": 0, "target_modules": ["lm_head"]}
-    learner = recipe.load_recipe(binding.recipe, knobs).learner(prepare("tiny", tmp_path / "models", lambda _f, _t: None))
+    learner = recipe.load_recipe(binding.recipe, knobs).learner(
+        prepare("tiny", tmp_path / "models", lambda _f, _t: None)
+    )
     result = learner.step([sample(1, 1.0), sample(2, 0.5)])
     assert result.step == 1
     assert result.metrics["policy_grad_norm"] > 0

@@ -27,12 +27,16 @@ class Service:
     clock: Clock
 
     async def take(self, *events: Any) -> None:
-        await self.handlers.on_events([arrive(event, offset) for offset, event in enumerate(events)])
+        await self.handlers.on_events(
+            [arrive(event, offset) for offset, event in enumerate(events)]
+        )
 
     async def restarted(self, settings: Settings | None = None) -> "Service":
         """The same store and outside, a new process."""
         service = make(self.reads.database, settings or Settings())
-        service.handlers = replace(service.handlers, publisher=self.published, dead=self.graves, now=self.clock)
+        service.handlers = replace(
+            service.handlers, publisher=self.published, dead=self.graves, now=self.clock
+        )
         await service.handlers.on_start()
         return replace(service, published=self.published, graves=self.graves, clock=self.clock)
 
@@ -41,9 +45,25 @@ class Service:
 
 
 def make(database: Database, settings: Settings) -> Service:
-    published, graves, bodies, clock, store = Published(), Graves(), Bodies(), Clock(), Flaky(ClickHouseStore(database))
-    handlers = build_handlers(settings, store=store, publisher=published, dead=graves, bodies=bodies)
-    return Service(replace(handlers, now=clock), store, ClickHouseReads(database), published, graves, bodies, clock)
+    published, graves, bodies, clock, store = (
+        Published(),
+        Graves(),
+        Bodies(),
+        Clock(),
+        Flaky(ClickHouseStore(database)),
+    )
+    handlers = build_handlers(
+        settings, store=store, publisher=published, dead=graves, bodies=bodies
+    )
+    return Service(
+        replace(handlers, now=clock),
+        store,
+        ClickHouseReads(database),
+        published,
+        graves,
+        bodies,
+        clock,
+    )
 
 
 @pytest.fixture

@@ -8,7 +8,14 @@ from typing import Any
 
 from reefcommon import ids, topics
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.events import BodyRef, Completion, Event, FeedbackReported, InferenceRecorded, WeightSpan
+from reefcommon.events import (
+    BodyRef,
+    Completion,
+    Event,
+    FeedbackReported,
+    InferenceRecorded,
+    WeightSpan,
+)
 from services.experience.ports import Arrival
 
 T0 = datetime(2026, 1, 5, 12, 0, 0, 123456, tzinfo=UTC)
@@ -48,7 +55,10 @@ def inference(
         "model": "reef",
         "engine": "http://engine",
         "request": {"model": "reef", "messages": list(messages), "temperature": temperature},
-        "response": {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]},
+        "response": {
+            "id": "c",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        },
         "prompt_token_ids": tuple(prompt),
         "completions": (
             Completion(
@@ -56,7 +66,10 @@ def inference(
                 finish_reason="stop",
                 token_ids=tuple(sampled),
                 logprobs=tuple([-0.5] * len(sampled) if logprobs is None else logprobs),
-                weight_versions=tuple(WeightSpan(version=version, start=i, end=i + 1) for i, version in enumerate(versions)),
+                weight_versions=tuple(
+                    WeightSpan(version=version, start=i, end=i + 1)
+                    for i, version in enumerate(versions)
+                ),
             ),
         ),
         "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(sampled)},
@@ -65,11 +78,23 @@ def inference(
     return InferenceRecorded(**{**values, **fields})
 
 
-def report(*references: str, score: float | None = 1.0, report_id: str | None = None, at: float = 1.0, **fields: Any) -> FeedbackReported:
+def report(
+    *references: str,
+    score: float | None = 1.0,
+    report_id: str | None = None,
+    at: float = 1.0,
+    **fields: Any,
+) -> FeedbackReported:
     """A report on these receipts."""
-    content = {"references": references, "score": score, "feedback": fields.get("feedback"), "metadata": fields.get("metadata", {})}
+    content = {
+        "references": references,
+        "score": score,
+        "feedback": fields.get("feedback"),
+        "metadata": fields.get("metadata", {}),
+    }
     values = {
-        "event_id": report_id or ids.new_report_id(ids.shard_in(references[0]) or "0000" if references else "0000"),
+        "event_id": report_id
+        or ids.new_report_id(ids.shard_in(references[0]) or "0000" if references else "0000"),
         "at": T0 + timedelta(seconds=at),
         "scenario": "default",
         "content_digest": ids.digest(content),
@@ -81,7 +106,9 @@ def report(*references: str, score: float | None = 1.0, report_id: str | None = 
 def arrive(event: Event, offset: int = 0) -> Arrival:
     """The event as it comes from its topic."""
     topic = topics.FEEDBACK if isinstance(event, FeedbackReported) else topics.INFERENCES
-    return Arrival(topic.name, 0, offset, b"0000", event.model_dump_json(exclude_none=True).encode(), event)
+    return Arrival(
+        topic.name, 0, offset, b"0000", event.model_dump_json(exclude_none=True).encode(), event
+    )
 
 
 @dataclass

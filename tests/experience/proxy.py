@@ -29,7 +29,9 @@ class Proxy:
             return
         self._writers |= {writer, up_writer}
         try:
-            await asyncio.gather(self._requests(reader, up_writer), self._answers(up_reader, writer))
+            await asyncio.gather(
+                self._requests(reader, up_writer), self._answers(up_reader, writer)
+            )
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:

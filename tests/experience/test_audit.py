@@ -14,8 +14,14 @@ pytestmark = pytest.mark.store
 
 
 async def filled(service: Service) -> ClickHouseAudit:
-    records = [inference((user(f"q{n}"),), record_id=f"rec-{n}", at=n, error="it's" if n == 3 else None) for n in range(7)]
-    await service.take(*records, *(report(record.event_id, report_id=f"rep-{record.event_id}") for record in records))
+    records = [
+        inference((user(f"q{n}"),), record_id=f"rec-{n}", at=n, error="it's" if n == 3 else None)
+        for n in range(7)
+    ]
+    await service.take(
+        *records,
+        *(report(record.event_id, report_id=f"rep-{record.event_id}") for record in records),
+    )
     return ClickHouseAudit(service.reads.database)
 
 
@@ -26,7 +32,11 @@ async def test_pages_spans_and_rows_are_of_one_piece(service: Service) -> None:
         after, seen, rows = None, 0, []
         while True:
             page = await audit.page(table, after=after, limit=3)
-            assert page.count == 0 or (await audit.span(table, after=after, until=page.until)) == page or page.until is None
+            assert (
+                page.count == 0
+                or (await audit.span(table, after=after, until=page.until)) == page
+                or page.until is None
+            )
             rows += await audit.rows(table, after=after, until=page.until)
             seen += page.count
             after = page.until
@@ -59,12 +69,18 @@ async def test_the_routes_answer_with_the_same(service: Service) -> None:
     app = FastAPI()
     app.middleware("http")(unavailable)
     app.include_router(audit_routes(audit))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://experience") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://experience"
+    ) as http:
         page = (await http.post("/audit/records/page", params={"limit": 3}, json={})).json()
         assert (page["count"], page["until"]) == (3, ["rec-2"])
-        rows = (await http.post("/audit/records/rows", json={"after": ["rec-2"], "until": ["rec-4"]})).json()
+        rows = (
+            await http.post("/audit/records/rows", json={"after": ["rec-2"], "until": ["rec-4"]})
+        ).json()
         assert [key for key, _ in rows] == [["rec-3"], ["rec-4"]]
-        assert (await http.post("/audit/records/picked", json={"keys": [["rec-3"], ["none"]]})).json() == rows[:1]
+        assert (
+            await http.post("/audit/records/picked", json={"keys": [["rec-3"], ["none"]]})
+        ).json() == rows[:1]
         row = (await http.post("/audit/records/row", json=["rec-3"])).json()
         assert row["error"] == r"'it\'s'"
         assert (await http.post("/audit/records/row", json=["none"])).json() is None
@@ -74,5 +90,9 @@ async def test_the_routes_answer_with_the_same(service: Service) -> None:
 
 
 async def test_conversations_make_one_row_a_session(service: Service) -> None:
-    await service.take(inference((user("a"),), "b"), inference((user("a"), assistant("b"), user("c")), "d", at=1))
-    assert (await ClickHouseAudit(service.reads.database).span("sessions", after=None, until=None)).count == 1
+    await service.take(
+        inference((user("a"),), "b"), inference((user("a"), assistant("b"), user("c")), "d", at=1)
+    )
+    assert (
+        await ClickHouseAudit(service.reads.database).span("sessions", after=None, until=None)
+    ).count == 1

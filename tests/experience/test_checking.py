@@ -20,8 +20,12 @@ async def filled(path: Path) -> None:
     """Two tables of one part each."""
     database = Database.embedded(path)
     for table in ("good", "bad"):
-        await database.command(f"CREATE TABLE {table} (id String) ENGINE = MergeTree ORDER BY id SETTINGS min_bytes_for_wide_part = 0")
-        await database.command(f"INSERT INTO {table} SELECT '{table}' || toString(number) FROM numbers(1000)")
+        await database.command(
+            f"CREATE TABLE {table} (id String) ENGINE = MergeTree ORDER BY id SETTINGS min_bytes_for_wide_part = 0"
+        )
+        await database.command(
+            f"INSERT INTO {table} SELECT '{table}' || toString(number) FROM numbers(1000)"
+        )
     (row,) = await database.query("SELECT path FROM system.parts WHERE active AND table = 'bad'")
     await database.close()
     data = (path / row["path"] / "id.bin").read_bytes()
@@ -37,9 +41,11 @@ async def test_a_damaged_part_is_named_and_others_are_not(tmp_path: Path) -> Non
     assert list(damaged) == ["bad/all_1_1_0"]
     assert "hecksum" in damaged["bad/all_1_1_0"]
     assert "reef replay --into" in damaged["bad/all_1_1_0"]
-    assert [(row["part"], "reef replay --into" in row["hint"]) for row in logs if row["event"] == "store_damaged"] == [
-        ("bad/all_1_1_0", True)
-    ]
+    assert [
+        (row["part"], "reef replay --into" in row["hint"])
+        for row in logs
+        if row["event"] == "store_damaged"
+    ] == [("bad/all_1_1_0", True)]
 
 
 async def test_a_part_that_was_merged_away(database: Database) -> None:
@@ -55,8 +61,16 @@ async def test_it_is_looked_for_after_the_start(tmp_path: Path) -> None:
     async def nothing() -> None:
         pass
 
-    handlers, guard = SimpleNamespace(on_start=nothing), SimpleNamespace(broker=SimpleNamespace(start=nothing, stop=nothing))
-    life = Lifecycle(Database.embedded(tmp_path / "chdb"), cast("Handlers", handlers), cast("Any", guard), Settings())
+    handlers, guard = (
+        SimpleNamespace(on_start=nothing),
+        SimpleNamespace(broker=SimpleNamespace(start=nothing, stop=nothing)),
+    )
+    life = Lifecycle(
+        Database.embedded(tmp_path / "chdb"),
+        cast("Handlers", handlers),
+        cast("Any", guard),
+        Settings(),
+    )
     async with life.lifespan(None), asyncio.timeout(60):
         while not life.damaged:
             await asyncio.sleep(0.02)

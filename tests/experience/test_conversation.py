@@ -6,11 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.experience.domain.conversation import answers, fingerprint, identity, request_messages, temperature
+from services.experience.domain.conversation import (
+    answers,
+    fingerprint,
+    identity,
+    request_messages,
+    temperature,
+)
 from tests.experience.factory import assistant, user
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
-OTHER_ID = {"id": "call_9", "type": "function", "function": {"name": "add", "arguments": '{"b":2,"a":1}'}}
+CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'},
+}
+OTHER_ID = {
+    "id": "call_9",
+    "type": "function",
+    "function": {"name": "add", "arguments": '{"b":2,"a":1}'},
+}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +53,16 @@ def test_same(left: dict[str, Any], right: dict[str, Any]) -> None:
         (user("a"), user("b")),
         (assistant("", tool_calls=[CALL]), assistant("")),
         (assistant("", tool_calls=[CALL]), assistant("", tool_calls=[CALL, CALL])),
-        (user("a"), {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:1"}}]}),
+        (
+            user("a"),
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "a"},
+                    {"type": "image_url", "image_url": {"url": "data:1"}},
+                ],
+            },
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:2"}}]},
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:1"}}]},
@@ -50,8 +73,14 @@ def test_not_same(left: dict[str, Any], right: dict[str, Any]) -> None:
     assert identity(left) != identity(right)
 
 
-def chat(messages: list[Any], answer: Any = None) -> tuple[dict[str, Any], dict[str, Any] | None, str]:
-    return {"messages": messages}, None if answer is None else {"choices": [{"message": answer}]}, "chat.completions"
+def chat(
+    messages: list[Any], answer: Any = None
+) -> tuple[dict[str, Any], dict[str, Any] | None, str]:
+    return (
+        {"messages": messages},
+        None if answer is None else {"choices": [{"message": answer}]},
+        "chat.completions",
+    )
 
 
 def test_a_request_goes_on_from_the_request_and_answer_before_it() -> None:
@@ -59,14 +88,21 @@ def test_a_request_goes_on_from_the_request_and_answer_before_it() -> None:
     second = fingerprint(*chat([user("a"), assistant("b"), user("c")]))
     assert first.prefixes == ()
     assert second.prefixes == first.tails
-    assert fingerprint(*chat([user("a"), assistant("b")])).prefixes == (), "a prefill does not strictly extend"
+    assert fingerprint(*chat([user("a"), assistant("b")])).prefixes == (), (
+        "a prefill does not strictly extend"
+    )
     assert fingerprint(*chat([user("a"), assistant("B"), user("c")])).prefixes != first.tails
 
 
 def test_each_api_is_read() -> None:
     anthropic = {"system": "s", "messages": [user("a")]}
-    assert request_messages(anthropic, "messages") == ({"role": "system", "content": "s"}, user("a"))
-    assert [identity(m) for m in answers({"content": [{"type": "text", "text": "b"}]}, "messages")] == [identity(assistant("b"))]
+    assert request_messages(anthropic, "messages") == (
+        {"role": "system", "content": "s"},
+        user("a"),
+    )
+    assert [
+        identity(m) for m in answers({"content": [{"type": "text", "text": "b"}]}, "messages")
+    ] == [identity(assistant("b"))]
     assert request_messages({"prompt": "p"}, "completions") == (user("p"),)
     assert answers({"choices": [{"text": "t"}]}, "completions") == (assistant("t"),)
     turn = {"instructions": "s", "input": "a"}
@@ -74,16 +110,36 @@ def test_each_api_is_read() -> None:
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
         {"type": "function_call", "name": "f", "arguments": "{}"},
     ]
-    following = {"instructions": "s", "input": [user("a"), *output, {"type": "function_call_output", "call_id": "1", "output": "3"}]}
-    before, after = fingerprint(turn, {"output": output}, "responses"), fingerprint(following, None, "responses")
+    following = {
+        "instructions": "s",
+        "input": [
+            user("a"),
+            *output,
+            {"type": "function_call_output", "call_id": "1", "output": "3"},
+        ],
+    }
+    before, after = (
+        fingerprint(turn, {"output": output}, "responses"),
+        fingerprint(following, None, "responses"),
+    )
     assert after.prefixes[0] == before.tails[0]
 
 
 def test_a_session_of_tool_calls_goes_on_by_messages_of_anthropic() -> None:
-    content = [{"type": "text", "text": "let me see"}, {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]
+    content = [
+        {"type": "text", "text": "let me see"},
+        {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}},
+    ]
     before = fingerprint({"messages": [user("a")]}, {"content": content}, "messages")
-    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "2"}]}
-    after = fingerprint({"messages": [user("a"), {"role": "assistant", "content": content}, result]}, None, "messages")
+    result = {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "t1", "content": "2"}],
+    }
+    after = fingerprint(
+        {"messages": [user("a"), {"role": "assistant", "content": content}, result]},
+        None,
+        "messages",
+    )
     assert after.prefixes == before.tails
 
 
@@ -93,7 +149,19 @@ JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["role", "content", "messages", "tool_calls", "function", "arguments", "input", "type", "text", "choices", "message"]
+                [
+                    "role",
+                    "content",
+                    "messages",
+                    "tool_calls",
+                    "function",
+                    "arguments",
+                    "input",
+                    "type",
+                    "text",
+                    "choices",
+                    "message",
+                ]
             ),
             inner,
             max_size=4,
@@ -110,16 +178,29 @@ def test_any_body_is_read_without_an_error(body: dict[str, Any], api: str) -> No
 
 
 def test_a_number_of_any_size_in_the_arguments_is_read() -> None:
-    huge = {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {"n": 2**70}}]}
-    other = {"role": "assistant", "content": [{"type": "tool_use", "name": "f", "input": {"n": 2**70 + 1}}]}
+    huge = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "name": "f", "input": {"n": 2**70}}],
+    }
+    other = {
+        "role": "assistant",
+        "content": [{"type": "tool_use", "name": "f", "input": {"n": 2**70 + 1}}],
+    }
     assert identity(huge) != identity(other)
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "\\ud83d"}', '{"a": ', "[" * 100_000, "\x00"])
 def test_arguments_that_were_cut_are_read(arguments: str) -> None:
-    assert fingerprint(*chat([user("a")], assistant("", tool_calls=[{"function": {"name": "f", "arguments": arguments}}]))).tails
+    assert fingerprint(
+        *chat(
+            [user("a")],
+            assistant("", tool_calls=[{"function": {"name": "f", "arguments": arguments}}]),
+        )
+    ).tails
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.7, 0.7), (0, 0.0), (None, 1.0), (True, 1.0), ("1", 1.0)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.7, 0.7), (0, 0.0), (None, 1.0), (True, 1.0), ("1", 1.0)]
+)
 def test_temperature(value: object, expected: float) -> None:
     assert temperature({"temperature": value}) == expected

@@ -29,12 +29,19 @@ def listening(broker: KafkaBroker, topic: str) -> list[bytes]:
     return heard
 
 
-async def test_an_exchange_and_a_report_come_out_as_a_sample_and_poison_as_a_dead_letter(service: Service) -> None:
+async def test_an_exchange_and_a_report_come_out_as_a_sample_and_poison_as_a_dead_letter(
+    service: Service,
+) -> None:
     broker = kafka_broker(SystemSettings(), "experience")
     guard = Guard("experience", "experience", broker)
-    handlers = replace(service.handlers, publisher=KafkaPublisher(broker), dead=KafkaDeadLetters(guard))
+    handlers = replace(
+        service.handlers, publisher=KafkaPublisher(broker), dead=KafkaDeadLetters(guard)
+    )
     subscribe(broker, handlers, Settings())
-    samples, dead = listening(broker, topics.SAMPLES.name), listening(broker, topics.INFERENCES.dead)
+    samples, dead = (
+        listening(broker, topics.SAMPLES.name),
+        listening(broker, topics.INFERENCES.dead),
+    )
     record = inference()
     said = report(record.event_id, score=0.5)
     async with TestKafkaBroker(broker):
@@ -42,7 +49,11 @@ async def test_an_exchange_and_a_report_come_out_as_a_sample_and_poison_as_a_dea
         await broker.publish(record.model_dump_json().encode(), topics.INFERENCES.name, key=b"0000")
         await broker.publish(said.model_dump_json().encode(), topics.FEEDBACK.name, key=b"0000")
     (sample,) = [SampleReady.model_validate_json(body) for body in samples]
-    assert (sample.record_ids, sample.report_id, sample.score) == ((record.event_id,), said.event_id, 0.5)
+    assert (sample.record_ids, sample.report_id, sample.score) == (
+        (record.event_id,),
+        said.event_id,
+        0.5,
+    )
     (letter,) = [DeadLettered.model_validate_json(body) for body in dead]
     assert (letter.topic, letter.group) == (topics.INFERENCES.name, "experience")
     assert "ValidationError" in letter.reason

@@ -21,15 +21,26 @@ def samples(service: Service) -> list[SampleReady]:
 
 
 async def test_a_record_and_its_report_become_one_sample(service: Service) -> None:
-    record = inference(prompt=(1, 2), sampled=(3, 4, 0), logprobs=(-0.1, -1 / 3, -2.5e-8), temperature=0.7)
+    record = inference(
+        prompt=(1, 2), sampled=(3, 4, 0), logprobs=(-0.1, -1 / 3, -2.5e-8), temperature=0.7
+    )
     said = report(record.event_id, score=0.25, feedback={"text": "fine"}, metadata={"step": 3})
     await service.take(record, said)
     (sample,) = samples(service)
     assert sample.tokens == (1, 2, 3, 4, 0)
-    assert (sample.prompt_length, sample.loss_mask, sample.logprobs) == (2, (1, 1, 1), (-0.1, -1 / 3, -2.5e-8))
+    assert (sample.prompt_length, sample.loss_mask, sample.logprobs) == (
+        2,
+        (1, 1, 1),
+        (-0.1, -1 / 3, -2.5e-8),
+    )
     assert (sample.score, sample.temperature, sample.untrainable) == (0.25, 0.7, None)
     assert sample.messages == (user("hello"), assistant("hi"))
-    assert (sample.release_id, sample.load_id, sample.record_ids, sample.report_id) == ("rel-1", "inc:1", (record.event_id,), said.event_id)
+    assert (sample.release_id, sample.load_id, sample.record_ids, sample.report_id) == (
+        "rel-1",
+        "inc:1",
+        (record.event_id,),
+        said.event_id,
+    )
     view = await service.reads.record(record.event_id)
     assert view is not None
     assert view["record"] == record.model_dump()
@@ -37,7 +48,9 @@ async def test_a_record_and_its_report_become_one_sample(service: Service) -> No
     assert [row["sample_id"] for row in view["samples"]] == [sample.event_id]
 
 
-async def test_a_report_that_comes_first_is_parked_and_joined_when_its_record_comes(service: Service) -> None:
+async def test_a_report_that_comes_first_is_parked_and_joined_when_its_record_comes(
+    service: Service,
+) -> None:
     """E1, first half."""
     record = inference()
     said = report(record.event_id)
@@ -75,7 +88,9 @@ async def test_a_receipt_that_nobody_knows_is_dead_after_its_time(service: Servi
     assert await service.count("reports") == 1
 
 
-async def test_a_record_that_comes_after_its_report_was_given_up_still_joins_it(service: Service) -> None:
+async def test_a_record_that_comes_after_its_report_was_given_up_still_joins_it(
+    service: Service,
+) -> None:
     """What becomes of a report depends on what is in the log, not on when it was read: a replay ends the same."""
     record = inference()
     said = report(record.event_id)
@@ -91,7 +106,9 @@ async def test_a_record_that_comes_after_its_report_was_given_up_still_joins_it(
 
 
 @pytest.mark.parametrize("looking", ["its own batch", "the sweep"])
-async def test_a_record_that_comes_while_its_report_is_looked_at_joins_it(service: Service, looking: str) -> None:
+async def test_a_record_that_comes_while_its_report_is_looked_at_joins_it(
+    service: Service, looking: str
+) -> None:
     """They come from two topics. One is handled after the other, so that neither misses the other and none is given up that is joined."""
     record = inference()
     said, coming, records = report(record.event_id), [], service.store.records
@@ -107,14 +124,18 @@ async def test_a_record_that_comes_while_its_report_is_looked_at_joins_it(servic
         await service.take(said)
         service.clock.advance(301)
     service.store.records = looked
-    await (service.take(said) if looking == "its own batch" else service.handlers.sweep(caught_up=True))
+    await (
+        service.take(said) if looking == "its own batch" else service.handlers.sweep(caught_up=True)
+    )
     await asyncio.gather(*coming)
     assert [sample.report_id for sample in samples(service)] == [said.event_id]
     states = await service.reads.database.query("SELECT state FROM reports FINAL")
     assert [row["state"] for row in states] == ["joined"]
 
 
-async def test_a_report_that_is_read_again_has_not_waited_less_for_it(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_that_is_read_again_has_not_waited_less_for_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that restarts now and then would else never give it up. And however many wait, the sweep looks at all of them."""
     monkeypatch.setattr(handlers, "SWEEP_PAGE", 1)
     reports = [report(f"rec-unknown-{number}") for number in range(3)]
@@ -124,17 +145,24 @@ async def test_a_report_that_is_read_again_has_not_waited_less_for_it(service: S
     await after.take(*reports)
     service.clock.advance(101)
     await after.handlers.sweep(caught_up=True)
-    assert sorted(arrival.event.event_id for arrival, _ in service.graves.buried) == sorted(said.event_id for said in reports)
+    assert sorted(arrival.event.event_id for arrival, _ in service.graves.buried) == sorted(
+        said.event_id for said in reports
+    )
 
 
 async def test_two_partitions_share_no_session(service: Service) -> None:
     """There is no order between them: what one says of the other would depend on which was read first."""
-    one, two = inference((user("a"),), "b"), inference((user("a"), assistant("b"), user("c")), "d", at=1)
+    one, two = (
+        inference((user("a"),), "b"),
+        inference((user("a"), assistant("b"), user("c")), "d", at=1),
+    )
     await service.handlers.on_events([arrive(one), replace(arrive(two, 1), key=b"1111")])
     assert await service.count("sessions") == 2
 
 
-async def test_an_expired_report_that_is_sent_again_from_the_dead_letters_is_joined(service: Service) -> None:
+async def test_an_expired_report_that_is_sent_again_from_the_dead_letters_is_joined(
+    service: Service,
+) -> None:
     record = inference()
     said = report(record.event_id)
     await service.take(said)
@@ -144,7 +172,9 @@ async def test_an_expired_report_that_is_sent_again_from_the_dead_letters_is_joi
     assert len(samples(service)) == 1
 
 
-async def test_a_repeated_report_has_one_effect_and_another_content_is_a_conflict(service: Service) -> None:
+async def test_a_repeated_report_has_one_effect_and_another_content_is_a_conflict(
+    service: Service,
+) -> None:
     """E2."""
     record = inference()
     said = report(record.event_id, score=1.0, report_id="rep-1")
@@ -155,25 +185,42 @@ async def test_a_repeated_report_has_one_effect_and_another_content_is_a_conflic
     await service.take(other, said)
     assert len(samples(service)) == 1
     assert samples(service)[0].score == 1.0
-    assert [reason for _, reason in service.graves.buried] == ["conflict: report rep-1 is known with other content"] * 2
-    await service.take(report(record.event_id, report_id="rep-2"), report(record.event_id, score=0.5, report_id="rep-2"))
+    assert [reason for _, reason in service.graves.buried] == [
+        "conflict: report rep-1 is known with other content"
+    ] * 2
+    await service.take(
+        report(record.event_id, report_id="rep-2"),
+        report(record.event_id, score=0.5, report_id="rep-2"),
+    )
     assert [sample.score for sample in samples(service)] == [1.0, 1.0]
-    assert service.graves.buried[2:] == [(ANY, "conflict: report rep-2 is known with other content")]
+    assert service.graves.buried[2:] == [
+        (ANY, "conflict: report rep-2 is known with other content")
+    ]
 
 
-@pytest.mark.parametrize("method", ["insert_records", "insert_sessions", "insert_samples", "insert_reports"])
+@pytest.mark.parametrize(
+    "method", ["insert_records", "insert_sessions", "insert_samples", "insert_reports"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_write_that_fails_once_is_written_by_the_redelivery(service: Service, method: str, when: str) -> None:
+async def test_a_write_that_fails_once_is_written_by_the_redelivery(
+    service: Service, method: str, when: str
+) -> None:
     """E3: nothing is marked done before it is, whichever write fails, and whether or not it had its effect."""
     first = inference((user("a"),), "b", prompt=(1,), sampled=(2,))
-    second = inference((user("a"), assistant("b"), user("c")), "d", at=1, prompt=(1, 2, 3), sampled=(4,))
+    second = inference(
+        (user("a"), assistant("b"), user("c")), "d", at=1, prompt=(1, 2, 3), sampled=(4,)
+    )
     batch = (first, second, report(first.event_id, second.event_id))
     getattr(service.store, when)[method] = 1
     with pytest.raises(Unavailable):
         await service.take(*batch)
     again = await service.restarted() if when == "after" else service
     await again.take(*batch)
-    assert (await service.count("records"), await service.count("sessions"), await service.count("samples")) == (2, 1, 1)
+    assert (
+        await service.count("records"),
+        await service.count("sessions"),
+        await service.count("samples"),
+    ) == (2, 1, 1)
     assert {sample.event_id for sample in samples(again)} == {samples(again)[0].event_id}
     assert samples(again)[0].tokens == (1, 2, 3, 4)
     (row,) = await service.reads.sessions("default", limit=9, cursor=None)
@@ -196,7 +243,9 @@ async def test_a_batch_that_was_written_in_part_is_completed_in_order(service: S
     assert (row["turns"], row["records"], row["last_turn_record_id"]) == (3, 3, turns[2].event_id)
 
 
-async def test_a_sample_that_was_not_acknowledged_is_published_by_the_redelivery(service: Service) -> None:
+async def test_a_sample_that_was_not_acknowledged_is_published_by_the_redelivery(
+    service: Service,
+) -> None:
     record = inference()
     batch = (record, report(record.event_id))
     service.published.failures = 1
@@ -210,7 +259,14 @@ async def test_a_sample_that_was_not_acknowledged_is_published_by_the_redelivery
 async def test_one_report_on_a_session_is_one_trajectory(service: Service) -> None:
     """E6."""
     one = inference((user("a"),), "b", prompt=(1, 2), sampled=(3, 4))
-    two = inference((user("a"), assistant("b"), user("c")), "d", at=1, prompt=(1, 2, 3, 4, 5, 6), sampled=(7,), logprobs=(-0.9,))
+    two = inference(
+        (user("a"), assistant("b"), user("c")),
+        "d",
+        at=1,
+        prompt=(1, 2, 3, 4, 5, 6),
+        sampled=(7,),
+        logprobs=(-0.9,),
+    )
     said = report(two.event_id, one.event_id)
     await service.take(one, two, said)
     (sample,) = samples(service)
@@ -221,7 +277,9 @@ async def test_one_report_on_a_session_is_one_trajectory(service: Service) -> No
     assert [message["content"] for message in sample.messages] == ["a", "b", "c", "d"]
 
 
-async def test_endless_untagged_traffic_is_bounded_and_its_evictions_are_counted(service: Service) -> None:
+async def test_endless_untagged_traffic_is_bounded_and_its_evictions_are_counted(
+    service: Service,
+) -> None:
     """E7."""
     small = await service.restarted(Settings(max_open_sessions=10))
     for block in range(5):
@@ -251,9 +309,17 @@ async def test_sessions_go_on_after_a_restart(service: Service) -> None:
     await service.take(one)
     after = await service.restarted()
     assert len(after.handlers.book) == 1
-    retry, two = inference((user("a"),), "b2", at=1), inference((user("a"), assistant("b"), user("c")), "d", at=2)
+    retry, two = (
+        inference((user("a"),), "b2", at=1),
+        inference((user("a"), assistant("b"), user("c")), "d", at=2),
+    )
     await after.take(retry, two)
-    rows = {row["record_id"]: row for row in await after.reads.records("default", session=None, outcome=None, limit=9, cursor=None)}
+    rows = {
+        row["record_id"]: row
+        for row in await after.reads.records(
+            "default", session=None, outcome=None, limit=9, cursor=None
+        )
+    }
     assert [rows[event.event_id]["session_turn"] for event in (one, retry, two)] == [0, 0, 1]
     assert rows[retry.event_id]["retry_of"] == one.event_id
     assert len({row["session_id"] for row in rows.values()}) == 1
@@ -261,7 +327,12 @@ async def test_sessions_go_on_after_a_restart(service: Service) -> None:
 
 async def test_stored_ids_are_the_engines(service: Service) -> None:
     """E8: a text whose decode-then-encode differs, with EOS and control tokens, is trained on the stored ids; a mismatch is not."""
-    exact = inference(answer="the same text", prompt=(0, 2**32 - 1), sampled=(7, 7, 2, 0), logprobs=(-1e-300, -0.0, -5.5, -1e30))
+    exact = inference(
+        answer="the same text",
+        prompt=(0, 2**32 - 1),
+        sampled=(7, 7, 2, 0),
+        logprobs=(-1e-300, -0.0, -5.5, -1e30),
+    )
     short = inference(answer="x", sampled=(1, 2, 3), logprobs=(-0.1, -0.2))
     await service.take(exact, short)
     await service.take(report(exact.event_id), report(short.event_id))
@@ -274,13 +345,17 @@ async def test_stored_ids_are_the_engines(service: Service) -> None:
     assert refused.messages[-1] == assistant("x")
 
 
-async def test_a_repeated_record_changes_nothing_and_another_content_is_a_conflict(service: Service) -> None:
+async def test_a_repeated_record_changes_nothing_and_another_content_is_a_conflict(
+    service: Service,
+) -> None:
     record = inference()
     await service.take(record, record)
     await service.take(record)
     await service.take(record.model_copy(update={"model": "other"}))
     assert await service.count("records") == 1
-    assert [reason for _, reason in service.graves.buried] == [f"conflict: {record.event_id} is known with other content"]
+    assert [reason for _, reason in service.graves.buried] == [
+        f"conflict: {record.event_id} is known with other content"
+    ]
     view = await service.reads.record(record.event_id)
     assert view is not None
     assert view["record"]["model"] == "reef"
@@ -294,18 +369,28 @@ async def test_a_reference_of_another_scenario_is_poison(service: Service) -> No
 
 
 @pytest.mark.parametrize("found_by", ["the record", "the sweep"])
-async def test_a_report_is_refused_once_its_dead_letter_is_acknowledged(service: Service, found_by: str) -> None:
+async def test_a_report_is_refused_once_its_dead_letter_is_acknowledged(
+    service: Service, found_by: str
+) -> None:
     """It waited for its record, which is of another scenario: the report itself does not come again to be looked at."""
     record, graves = inference(scenario="other"), service.graves
     await service.take(report(record.event_id))
     if found_by == "the sweep":
-        service.handlers.parking.discard((await service.store.parked(after="", limit=1))[0].report.event_id)
+        service.handlers.parking.discard(
+            (await service.store.parked(after="", limit=1))[0].report.event_id
+        )
         await service.take(record)
     graves.failures = 1
     with pytest.raises(Unavailable):
-        await (service.take(record) if found_by == "the record" else service.handlers.sweep(caught_up=True))
+        await (
+            service.take(record)
+            if found_by == "the record"
+            else service.handlers.sweep(caught_up=True)
+        )
     assert graves.buried == []
-    await (service.take(record) if found_by == "the record" else service.handlers.sweep(caught_up=True))
+    await (
+        service.take(record) if found_by == "the record" else service.handlers.sweep(caught_up=True)
+    )
     ((_, reason),) = graves.buried
     assert "another scenario" in reason
     await service.handlers.sweep(caught_up=True)
@@ -356,9 +441,22 @@ async def test_a_large_body_is_read_for_its_session_and_its_sample(service: Serv
     whole = inference((user("a"),), "b")
     service.bodies.kept[ref.sha256] = {"request": whole.request, "response": whole.response}
     checked = inference(request=None, response=None, body_ref=ref)
-    lost = inference(request=None, response=None, body_ref=BodyRef(uri="file:///y", sha256="b" * 64, size_bytes=3))
+    lost = inference(
+        request=None,
+        response=None,
+        body_ref=BodyRef(uri="file:///y", sha256="b" * 64, size_bytes=3),
+    )
     following = inference((user("a"), assistant("b"), user("c")), "d", at=1)
     await service.take(checked, lost, following, report(checked.event_id))
-    rows = {row["record_id"]: row for row in await service.reads.records("default", session=None, outcome=None, limit=9, cursor=None)}
-    assert rows[checked.event_id]["session_id"] == rows[following.event_id]["session_id"] != rows[lost.event_id]["session_id"]
+    rows = {
+        row["record_id"]: row
+        for row in await service.reads.records(
+            "default", session=None, outcome=None, limit=9, cursor=None
+        )
+    }
+    assert (
+        rows[checked.event_id]["session_id"]
+        == rows[following.event_id]["session_id"]
+        != rows[lost.event_id]["session_id"]
+    )
     assert samples(service)[0].messages == (user("a"), assistant("b"))

@@ -27,9 +27,17 @@ def client(reads: Any, bodies: Bodies | None = None) -> httpx.AsyncClient:
 
 @pytest.mark.store
 async def test_reads_of_what_was_taken(service: Service) -> None:
-    records = [inference(record_id=f"rec-{n}", at=n, request={"messages": [], "n": 2**70}) for n in range(3)]
+    records = [
+        inference(record_id=f"rec-{n}", at=n, request={"messages": [], "n": 2**70})
+        for n in range(3)
+    ]
     aborted = inference(record_id="rec-a", at=9, outcome="aborted")
-    await service.take(*records, aborted, report("rec-0", score=0.5, report_id="rep-0"), report("rec-a", report_id="rep-a"))
+    await service.take(
+        *records,
+        aborted,
+        report("rec-0", score=0.5, report_id="rep-0"),
+        report("rec-a", report_id="rep-a"),
+    )
     async with client(service.reads) as http:
         whole = await http.get("/records/rec-0")
         body = whole.json()
@@ -38,37 +46,71 @@ async def test_reads_of_what_was_taken(service: Service) -> None:
         assert body["reports"][0]["score"] == 0.5
         assert body["samples"][0]["trained_tokens"] == 2
         said = (await http.get("/records/rep-0")).json()
-        assert (said["record"]["type"], said["record"]["score"], said["samples"][0]["record_ids"]) == (
+        assert (
+            said["record"]["type"],
+            said["record"]["score"],
+            said["samples"][0]["record_ids"],
+        ) == (
             "feedback.reported.v1",
             0.5,
             ["rec-0"],
         )
         page = (await http.get("/scenarios/default/records", params={"limit": 2})).json()
         assert [row["record_id"] for row in page["data"]] == ["rec-a", "rec-2"]
-        rest = (await http.get("/scenarios/default/records", params={"limit": 9, "cursor": page["next_cursor"]})).json()
-        assert ([row["record_id"] for row in rest["data"]], rest["next_cursor"]) == (["rec-1", "rec-0"], None)
+        rest = (
+            await http.get(
+                "/scenarios/default/records", params={"limit": 9, "cursor": page["next_cursor"]}
+            )
+        ).json()
+        assert ([row["record_id"] for row in rest["data"]], rest["next_cursor"]) == (
+            ["rec-1", "rec-0"],
+            None,
+        )
         for kind in ("records", "sessions", "samples", "steps"):
             lost = await http.get(f"/scenarios/default/{kind}", params={"cursor": "nowhere"})
             assert (lost.status_code, lost.json()["error"]["code"]) == (400, "invalid_cursor")
-        assert (await http.get("/scenarios/default/records", params={"cursor": "rec-0"})).json() == {"data": [], "next_cursor": None}
-        assert len((await http.get("/scenarios/default/records", params={"outcome": "aborted"})).json()["data"]) == 1
+        assert (
+            await http.get("/scenarios/default/records", params={"cursor": "rec-0"})
+        ).json() == {"data": [], "next_cursor": None}
+        assert (
+            len(
+                (
+                    await http.get("/scenarios/default/records", params={"outcome": "aborted"})
+                ).json()["data"]
+            )
+            == 1
+        )
         for trainable, record_id in ((True, "rec-0"), (False, "rec-a")):
-            (sample,) = (await http.get("/scenarios/default/samples", params={"trainable": trainable})).json()["data"]
+            (sample,) = (
+                await http.get("/scenarios/default/samples", params={"trainable": trainable})
+            ).json()["data"]
             assert sample["record_ids"] == [record_id]
         sessions = (await http.get("/scenarios/default/sessions")).json()["data"]
-        mine = (await http.get("/scenarios/default/records", params={"session": sessions[0]["session_id"]})).json()["data"]
+        mine = (
+            await http.get(
+                "/scenarios/default/records", params={"session": sessions[0]["session_id"]}
+            )
+        ).json()["data"]
         assert {row["session_id"] for row in mine} == {sessions[0]["session_id"]}
         counts = (await http.get("/scenarios/default/summary")).json()
         assert counts["records"] == {"aborted": 1, "ok": 3}
         assert counts["samples"] == {"aborted": 1, "trainable": 1}
-        assert (await http.get("/scenarios/default/steps")).json() == {"data": [], "next_cursor": None}
+        assert (await http.get("/scenarios/default/steps")).json() == {
+            "data": [],
+            "next_cursor": None,
+        }
 
 
 @pytest.mark.store
 async def test_a_large_body_is_put_in_where_its_record_is_read(service: Service) -> None:
     refs = {sha: BodyRef(uri="file:///x", sha256=sha * 64, size_bytes=3) for sha in "ab"}
     service.bodies.kept["a" * 64] = {"request": {"messages": []}, "response": {"id": "r"}}
-    await service.take(*(inference(record_id=sha, request=None, response=None, body_ref=ref) for sha, ref in refs.items()))
+    await service.take(
+        *(
+            inference(record_id=sha, request=None, response=None, body_ref=ref)
+            for sha, ref in refs.items()
+        )
+    )
     async with client(service.reads, service.bodies) as http:
         there, lost = [(await http.get(f"/records/{sha}")).json()["record"] for sha in "ab"]
     assert (there["request"], there["response"]) == ({"messages": []}, {"id": "r"})
@@ -80,7 +122,9 @@ async def test_what_is_not_there_or_not_allowed(service: Service) -> None:
     async with client(service.reads) as http:
         missing = await http.get("/records/rec-0")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "record_not_found")
-        assert (await http.get("/scenarios/default/records", params={"limit": 0})).status_code == 422
+        assert (
+            await http.get("/scenarios/default/records", params={"limit": 0})
+        ).status_code == 422
         assert (await http.get("/scenarios/nobody/summary")).json()["records"] == {}
 
 
@@ -114,7 +158,14 @@ async def test_bodies_are_named_and_checked_by_their_digest(tmp_path: Path) -> N
     (tmp_path / sha).write_bytes(content)
     (tmp_path / ("b" * 64)).write_bytes(content)
     bodies = FilesystemBodies(tmp_path)
-    assert await bodies.read(BodyRef(uri="file:///elsewhere", sha256=sha, size_bytes=1)) == {"request": {"messages": []}, "response": None}
-    for wrong, why in (("a" * 64, "is not in"), ("b" * 64, "is not what its digest says"), ("../../etc/passwd", "not a SHA-256")):
+    assert await bodies.read(BodyRef(uri="file:///elsewhere", sha256=sha, size_bytes=1)) == {
+        "request": {"messages": []},
+        "response": None,
+    }
+    for wrong, why in (
+        ("a" * 64, "is not in"),
+        ("b" * 64, "is not what its digest says"),
+        ("../../etc/passwd", "not a SHA-256"),
+    ):
         with pytest.raises(Poison, match=why):
             await bodies.read(BodyRef(uri="", sha256=wrong, size_bytes=1))

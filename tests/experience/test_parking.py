@@ -16,7 +16,11 @@ def test_a_report_is_found_by_each_of_its_records_until_it_is_let_go() -> None:
     parking = Parking(limit=9)
     parking.add(parked(2, "a", "b"))
     parking.add(parked(1, "b"))
-    assert (found(parking, "a"), found(parking, "b", "a"), found(parking, "c")) == (["rep-2"], ["rep-1", "rep-2"], [])
+    assert (found(parking, "a"), found(parking, "b", "a"), found(parking, "c")) == (
+        ["rep-2"],
+        ["rep-1", "rep-2"],
+        [],
+    )
     parking.discard("rep-2")
     parking.discard("rep-2")
     assert (found(parking, "a", "b"), len(parking), "rep-2" in parking) == (["rep-1"], 1, False)

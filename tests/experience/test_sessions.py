@@ -13,9 +13,17 @@ from tests.experience.factory import T0, assistant, user
 
 
 def entry(
-    record_id: str, messages: list[dict[str, object]], answer: str = "ok", *, at: float = 0.0, tag: str | None = None, scenario: str = "s"
+    record_id: str,
+    messages: list[dict[str, object]],
+    answer: str = "ok",
+    *,
+    at: float = 0.0,
+    tag: str | None = None,
+    scenario: str = "s",
 ) -> Entry:
-    print_ = fingerprint({"messages": messages}, {"choices": [{"message": assistant(answer)}]}, "chat.completions")
+    print_ = fingerprint(
+        {"messages": messages}, {"choices": [{"message": assistant(answer)}]}, "chat.completions"
+    )
     return Entry(record_id, scenario, T0 + timedelta(seconds=at), tag, print_)
 
 
@@ -25,10 +33,21 @@ def book(max_open: int = 1000, ttl_s: float = 900.0) -> SessionBook:
 
 def turns(name: str, length: int, *, start: float = 0.0, tag: str | None = None) -> list[Entry]:
     """A conversation: each request holds all that was said before."""
-    said: list[dict[str, object]] = [{"role": "system", "content": "be kind"}, user(f"{name} begins")]
+    said: list[dict[str, object]] = [
+        {"role": "system", "content": "be kind"},
+        user(f"{name} begins"),
+    ]
     made = []
     for number in range(length):
-        made.append(entry(f"{name}-{number}", list(said), f"{name} answer {number}", at=start + number, tag=tag))
+        made.append(
+            entry(
+                f"{name}-{number}",
+                list(said),
+                f"{name} answer {number}",
+                at=start + number,
+                tag=tag,
+            )
+        )
         said += [assistant(f"{name} answer {number}"), user(f"{name} goes on {number}")]
     return made
 
@@ -45,7 +64,9 @@ def test_turns_go_on_and_a_tag_wins() -> None:
     places = take(book(), *turns("a", 3))
     assert [(place.turn, place.sequence) for place in places] == [(0, 1), (1, 2), (2, 3)]
     assert len({place.session_id for place in places}) == 1
-    tagged = take(book(), entry("r1", [user("x")], tag="t"), entry("r2", [user("unrelated")], tag="t"))
+    tagged = take(
+        book(), entry("r1", [user("x")], tag="t"), entry("r2", [user("unrelated")], tag="t")
+    )
     assert [(place.session_id, place.turn) for place in tagged] == [("t", 0), ("t", 1)]
 
 
@@ -62,7 +83,9 @@ def test_an_edited_history_another_scenario_and_a_long_pause_split() -> None:
     first = entry("r1", [user("x")], "<think>hm</think>one")
     others = [
         entry("r2", [user("x"), assistant("one"), user("y")], at=1),
-        entry("r3", [user("x"), assistant("<think>hm</think>one"), user("y")], at=1, scenario="other"),
+        entry(
+            "r3", [user("x"), assistant("<think>hm</think>one"), user("y")], at=1, scenario="other"
+        ),
         entry("r4", [user("x"), assistant("<think>hm</think>one"), user("y")], at=901),
         entry("r5", [user("x")], at=902),
     ]
@@ -77,7 +100,11 @@ def test_memory_is_bounded_and_evictions_are_counted() -> None:
     sessions = book(max_open=5)
     take(sessions, *(entry(f"r{n}", [user(f"q{n}")]) for n in range(100)))
     assert (len(sessions), sessions.evicted) == (5, 95)
-    assert (len(sessions._by_request), len(sessions._by_tail), len(sessions._unsettled)) == (5, 5, 0)
+    assert (len(sessions._by_request), len(sessions._by_tail), len(sessions._unsettled)) == (
+        5,
+        5,
+        0,
+    )
     take(sessions, entry("late", [user("late")], at=10_000))
     assert len(sessions) == 1, "closed sessions are let go without being counted as evicted"
     assert sessions.evicted == 95
@@ -95,9 +122,13 @@ CONVERSATIONS = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 
 @settings(max_examples=60, deadline=None)
 @given(lengths=CONVERSATIONS, seed=st.integers(0, 2**32), tagged=st.booleans())
-def test_conversations_are_merged_whatever_their_interleaving(lengths: list[int], seed: int, tagged: bool) -> None:
+def test_conversations_are_merged_whatever_their_interleaving(
+    lengths: list[int], seed: int, tagged: bool
+) -> None:
     chooser = random.Random(seed)
-    waiting = [turns(f"c{n}", length, tag=f"t{n}" if tagged else None) for n, length in enumerate(lengths)]
+    waiting = [
+        turns(f"c{n}", length, tag=f"t{n}" if tagged else None) for n, length in enumerate(lengths)
+    ]
     sessions, places = book(), {}
     while any(waiting):
         queue = chooser.choice([queue for queue in waiting if queue])
@@ -145,10 +176,16 @@ def test_redelivery_and_restart_change_nothing(lengths: list[int], seed: int) ->
 
 def test_only_what_the_store_may_know_is_asked_for() -> None:
     sessions = book()
-    assert sessions.missing(turns("a", 3)) == (set(), set(), set()), "a first turn, and turns that go on from one in the same batch"
+    assert sessions.missing(turns("a", 3)) == (set(), set(), set()), (
+        "a first turn, and turns that go on from one in the same batch"
+    )
     stranger = turns("b", 2)[1]
     tagged = entry("r", [user("x")], tag="t")
-    assert sessions.missing([stranger, tagged]) == ({("s", "t")}, {("s", stranger.fingerprint.prefixes[0])}, set())
+    assert sessions.missing([stranger, tagged]) == (
+        {("s", "t")},
+        {("s", stranger.fingerprint.prefixes[0])},
+        set(),
+    )
     take(sessions, turns("b", 1)[0], tagged)
     assert sessions.missing([stranger, tagged]) == (set(), set(), set())
 
@@ -173,7 +210,13 @@ class Shelf:
             row
             for row in self.rows.values()
             if row.key in keys
-            or (not row.tagged and (("s", row.request_hash) in requests or any(("s", tail) in tails for tail in row.tail_hashes)))
+            or (
+                not row.tagged
+                and (
+                    ("s", row.request_hash) in requests
+                    or any(("s", tail) in tails for tail in row.tail_hashes)
+                )
+            )
         ]
         return sorted(found, key=lambda row: row.last_at)
 
@@ -200,7 +243,14 @@ def places_of(entries: list[Entry], max_open: int, cuts: list[int]) -> list[Assi
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.sampled_from("xy"), min_size=1, max_size=4), st.integers(0, 1500)), max_size=24),
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.lists(st.sampled_from("xy"), min_size=1, max_size=4),
+            st.integers(0, 1500),
+        ),
+        max_size=24,
+    ),
     st.integers(1, 5),
     st.lists(st.integers(0, 24), max_size=5),
 )
@@ -242,11 +292,17 @@ def test_a_session_that_was_lost_between_two_rows_is_mended_by_the_redelivery() 
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from("xyz"), min_size=1, max_size=4), st.none() | st.sampled_from("tu")),
+        st.tuples(
+            st.sampled_from("abc"),
+            st.lists(st.sampled_from("xyz"), min_size=1, max_size=4),
+            st.none() | st.sampled_from("tu"),
+        ),
         max_size=30,
     )
 )
-def test_any_traffic_keeps_the_book_in_order(traffic: list[tuple[str, list[str], str | None]]) -> None:
+def test_any_traffic_keeps_the_book_in_order(
+    traffic: list[tuple[str, list[str], str | None]],
+) -> None:
     sessions = book(max_open=4)
     for number, (answer, texts, tag) in enumerate(traffic):
         messages = [assistant(text) if turn % 2 else user(text) for turn, text in enumerate(texts)]

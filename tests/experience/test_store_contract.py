@@ -22,16 +22,38 @@ from tests.experience.test_broker import published
 pytestmark = pytest.mark.store
 
 SERVER = os.environ.get("REEF_TEST_CLICKHOUSE_URL", "")
-TABLES = ("records", "reports", "samples", "sessions", "steps", "refusals", "releases", "servings", "migrations")
+TABLES = (
+    "records",
+    "reports",
+    "samples",
+    "sessions",
+    "steps",
+    "refusals",
+    "releases",
+    "servings",
+    "migrations",
+)
 
 
 @pytest.fixture(
-    params=["chdb", pytest.param("server", marks=pytest.mark.skipif(not SERVER, reason="REEF_TEST_CLICKHOUSE_URL names no server"))]
+    params=[
+        "chdb",
+        pytest.param(
+            "server",
+            marks=pytest.mark.skipif(not SERVER, reason="REEF_TEST_CLICKHOUSE_URL names no server"),
+        ),
+    ]
 )
 async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
-    database = Database.server(SERVER) if request.param == "server" else Database.embedded(tmp_path / "chdb")
+    database = (
+        Database.server(SERVER)
+        if request.param == "server"
+        else Database.embedded(tmp_path / "chdb")
+    )
     for table in TABLES if request.param == "server" else ():
-        await database._run(lambda client, table=table: client.command(f"DROP TABLE IF EXISTS {table} SYNC"))
+        await database._run(
+            lambda client, table=table: client.command(f"DROP TABLE IF EXISTS {table} SYNC")
+        )
     await database.migrate()
     yield database
     await database.close()
@@ -64,16 +86,28 @@ FULL = inference(
     idempotency_digest="i",
     usage=events.Usage(prompt_tokens=1, completion_tokens=2, estimated=True),
 )
-BARE = inference(request=None, response=None, release_id=None, load_id=None, completions=(), prompt=(), usage=None)
+BARE = inference(
+    request=None,
+    response=None,
+    release_id=None,
+    load_id=None,
+    completions=(),
+    prompt=(),
+    usage=None,
+)
 
 
 @pytest.mark.parametrize("event", [FULL, BARE, inference()], ids=["full", "bare", "usual"])
-async def test_a_record_is_read_as_it_was_written(store: ClickHouseStore, event: events.InferenceRecorded) -> None:
+async def test_a_record_is_read_as_it_was_written(
+    store: ClickHouseStore, event: events.InferenceRecorded
+) -> None:
     written = replace(record(event), place=Assignment("s", 2, 5, "rec-0"))
     await store.insert_records([written])
     await store.insert_records([written])
     assert await store.records([event.event_id, "rec-unknown"]) == {event.event_id: written}
-    assert await store.places([event.event_id, "rec-unknown"]) == {event.event_id: ("digest", written.place)}
+    assert await store.places([event.event_id, "rec-unknown"]) == {
+        event.event_id: ("digest", written.place)
+    }
 
 
 async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> None:
@@ -85,11 +119,22 @@ async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> Non
     assert rows.sample(row) == sample
 
 
-async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_tail(store: ClickHouseStore) -> None:
+async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_tail(
+    store: ClickHouseStore,
+) -> None:
     old = Session("ses-1", "s", False, 1, 1, T0, T0, "rec-1", "req1", ("t1",))
-    new = replace(old, turns=2, sequence=2, last_at=T0 + timedelta(seconds=1), turn_record_id="rec-2", tail_hashes=("t2", "t3"))
+    new = replace(
+        old,
+        turns=2,
+        sequence=2,
+        last_at=T0 + timedelta(seconds=1),
+        turn_record_id="rec-2",
+        tail_hashes=("t2", "t3"),
+    )
     elsewhere = replace(old, scenario="other", tail_hashes=("t2",))
-    tagged = replace(old, session_id="tag", tagged=True, last_at=T0 + timedelta(seconds=901), tail_hashes=("t2",))
+    tagged = replace(
+        old, session_id="tag", tagged=True, last_at=T0 + timedelta(seconds=901), tail_hashes=("t2",)
+    )
     await store.insert_sessions([new, elsewhere])
     await store.insert_sessions([old, tagged])
     assert await store.sessions([("s", "ses-1")], []) == [new]
@@ -102,11 +147,22 @@ async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_ta
 
 
 async def test_the_newest_state_of_a_report_counts(store: ClickHouseStore) -> None:
-    waits = [Parked(report("rec-1", report_id=f"rep-{n}", feedback={"a": 1}, metadata={"b": []}), T0, 3, 7 + n, b"k") for n in range(3)]
+    waits = [
+        Parked(
+            report("rec-1", report_id=f"rep-{n}", feedback={"a": 1}, metadata={"b": []}),
+            T0,
+            3,
+            7 + n,
+            b"k",
+        )
+        for n in range(3)
+    ]
     await store.insert_reports([ReportRow(parked, "parked", None, 1) for parked in waits])
     assert await store.parked(after="", limit=2) == waits[:2]
     assert await store.parked(after="rep-1", limit=2) == waits[2:]
-    await store.insert_reports([ReportRow(waits[1], "joined", "smp-1", 2), ReportRow(waits[2], "expired", None, 2)])
+    await store.insert_reports(
+        [ReportRow(waits[1], "joined", "smp-1", 2), ReportRow(waits[2], "expired", None, 2)]
+    )
     assert await store.parked(after="", limit=9) == waits[:1]
     states = await store.report_states(["rep-0", "rep-1", "rep-9"])
     assert {report_id: (known.state, known.offset) for report_id, known in states.items()} == {
@@ -119,8 +175,18 @@ async def test_the_newest_state_of_a_report_counts(store: ClickHouseStore) -> No
 
 
 async def test_outcomes_are_kept_once(store: ClickHouseStore) -> None:
-    rejected = events.ReleaseRejected(event_id="rej-1", at=T0, scenario="s", outcome="conflicted", reason="lost", candidate_id="c")
-    synced = events.ServingSynced(event_id="syn-1", at=T0, scenario="s", release_id="rel-2", load_id="i:2", node="n", duration_ms=1.5)
+    rejected = events.ReleaseRejected(
+        event_id="rej-1", at=T0, scenario="s", outcome="conflicted", reason="lost", candidate_id="c"
+    )
+    synced = events.ServingSynced(
+        event_id="syn-1",
+        at=T0,
+        scenario="s",
+        release_id="rel-2",
+        load_id="i:2",
+        node="n",
+        duration_ms=1.5,
+    )
     await store.insert_outcomes([published("s"), rejected, synced, inference()])
     await store.insert_outcomes([published("s"), synced])
     reads = ClickHouseReads(store.database)
@@ -134,7 +200,14 @@ async def test_a_sample_that_is_kept_for_evaluation_is_called_so(store: ClickHou
     event = inference(record_id="rec-1")
     samples = [make_sample(one, [record(event)], realign_tokens=0) for one in said]
     refused = [
-        events.SampleRefused(event_id=f"ref-{n}", at=T0, scenario="s", recipe="sao", sample_id=sample.event_id, reason=reason)
+        events.SampleRefused(
+            event_id=f"ref-{n}",
+            at=T0,
+            scenario="s",
+            recipe="sao",
+            sample_id=sample.event_id,
+            reason=reason,
+        )
         for n, (sample, reason) in enumerate(zip(samples, ("held_out", "stale"), strict=True))
     ]
     await store.insert_records([record(event)])
@@ -149,8 +222,18 @@ async def test_a_sample_that_is_kept_for_evaluation_is_called_so(store: ClickHou
 
 
 async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseStore) -> None:
-    made = [inference(record_id=f"client-{n % 3}-{n}", at=n // 2, outcome="ok" if n % 2 else "failed", scenario="s") for n in range(9)]
-    await store.insert_records([record(event, session=f"ses-{n % 2}") for n, event in enumerate(made)])
+    made = [
+        inference(
+            record_id=f"client-{n % 3}-{n}",
+            at=n // 2,
+            outcome="ok" if n % 2 else "failed",
+            scenario="s",
+        )
+        for n in range(9)
+    ]
+    await store.insert_records(
+        [record(event, session=f"ses-{n % 2}") for n, event in enumerate(made)]
+    )
     await store.insert_records([record(inference(scenario="other"))])
     reads = ClickHouseReads(store.database)
     pages: list[str] = []
@@ -158,10 +241,18 @@ async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseS
     while page := await reads.records("s", session=None, outcome=None, limit=4, cursor=cursor):
         pages += [row["record_id"] for row in page]
         cursor = pages[-1]
-    assert pages == [event.event_id for event in sorted(made, key=lambda event: (event.at, event.event_id), reverse=True)]
+    assert pages == [
+        event.event_id
+        for event in sorted(made, key=lambda event: (event.at, event.event_id), reverse=True)
+    ]
     failed = await reads.records("s", session="ses-0", outcome="failed", limit=9, cursor=None)
     assert {row["record_id"] for row in failed} == {event.event_id for event in made[::2]}
-    assert await reads.records("s", session="'; DROP TABLE records; --", outcome=None, limit=9, cursor=None) == []
+    assert (
+        await reads.records(
+            "s", session="'; DROP TABLE records; --", outcome=None, limit=9, cursor=None
+        )
+        == []
+    )
     assert (await reads.summary("s"))["records"] == {"failed": 5, "ok": 4}
 
 
@@ -171,7 +262,9 @@ async def test_a_row_that_cannot_be_is_poison_and_leaves_nothing(store: ClickHou
     assert await store.database.query("SELECT * FROM records") == []
 
 
-async def test_migrations_are_applied_once_and_only_go_forward(database: Database, tmp_path: Path) -> None:
+async def test_migrations_are_applied_once_and_only_go_forward(
+    database: Database, tmp_path: Path
+) -> None:
     assert await database.migrate() == []
     folder = tmp_path / "migrations"
     folder.mkdir()
@@ -180,7 +273,9 @@ async def test_migrations_are_applied_once_and_only_go_forward(database: Databas
     (folder / "0099_more.sql").write_text("-- more\nALTER TABLE records ADD COLUMN more String;\n")
     assert await database.migrate(folder) == [99]
     assert await database.migrate(folder) == []
-    with pytest.raises(BadConfig, match=r"0099_more\.sql was applied to this store and is now missing"):
+    with pytest.raises(
+        BadConfig, match=r"0099_more\.sql was applied to this store and is now missing"
+    ):
         await database.migrate()
     (folder / "0099_more.sql").write_text("-- other\n")
     with pytest.raises(BadConfig, match="only go forward"):

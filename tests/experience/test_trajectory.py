@@ -16,7 +16,12 @@ def turn(prompt: list[int], sampled: list[int], logprob: float = -1.0) -> Turn:
 def test_one_turn() -> None:
     made = assemble([turn([1, 2], [3, 0])], realign_tokens=0)
     assert made is not None
-    assert (made.tokens, made.prompt_length, made.mask, made.logprobs) == ((1, 2, 3, 0), 2, (1, 1), (-1.0, -1.0))
+    assert (made.tokens, made.prompt_length, made.mask, made.logprobs) == (
+        (1, 2, 3, 0),
+        2,
+        (1, 1),
+        (-1.0, -1.0),
+    )
 
 
 def test_two_tool_results_in_a_row_are_the_rendering_of_the_whole_conversation() -> None:
@@ -31,7 +36,11 @@ def test_two_tool_results_in_a_row_are_the_rendering_of_the_whole_conversation()
 def test_a_rendering_that_differs_within_the_latest_response_takes_its_place_masked() -> None:
     dropped = assemble([turn([1], [8, 8, 3]), turn([1, 3, 4], [5])], realign_tokens=3)
     assert dropped is not None
-    assert (dropped.tokens, dropped.mask, dropped.logprobs) == ((1, 3, 4, 5), (0, 0, 1), (0.0, 0.0, -1.0))
+    assert (dropped.tokens, dropped.mask, dropped.logprobs) == (
+        (1, 3, 4, 5),
+        (0, 0, 1),
+        (0.0, 0.0, -1.0),
+    )
     kept = assemble([turn([1], [8, 9, 3]), turn([1, 8, 4], [5])], realign_tokens=2)
     assert kept is not None
     assert (kept.tokens, kept.mask) == ((1, 8, 4, 5), (1, 0, 1))
@@ -54,25 +63,34 @@ def test_turns_that_extend_one_another_are_masked_exactly_where_they_were_sample
     for number, (between, sampled) in enumerate(turns):
         so_far += between if number else []
         expected_mask += [0] * len(between) if number else []
-        made_of.append(Turn(tuple(so_far), tuple(sampled), tuple(-float(n + 1) for n in range(len(sampled)))))
+        made_of.append(
+            Turn(tuple(so_far), tuple(sampled), tuple(-float(n + 1) for n in range(len(sampled))))
+        )
         so_far += sampled
         expected_mask += [1] * len(sampled)
     made = assemble(made_of, realign_tokens=0)
     assert made is not None
     assert made.tokens == tuple(so_far)
     assert made.mask == tuple(expected_mask)
-    assert [logprob for logprob, trained in zip(made.logprobs, made.mask, strict=True) if trained] == [
-        lp for t in made_of for lp in t.logprobs
-    ]
+    assert [
+        logprob for logprob, trained in zip(made.logprobs, made.mask, strict=True) if trained
+    ] == [lp for t in made_of for lp in t.logprobs]
 
 
 @given(turns=st.lists(st.tuples(SOME, SOME), min_size=1, max_size=5), bound=st.integers(0, 8))
-def test_whatever_comes_of_any_turns_is_well_formed(turns: list[tuple[list[int], list[int]]], bound: int) -> None:
+def test_whatever_comes_of_any_turns_is_well_formed(
+    turns: list[tuple[list[int], list[int]]], bound: int
+) -> None:
     made = assemble([turn(prompt, sampled) for prompt, sampled in turns], realign_tokens=bound)
     if made is None:
         return
     last_prompt, last_sampled = turns[-1]
-    assert made.tokens == (*last_prompt, *last_sampled), "what is trained on is what the engine saw last"
+    assert made.tokens == (*last_prompt, *last_sampled), (
+        "what is trained on is what the engine saw last"
+    )
     assert made.tokens[: made.prompt_length] == tuple(turns[0][0])
     assert len(made.mask) == len(made.logprobs) == len(made.tokens) - made.prompt_length
-    assert all(logprob == (-1.0 if trained else 0.0) for logprob, trained in zip(made.logprobs, made.mask, strict=True))
+    assert all(
+        logprob == (-1.0 if trained else 0.0)
+        for logprob, trained in zip(made.logprobs, made.mask, strict=True)
+    )

@@ -64,7 +64,9 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
     config = parse(TASKS + "}")
     seen: list[Event] = []
 
-    judge = evaluator.build(Plans.load(config), system, EvaluatorSettings(), redis, store, nodes, events)
+    judge = evaluator.build(
+        Plans.load(config), system, EvaluatorSettings(), redis, store, nodes, events
+    )
     upkeep = publisher.build(config, system, PublisherSettings(), redis, store, nodes, events)
     broker.include_router(evaluator.routes(judge))
     broker.include_router(publisher.routes(upkeep.handlers))
@@ -74,7 +76,10 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
         seen.append(event)
 
     async with TestKafkaBroker(broker):
-        await events.publish(ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="default"), topics.COMMANDS)
+        await events.publish(
+            ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="default"),
+            topics.COMMANDS,
+        )
         heads = RedisReleaseHeads(redis)
         root = await heads.head("default")
         assert root is not None
@@ -85,7 +90,9 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
         assert (head.candidate_id, head.parent_id) == ("cnd-winner", root.release_id)
         assert list(node.adapters) == [head.adapter]
         await events.publish(proposed(store, tmp_path, "late", root.release_id), topics.CANDIDATES)
-        command = RollbackRequested(event_id="cmd-2", at=utc_now(), scenario="default", release_id=root.release_id)
+        command = RollbackRequested(
+            event_id="cmd-2", at=utc_now(), scenario="default", release_id=root.release_id
+        )
         await events.publish(command, topics.COMMANDS)
     published = [event for event in seen if isinstance(event, ReleasePublished)]
     assert [event.release.operation for event in published] == ["creation", "training", "rollback"]

@@ -19,11 +19,31 @@ from services.gateway.domain.access import Access
 from services.gateway.engines import HttpEngines
 from services.gateway.settings import Settings
 
-from .fakes import MemoryBodies, MemoryCommands, MemoryHeads, MemoryLedger, MemoryLog, MemoryReads, release
+from .fakes import (
+    MemoryBodies,
+    MemoryCommands,
+    MemoryHeads,
+    MemoryLedger,
+    MemoryLog,
+    MemoryReads,
+    release,
+)
 from .stub_engine import StubEngine
 
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 4\nmodel: tiny\n")
-FAULTS = ("slow", "silent", "tools", "cut", "torn", "limited", "broken", "garbage", "misfire", "provider", "absent")
+FAULTS = (
+    "slow",
+    "silent",
+    "tools",
+    "cut",
+    "torn",
+    "limited",
+    "broken",
+    "garbage",
+    "misfire",
+    "provider",
+    "absent",
+)
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
 
 
@@ -31,7 +51,14 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 async def serving(app: Any) -> AsyncIterator[str]:
     """An application on a free loopback port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="critical", ws="none", timeout_keep_alive=75, timeout_graceful_shutdown=1, lifespan="on")
+    config = uvicorn.Config(
+        app,
+        log_level="critical",
+        ws="none",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+        lifespan="on",
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))
     while not server.started:
@@ -65,16 +92,30 @@ class Bench:
         """The real client, without its own retries."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         # On the bench's own connections, so that they are closed with it.
-        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, default_headers=named, http_client=self.http)
+        return openai.AsyncOpenAI(
+            base_url=f"{self.url}/v1",
+            api_key="none",
+            max_retries=0,
+            default_headers=named,
+            http_client=self.http,
+        )
 
-    async def chat(self, scenario: str = "default", headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    async def chat(
+        self, scenario: str = "default", headers: dict[str, str] | None = None, **fields: Any
+    ) -> httpx.Response:
         """One chat completion."""
         named = {"x-reef-scenario": scenario, **(headers or {})}
-        return await self.http.post("/v1/chat/completions", json={"model": "any-name", "messages": CHAT, **fields}, headers=named)
+        return await self.http.post(
+            "/v1/chat/completions",
+            json={"model": "any-name", "messages": CHAT, **fields},
+            headers=named,
+        )
 
     async def report(self, scenario: str = "default", **body: Any) -> httpx.Response:
         """One report."""
-        return await self.http.post("/reef/report", json=body, headers={"x-reef-scenario": scenario})
+        return await self.http.post(
+            "/reef/report", json=body, headers={"x-reef-scenario": scenario}
+        )
 
 
 @contextlib.asynccontextmanager
@@ -91,7 +132,9 @@ async def bench_of(
     async with serving(engine.app) as engine_url:
         system = SystemSettings(engine_urls=real_engine or engine_url, model_name="reef")
         engines = HttpEngines(
-            system.engines, connect_timeout_s=settings.pop("connect_s", 1.0), read_timeout_s=settings.pop("silence_s", 5.0)
+            system.engines,
+            connect_timeout_s=settings.pop("connect_s", 1.0),
+            read_timeout_s=settings.pop("silence_s", 5.0),
         )
         log, heads, reads, commands = MemoryLog(), MemoryHeads(), MemoryReads(), MemoryCommands()
         bodies, ledger = MemoryBodies(), ledger or MemoryLedger()
@@ -119,7 +162,9 @@ async def bench_of(
             lifespan=lifespan,
         )
         async with serving(gateway.app) as url, httpx.AsyncClient(base_url=url, timeout=20) as http:
-            yield Bench(url, gateway, engine, log, heads, ledger, reads, commands, engines, bodies, http)
+            yield Bench(
+                url, gateway, engine, log, heads, ledger, reads, commands, engines, bodies, http
+            )
 
 
 @pytest.fixture

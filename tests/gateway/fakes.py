@@ -45,11 +45,19 @@ class MemoryLog:
     @property
     def records(self) -> list[InferenceRecorded]:
         """What a reader decodes. Reading them this way is what keeps the hand-built event and the model together."""
-        return [InferenceRecorded.model_validate_json(value) for topic, value, _ in self.appended if topic == topics.INFERENCES.name]
+        return [
+            InferenceRecorded.model_validate_json(value)
+            for topic, value, _ in self.appended
+            if topic == topics.INFERENCES.name
+        ]
 
     @property
     def reports(self) -> list[FeedbackReported]:
-        return [FeedbackReported.model_validate_json(value) for topic, value, _ in self.appended if topic == topics.FEEDBACK.name]
+        return [
+            FeedbackReported.model_validate_json(value)
+            for topic, value, _ in self.appended
+            if topic == topics.FEEDBACK.name
+        ]
 
     async def record(self, receipt: str) -> InferenceRecorded:
         """Waits for a record, for tests whose client left before it was written."""
@@ -106,7 +114,9 @@ class MemoryHeads:
         return self.waiting.get(scenario, [])
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
-        self.waiting[scenario] = [row for row in self.waiting.get(scenario, []) if row.release_id != release_id]
+        self.waiting[scenario] = [
+            row for row in self.waiting.get(scenario, []) if row.release_id != release_id
+        ]
 
 
 class MemoryLedger:
@@ -177,16 +187,28 @@ class MemoryReads:
         self.handled_until = float("inf")
         self.none_before = False
 
-    async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
+    async def get(
+        self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
+    ) -> tuple[int, bytes]:
         if self.away:
             raise Unavailable("away, as asked")
         self.asked.append((path, query or {}))
         row = self.rows.get(path)
         if row is None and path.startswith("/keys/"):
             complete = self.handled_until >= float((query or {})["until"])
-            return 404, orjson.dumps({"complete": complete, "whole": complete and self.none_before, "empty": False})
+            return 404, orjson.dumps(
+                {"complete": complete, "whole": complete and self.none_before, "empty": False}
+            )
         if row is None:
-            return 404, orjson.dumps({"error": {"message": "no such record", "type": "reef_error", "code": "record_not_found"}})
+            return 404, orjson.dumps(
+                {
+                    "error": {
+                        "message": "no such record",
+                        "type": "reef_error",
+                        "code": "record_not_found",
+                    }
+                }
+            )
         return 200, orjson.dumps(row)
 
 

@@ -23,17 +23,25 @@ class Gate:
         """One connection."""
         listed = orjson.dumps({"object": "list", "data": [{"id": "reef"}]})
         answered = orjson.dumps(whole({"model": "reef"}))
-        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(asyncio.IncompleteReadError, ConnectionError),
+        ):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 body = listed
                 if head.startswith(b"POST"):
-                    await self._discard(reader, int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                    await self._discard(
+                        reader, int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+                    )
                     self.asked += 1
                     writer.write(self.early)
                     await self._wait(reader)
                     body = answered
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+                    % (len(body), body)
+                )
                 await writer.drain()
 
     async def _discard(self, reader: asyncio.StreamReader, size: int) -> None:
@@ -41,7 +49,10 @@ class Gate:
             size -= len(await reader.read(min(size, 65536)))
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
-        opened, gone = asyncio.ensure_future(self.opened.wait()), asyncio.ensure_future(reader.read(1))
+        opened, gone = (
+            asyncio.ensure_future(self.opened.wait()),
+            asyncio.ensure_future(reader.read(1)),
+        )
         await asyncio.wait({opened, gone}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             self.left += 1

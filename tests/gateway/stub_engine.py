@@ -52,7 +52,12 @@ class StubEngine:
         )
 
     async def list_models(self, _request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [{"id": name, "object": "model", "root": name} for name in self.models]})
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [{"id": name, "object": "model", "root": name} for name in self.models],
+            }
+        )
 
     async def complete(self, request: Request) -> Response:
         body = await request.json()
@@ -62,14 +67,26 @@ class StubEngine:
             "index": 0,
             "text": "".join(WORDS),
             "finish_reason": "stop",
-            "logprobs": {"tokens": WORDS, "token_logprobs": [-0.1, -0.2, -0.3], "top_logprobs": None, "text_offset": [0, 5, 11]}
+            "logprobs": {
+                "tokens": WORDS,
+                "token_logprobs": [-0.1, -0.2, -0.3],
+                "top_logprobs": None,
+                "text_offset": [0, 5, 11],
+            }
             if shown
             else None,
         }
         if body.get("return_token_ids"):
             choice |= {"token_ids": [10, 11, 12], "prompt_token_ids": PROMPT}
         return JSONResponse(
-            {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"], "choices": [choice], "usage": usage(3)}
+            {
+                "id": "cmpl-1",
+                "object": "text_completion",
+                "created": 1,
+                "model": body["model"],
+                "choices": [choice],
+                "usage": usage(3),
+            }
         )
 
     async def chat(self, request: Request) -> Response:
@@ -80,17 +97,30 @@ class StubEngine:
         if self.delay_s:
             await asyncio.sleep(self.delay_s)
         if model == "limited":
-            return JSONResponse({"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate"}}, 429, {"retry-after": "7"})
+            return JSONResponse(
+                {"error": {"message": "slow down", "type": "rate_limit_error", "code": "rate"}},
+                429,
+                {"retry-after": "7"},
+            )
         if model == "broken":
-            return JSONResponse({"error": {"message": "boom", "type": "server_error", "code": None}}, 500)
+            return JSONResponse(
+                {"error": {"message": "boom", "type": "server_error", "code": None}}, 500
+            )
         if model == "absent":
-            return JSONResponse({"error": {"message": f"no model {model}", "type": "NotFoundError", "code": 404}}, 404)
+            return JSONResponse(
+                {"error": {"message": f"no model {model}", "type": "NotFoundError", "code": 404}},
+                404,
+            )
         if model == "garbage":
             return Response(b"<html>", media_type="application/json")
         if model == "silent":
-            return StreamingResponse(self.watched(self.silence(request)), media_type="text/event-stream")
+            return StreamingResponse(
+                self.watched(self.silence(request)), media_type="text/event-stream"
+            )
         if body.get("stream"):
-            return StreamingResponse(self.watched(self.stream(body)), media_type="text/event-stream")
+            return StreamingResponse(
+                self.watched(self.stream(body)), media_type="text/event-stream"
+            )
         return JSONResponse(whole(body))
 
     async def watched(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -120,7 +150,9 @@ class StubEngine:
                 if model == "torn" and position == 2:
                     raise ConnectionResetError("torn, as asked")
                 if model == "misfire" and position == 1:
-                    yield sse({"error": {"message": "out of memory", "type": "server_error", "code": 500}})
+                    yield sse(
+                        {"error": {"message": "out of memory", "type": "server_error", "code": 500}}
+                    )
                     break
                 for index in range(body.get("n") or 1):
                     yield sse(chunk(body, index, {"content": WORDS[position % 3]}, token=position))
@@ -129,7 +161,13 @@ class StubEngine:
         if model == "cut":
             return
         if (body.get("stream_options") or {}).get("include_usage"):
-            yield sse({**head(body), "choices": [], "usage": usage(5 if model == "tools" else body.get("max_tokens") or 3)})
+            yield sse(
+                {
+                    **head(body),
+                    "choices": [],
+                    "usage": usage(5 if model == "tools" else body.get("max_tokens") or 3),
+                }
+            )
         yield b"data: [DONE]\n\n"
 
 
@@ -138,7 +176,12 @@ def sse(body: object) -> bytes:
 
 
 def head(body: dict[str, Any]) -> dict[str, Any]:
-    shape = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": body["model"]}
+    shape = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": body["model"],
+    }
     return shape if body["model"] == "provider" else shape | {"weight_version": "v1"}
 
 
@@ -147,13 +190,29 @@ def usage(tokens: int) -> dict[str, int]:
 
 
 def rows(positions: list[int]) -> dict[str, Any]:
-    return {"content": [{"token": WORDS[p % 3], "logprob": -0.1 * (p + 1), "bytes": None, "top_logprobs": []} for p in positions]}
+    return {
+        "content": [
+            {"token": WORDS[p % 3], "logprob": -0.1 * (p + 1), "bytes": None, "top_logprobs": []}
+            for p in positions
+        ]
+    }
 
 
 def chunk(
-    body: dict[str, Any], index: int, delta: dict[str, Any], *, token: int | None = None, finish: str | None = None, first: bool = False
+    body: dict[str, Any],
+    index: int,
+    delta: dict[str, Any],
+    *,
+    token: int | None = None,
+    finish: str | None = None,
+    first: bool = False,
 ) -> dict[str, Any]:
-    choice: dict[str, Any] = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+    choice: dict[str, Any] = {
+        "index": index,
+        "delta": delta,
+        "logprobs": None,
+        "finish_reason": finish,
+    }
     whole_chunk = head(body) | {"choices": [choice]}
     if body["model"] == "provider":
         return whole_chunk
@@ -173,35 +232,57 @@ def chunk(
 def tool_frames(body: dict[str, Any]) -> list[bytes]:
     deltas = []
     for index, (call_id, name, _arguments) in enumerate(CALLS):
-        deltas.append({"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}})
+        deltas.append(
+            {
+                "index": index,
+                "id": call_id,
+                "type": "function",
+                "function": {"name": name, "arguments": ""},
+            }
+        )
     # The pieces of both calls come in turns; ids are repeated as null, as some servers do.
     deltas += [
         {"index": 0, "id": None, "function": {"name": None, "arguments": '{"city": '}},
         {"index": 1, "function": {"arguments": ""}},
         {"index": 0, "function": {"arguments": '"Paris"}'}},
     ]
-    frames = [sse(chunk(body, 0, {"tool_calls": [delta]}, token=position)) for position, delta in enumerate(deltas)]
+    frames = [
+        sse(chunk(body, 0, {"tool_calls": [delta]}, token=position))
+        for position, delta in enumerate(deltas)
+    ]
     return [*frames, sse(chunk(body, 0, {}, finish="tool_calls"))]
 
 
 def whole(body: dict[str, Any]) -> dict[str, Any]:
     model = body["model"]
     tokens = body.get("max_tokens") or 3
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(WORDS[p % 3] for p in range(tokens))}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(WORDS[p % 3] for p in range(tokens)),
+    }
     reason = "stop"
     if model == "tools":
         message = {
             "role": "assistant",
             "content": None,
             "tool_calls": [
-                {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}
+                {
+                    "id": call_id,
+                    "type": "function",
+                    "function": {"name": name, "arguments": arguments or "{}"},
+                }
                 for call_id, name, arguments in CALLS
             ],
         }
         reason, tokens = "tool_calls", 5
     choices = []
     for index in range(body.get("n") or 1):
-        choice: dict[str, Any] = {"index": index, "message": dict(message), "logprobs": None, "finish_reason": reason}
+        choice: dict[str, Any] = {
+            "index": index,
+            "message": dict(message),
+            "logprobs": None,
+            "finish_reason": reason,
+        }
         if model != "provider":
             if body.get("return_token_ids"):
                 choice["token_ids"] = [10 + p for p in range(tokens)]

@@ -24,7 +24,9 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
     topic = dataclasses.replace(topics.INFERENCES, name=f"adopted-{uuid.uuid4().hex[:8]}")
     await ensure_topics(kafka_bootstrap, (topic,))
     broker = KafkaRecordLog(kafka_bootstrap, idempotence=False, linger_ms=1, ack_timeout_s=5.0)
-    log = DurableLog(broker, Spool(tmp_path, budget_bytes=1 << 24), ready_bytes=1 << 24, ready_age_s=600)
+    log = DurableLog(
+        broker, Spool(tmp_path, budget_bytes=1 << 24), ready_bytes=1 << 24, ready_age_s=600
+    )
     await log.spool.open()
     tasks = [asyncio.create_task(log.run()), asyncio.create_task(log.watch())]
     dead = Spool(tmp_path, budget_bytes=1 << 24)
@@ -34,7 +36,11 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
         assert log.direct
         await log.append(topic.name, b"0 direct", "s0")
         for number in (1, 2, 3):
-            await dead.append(dataclasses.replace(event(number), topic=topic.name, event=f"{number} left".encode()))
+            await dead.append(
+                dataclasses.replace(
+                    event(number), topic=topic.name, event=f"{number} left".encode()
+                )
+            )
         await log.adopt()
         assert log.direct, "its owner lives"
         await dead.close()

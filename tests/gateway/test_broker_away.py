@@ -73,7 +73,11 @@ class Broker:
         try:
             other, inside = await asyncio.open_connection("127.0.0.1", self.inner)
             await asyncio.wait(
-                [asyncio.create_task(copy(reader, inside)), asyncio.create_task(copy(other, writer))], return_when=asyncio.FIRST_COMPLETED
+                [
+                    asyncio.create_task(copy(reader, inside)),
+                    asyncio.create_task(copy(other, writer)),
+                ],
+                return_when=asyncio.FIRST_COMPLETED,
             )
         except (OSError, asyncio.CancelledError):
             pass
@@ -97,9 +101,16 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     port, inner = free_port(), free_port()
     place = tmp_path / "tansu"
     place.mkdir()
-    addresses = ["--listener-url", f"tcp://127.0.0.1:{inner}", "--advertised-listener-url", f"tcp://127.0.0.1:{port}"]
+    addresses = [
+        "--listener-url",
+        f"tcp://127.0.0.1:{inner}",
+        "--advertised-listener-url",
+        f"tcp://127.0.0.1:{port}",
+    ]
     argv = [tansu.binary(), "broker", *addresses, "--storage-engine", "memory://tansu/"]
-    process = subprocess.Popen(argv, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        argv, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     made = Broker(process, port, inner)
     try:
         await made.open()
@@ -161,13 +172,19 @@ class Users:
         mine = self.receipts.setdefault(name, [])
         while not self.stop and len(mine) < turns:
             started = time.perf_counter()
-            answer = await self.http.post("/v1/chat/completions", json={"messages": CHAT, "stream": len(mine) % 3 == 1}, headers=named)
+            answer = await self.http.post(
+                "/v1/chat/completions",
+                json={"messages": CHAT, "stream": len(mine) % 3 == 1},
+                headers=named,
+            )
             self.latencies.append(time.perf_counter() - started)
             if answer.status_code != 200 or "not_durable" in answer.text:
                 self.failed.append(answer.text)
                 continue
             mine.append(answer.headers["x-reef-agent-record-id"])
-            report = await self.http.post("/reef/report", json={"score": 1, "references": [mine[-1]]}, headers=named)
+            report = await self.http.post(
+                "/reef/report", json={"score": 1, "references": [mine[-1]]}, headers=named
+            )
             if report.status_code != 202:
                 self.failed.append(report.text)
             else:
@@ -189,7 +206,10 @@ async def until(http: httpx.AsyncClient, mode: str, within_s: float = 20.0) -> d
 async def check_log(bootstrap: str, scenario: str, users: Users) -> None:
     """Every receipt is there, first sightings are in the conversation's order, and a second sighting is the same bytes."""
     assert users.failed == []
-    for topic, wanted in ((topics.INFERENCES, [r for rs in users.receipts.values() for r in rs]), (topics.FEEDBACK, users.reports)):
+    for topic, wanted in (
+        (topics.INFERENCES, [r for rs in users.receipts.values() for r in rs]),
+        (topics.FEEDBACK, users.reports),
+    ):
         seen: dict[str, bytes] = {}
         for _, _, value in await all_of(bootstrap, topic):
             if scenario.encode() in value:
@@ -203,9 +223,14 @@ async def check_log(bootstrap: str, scenario: str, users: Users) -> None:
 
 
 @pytest.mark.parametrize("how", ["refused", "stopped"])
-async def test_away_and_back_under_load(broker: Broker, redis_url: str, scenario: str, tmp_path: Path, how: str) -> None:
+async def test_away_and_back_under_load(
+    broker: Broker, redis_url: str, scenario: str, tmp_path: Path, how: str
+) -> None:
     """Twice away under load, by refused connections or by silence: no request fails, the log has everything in order, /readyz holds."""
-    async with gateway(broker.bootstrap, redis_url, tmp_path / "state", ack_timeout_s=1.0) as (http, _):
+    async with gateway(broker.bootstrap, redis_url, tmp_path / "state", ack_timeout_s=1.0) as (
+        http,
+        _,
+    ):
         await until(http, "direct")
         users = Users(http, scenario)
         talking = [asyncio.create_task(users.converse(str(n))) for n in range(6)]
@@ -224,7 +249,9 @@ async def test_away_and_back_under_load(broker: Broker, redis_url: str, scenario
             assert facts["records"] > 20
             assert facts["broker_away"]
             assert "log" not in (await http.get("/readyz")).json()["failures"]
-            refused = await http.post(f"/reef/scenarios/{scenario}/rollback", json={"release_id": f"rel-{scenario}-0"})
+            refused = await http.post(
+                f"/reef/scenarios/{scenario}/rollback", json={"release_id": f"rel-{scenario}-0"}
+            )
             assert refused.status_code == 503, refused.text
             assert refused.json()["error"]["code"] == "broker_unavailable"
             assert refused.headers["retry-after"]
@@ -242,7 +269,9 @@ async def test_away_and_back_under_load(broker: Broker, redis_url: str, scenario
         await check_log(broker.bootstrap, scenario, users)
 
 
-async def test_a_start_without_the_broker(broker: Broker, redis_url: str, scenario: str, tmp_path: Path) -> None:
+async def test_a_start_without_the_broker(
+    broker: Broker, redis_url: str, scenario: str, tmp_path: Path
+) -> None:
     """The gateway serves before it has ever seen the broker, is stopped, starts again, and relays what it finds when the broker is there."""
     await broker.shut()
     users = []
@@ -258,26 +287,40 @@ async def test_a_start_without_the_broker(broker: Broker, redis_url: str, scenar
         text = (await http.get("/metrics")).text
         assert "reef_gateway_spool_records 0.0" in text
     both = Users(http, scenario, reports=[r for u in users for r in u.reports])
-    both.receipts = {name: [r for u in users for r in u.receipts[name]] for name in users[0].receipts}
+    both.receipts = {
+        name: [r for u in users for r in u.receipts[name]] for name in users[0].receipts
+    }
     assert sum(len(rs) for rs in both.receipts.values()) == 24
     await check_log(broker.bootstrap, scenario, both)
 
 
-async def test_past_the_budget(broker: Broker, redis_url: str, scenario: str, tmp_path: Path) -> None:
+async def test_past_the_budget(
+    broker: Broker, redis_url: str, scenario: str, tmp_path: Path
+) -> None:
     """503 with Retry-After before the engine is asked, for reports too; /readyz says why; with the broker back it serves on, nothing lost."""
     await broker.shut()
     stub = StubEngine()
-    async with gateway(broker.bootstrap, redis_url, tmp_path / "state", stub, spool_budget_bytes=256 * 1024) as (http, _):
+    async with gateway(
+        broker.bootstrap, redis_url, tmp_path / "state", stub, spool_budget_bytes=256 * 1024
+    ) as (http, _):
         users = Users(http, scenario)
         await asyncio.gather(*(users.converse(str(n), 60) for n in range(1)))
         named = {"x-reef-scenario": scenario}
-        while (answer := await http.post("/v1/chat/completions", json={"messages": CHAT}, headers=named)).status_code == 200:
-            users.receipts[answer.headers["x-reef-agent-record-id"]] = [answer.headers["x-reef-agent-record-id"]]
+        while (
+            answer := await http.post(
+                "/v1/chat/completions", json={"messages": CHAT}, headers=named
+            )
+        ).status_code == 200:
+            users.receipts[answer.headers["x-reef-agent-record-id"]] = [
+                answer.headers["x-reef-agent-record-id"]
+            ]
         asked = len(stub.requests)
         report = {"score": 1, "references": [users.receipts["0"][0]]}
         refused = [
             await http.post("/v1/chat/completions", json={"messages": CHAT}, headers=named),
-            await http.post("/v1/chat/completions", json={"messages": CHAT, "stream": True}, headers=named),
+            await http.post(
+                "/v1/chat/completions", json={"messages": CHAT, "stream": True}, headers=named
+            ),
             await http.post("/reef/report", json=report, headers=named),
         ]
         for found in (answer, *refused):
@@ -285,19 +328,29 @@ async def test_past_the_budget(broker: Broker, redis_url: str, scenario: str, tm
             assert found.headers["retry-after"]
             assert found.json()["error"]["code"] == "spool_full"
         assert len(stub.requests) == asked
-        unrecorded = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers={**named, "x-reef-capture": "false"})
+        unrecorded = await http.post(
+            "/v1/chat/completions",
+            json={"messages": CHAT},
+            headers={**named, "x-reef-capture": "false"},
+        )
         assert unrecorded.status_code == 200
         assert "spool" in (await http.get("/readyz")).json()["failures"]["log"]
         await broker.open()
         await until(http, "direct")
         assert (await http.post("/reef/report", json=report, headers=named)).status_code == 202
     users.reports = users.reports[:]
-    seen = {orjson.loads(v)["event_id"] for _, _, v in await all_of(broker.bootstrap, topics.INFERENCES) if scenario.encode() in v}
+    seen = {
+        orjson.loads(v)["event_id"]
+        for _, _, v in await all_of(broker.bootstrap, topics.INFERENCES)
+        if scenario.encode() in v
+    }
     assert seen == {r for rs in users.receipts.values() for r in rs}
 
 
 @pytest.mark.parametrize("end", ["term", "kill"])
-async def test_500_answered_with_the_broker_away(broker: Broker, redis_url: str, scenario: str, tmp_path: Path, end: str) -> None:
+async def test_500_answered_with_the_broker_away(
+    broker: Broker, redis_url: str, scenario: str, tmp_path: Path, end: str
+) -> None:
     """G1: 500 exchanges while the broker is silent, SIGTERM (or SIGKILL) right after the last reply: the next start brings all 500 to the log."""
     async with serving(StubEngine().app) as engine_url:
         env = {
@@ -315,9 +368,13 @@ async def test_500_answered_with_the_broker_away(broker: Broker, redis_url: str,
             port = free_port()
             named = {**env, "REEF_GATEWAY_PORT": str(port)}
             errors = (tmp_path / "stderr").open("ab")
-            child = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.gateway", env=named, stderr=errors)
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "services.gateway", env=named, stderr=errors
+            )
             try:
-                async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+                async with httpx.AsyncClient(
+                    base_url=f"http://127.0.0.1:{port}", timeout=30
+                ) as http:
                     await until_ready(http)
                     yield http, child
             finally:
@@ -339,7 +396,11 @@ async def test_500_answered_with_the_broker_away(broker: Broker, redis_url: str,
             if end == "term":
                 assert code == 0
                 assert time.monotonic() - started < 20
-                said = [line for line in (tmp_path / "stderr").read_text().splitlines() if "gateway_stopped" in line]
+                said = [
+                    line
+                    for line in (tmp_path / "stderr").read_text().splitlines()
+                    if "gateway_stopped" in line
+                ]
                 assert "spooled" in said[-1]
         broker.process.send_signal(signal.SIGCONT)
         async with process() as (http, _):

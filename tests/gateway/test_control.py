@@ -27,7 +27,9 @@ from .fakes import MemoryHeads, release
 
 def published(scenario: str, sequence: int) -> ReleasePublished:
     row = release(scenario, sequence, None, operation="rollback")
-    return ReleasePublished(event_id=row.release_id, at=utc_now(), scenario=scenario, release=row, command_id="c")
+    return ReleasePublished(
+        event_id=row.release_id, at=utc_now(), scenario=scenario, release=row, command_id="c"
+    )
 
 
 async def test_releases_are_listed_newest_first(bench: Bench) -> None:
@@ -35,7 +37,11 @@ async def test_releases_are_listed_newest_first(bench: Bench) -> None:
     bench.heads.chains["default"].insert(0, release("default", 1, "a"))
     bench.heads.waiting["default"] = [release("default", 2, "b")]
     rows = (await bench.http.get("/reef/scenarios/default/releases")).json()["data"]
-    assert [(row["sequence"], row["current"], row["pending"]) for row in rows] == [(2, False, True), (1, True, False), (0, False, False)]
+    assert [(row["sequence"], row["current"], row["pending"]) for row in rows] == [
+        (2, False, True),
+        (1, True, False),
+        (0, False, False),
+    ]
     assert (await bench.http.get("/reef/scenarios/nowhere/releases")).status_code == 404
 
 
@@ -47,7 +53,10 @@ async def test_a_pending_release_that_can_never_be_promoted_says_so(bench: Bench
     late = late.model_copy(update={"release_id": "rel-late", "parent_id": "rel-default-0"})
     bench.heads.waiting["default"] = [late, fresh]
     rows = (await bench.http.get("/reef/scenarios/default/releases")).json()["data"]
-    assert {row["release_id"]: row["stale"] for row in rows if row["pending"]} == {"rel-default-2": False, "rel-late": True}
+    assert {row["release_id"]: row["stale"] for row in rows if row["pending"]} == {
+        "rel-default-2": False,
+        "rel-late": True,
+    }
     assert {row["release_id"]: row["stale_reason"] for row in rows if row["stale_reason"]} == {
         "rel-late": "made from rel-default-0, but rel-default-1 is the head: it cannot be promoted"
     }
@@ -57,7 +66,14 @@ async def test_rollback_and_promote(bench: Bench) -> None:
     """200 with the new release; 404 for one that is not there; 409 where the publisher refuses; 504 with where to look."""
     bench.commands.answers = [
         published("default", 5),
-        ReleaseRejected(event_id="r", at=utc_now(), scenario="default", outcome="conflicted", reason="the head moved", command_id="c"),
+        ReleaseRejected(
+            event_id="r",
+            at=utc_now(),
+            scenario="default",
+            outcome="conflicted",
+            reason="the head moved",
+            command_id="c",
+        ),
     ]
     path, body = "/reef/scenarios/default/rollback", {"release_id": "rel-default-0"}
     done = await bench.http.post(path, json=body)
@@ -70,8 +86,14 @@ async def test_rollback_and_promote(bench: Bench) -> None:
     assert (await bench.http.post("/reef/scenarios/default/promote", json=body)).status_code == 404
     bench.heads.waiting["default"] = [release("default", 9, "b")]
     bench.commands.answers = [published("default", 9)]
-    assert (await bench.http.post("/reef/scenarios/default/promote", json={"release_id": "rel-default-9"})).status_code == 200
-    assert [type(command) for command in bench.commands.sent] == [RollbackRequested] * 3 + [PromoteRequested]
+    assert (
+        await bench.http.post(
+            "/reef/scenarios/default/promote", json={"release_id": "rel-default-9"}
+        )
+    ).status_code == 200
+    assert [type(command) for command in bench.commands.sent] == [RollbackRequested] * 3 + [
+        PromoteRequested
+    ]
 
 
 async def test_scenarios_are_created_on_demand(bench: Bench) -> None:
@@ -82,7 +104,9 @@ async def test_scenarios_are_created_on_demand(bench: Bench) -> None:
     again = await bench.http.post("/reef/scenarios", json={"scenario": "default"})
     assert (again.status_code, again.json()["head"]["release_id"]) == (200, "rel-default-0")
     assert [type(command) for command in bench.commands.sent] == [ScenarioCreateRequested]
-    assert (await bench.http.post("/reef/scenarios", json={"scenario": "Not A Name"})).json()["error"]["param"] == "scenario"
+    assert (await bench.http.post("/reef/scenarios", json={"scenario": "Not A Name"})).json()[
+        "error"
+    ]["param"] == "scenario"
     names = [row["scenario"] for row in (await bench.http.get("/reef/scenarios")).json()["data"]]
     assert "default" in names
 
@@ -124,14 +148,24 @@ async def test_reads_are_relayed(bench: Bench) -> None:
     bench.reads.rows["/records/rec-1"] = {"record": {"event_id": "rec-1", "scenario": "default"}}
     bench.reads.rows["/scenarios/default/records"] = {"data": [], "next_cursor": None}
     assert (await bench.http.get("/reef/records/rec-1")).json()["record"]["event_id"] == "rec-1"
-    assert (await bench.http.get("/reef/records/rec-2")).json()["error"]["code"] == "record_not_found"
-    listed = await bench.http.get("/reef/scenarios/default/records", params={"session": "a b", "outcome": "ok", "limit": 5, "cursor": "x"})
+    assert (await bench.http.get("/reef/records/rec-2")).json()["error"][
+        "code"
+    ] == "record_not_found"
+    listed = await bench.http.get(
+        "/reef/scenarios/default/records",
+        params={"session": "a b", "outcome": "ok", "limit": 5, "cursor": "x"},
+    )
     assert listed.json() == {"data": [], "next_cursor": None}
-    assert bench.reads.asked[-1] == ("/scenarios/default/records", {"session": "a b", "outcome": "ok", "limit": "5", "cursor": "x"})
+    assert bench.reads.asked[-1] == (
+        "/scenarios/default/records",
+        {"session": "a b", "outcome": "ok", "limit": "5", "cursor": "x"},
+    )
     for path in ("sessions", "samples", "steps"):
         await bench.http.get(f"/reef/scenarios/default/{path}")
         assert bench.reads.asked[-1][0] == f"/scenarios/default/{path}"
-    assert (await bench.http.get("/reef/scenarios/default/records", params={"limit": 0})).json()["error"]["param"] == "limit"
+    assert (await bench.http.get("/reef/scenarios/default/records", params={"limit": 0})).json()[
+        "error"
+    ]["param"] == "limit"
     bench.reads.away = True
     assert (await bench.http.get("/reef/records/rec-1")).status_code == 503
 
@@ -139,11 +173,16 @@ async def test_reads_are_relayed(bench: Bench) -> None:
 async def test_contract(bench: Bench) -> None:
     """What a client must send is said in words and names."""
     contract = (await bench.http.get("/reef/scenarios/default/contract")).json()
-    assert contract["recipes"] == [{"recipe": "recipes.sao.recipe:SAORecipe", "review": "auto", "knobs": {"batch_size": 4}}]
+    assert contract["recipes"] == [
+        {"recipe": "recipes.sao.recipe:SAORecipe", "review": "auto", "knobs": {"batch_size": 4}}
+    ]
     assert contract["learns"]
     silent = (await bench.http.get("/reef/scenarios/slow/contract")).json()
     assert (silent["learns"], silent["report"]["headers"]) == (False, {"x-reef-scenario": "slow"})
-    listed = {row["scenario"]: row["learns"] for row in (await bench.http.get("/reef/scenarios")).json()["data"]}
+    listed = {
+        row["scenario"]: row["learns"]
+        for row in (await bench.http.get("/reef/scenarios")).json()["data"]
+    }
     heads = (await bench.http.get("/reef/status")).json()["heads"]
     assert listed == {scenario: row["learns"] for scenario, row in heads.items()}
     assert (listed["default"], listed["slow"]) == (True, False)
@@ -158,13 +197,29 @@ async def test_operations(bench: Bench) -> None:
     assert 'reef_gateway_requests_total{route="/v1/chat/completions",status="200"}' in metrics
     await bench.http.get("/reef/scenarios/default/releases")
     metrics = (await bench.http.get("/metrics")).text
-    assert 'reef_gateway_requests_total{route="/reef/scenarios/{scenario}/releases",status="200"}' in metrics
-    assert not [line for line in metrics.splitlines() if line.startswith("reef_gateway_") and "default" in line], "paths, not scenarios"
+    assert (
+        'reef_gateway_requests_total{route="/reef/scenarios/{scenario}/releases",status="200"}'
+        in metrics
+    )
+    assert not [
+        line
+        for line in metrics.splitlines()
+        if line.startswith("reef_gateway_") and "default" in line
+    ], "paths, not scenarios"
     status = (await bench.http.get("/reef/status")).json()
     assert status["heads"]["default"]["release_id"] == "rel-default-0"
-    assert set(status["services"]) == {"gateway", "experience", "trainer", "harness", "evaluator", "publisher"}
+    assert set(status["services"]) == {
+        "gateway",
+        "experience",
+        "trainer",
+        "harness",
+        "evaluator",
+        "publisher",
+    }
     document = (await bench.http.get("/openapi.json")).json()
-    assert {"/v1/chat/completions", "/reef/report", "/reef/scenarios/{scenario}/rollback"} <= set(document["paths"])
+    assert {"/v1/chat/completions", "/reef/report", "/reef/scenarios/{scenario}/rollback"} <= set(
+        document["paths"]
+    )
     assert (await bench.http.get("/docs")).status_code == 200
 
 
@@ -193,17 +248,26 @@ async def test_bad_requests(bench: Bench, content: bytes, param: str | None) -> 
 async def test_limits_and_unknown_routes() -> None:
     """413 with and without a content-length, 405, 404: all in the API's shape."""
     async with bench_of(max_body_bytes=2048) as bench:
-        assert (await bench.http.post("/v1/chat/completions", content=b"x" * 3000)).status_code == 413
+        assert (
+            await bench.http.post("/v1/chat/completions", content=b"x" * 3000)
+        ).status_code == 413
 
         async def pieces():
             for _ in range(4):
                 yield b"x" * 1000
 
-        assert (await bench.http.post("/v1/chat/completions", content=pieces())).json()["error"]["code"] == "body_too_large"
+        assert (await bench.http.post("/v1/chat/completions", content=pieces())).json()["error"][
+            "code"
+        ] == "body_too_large"
         for body in (b"x" * 3000, pieces()):
-            assert (await bench.http.post("/reef/scenarios", content=body)).json()["error"]["code"] == "body_too_large"
+            assert (await bench.http.post("/reef/scenarios", content=body)).json()["error"][
+                "code"
+            ] == "body_too_large"
         answer = await bench.http.get("/v1/chat/completions")
-        assert (answer.status_code, answer.json()["error"]["type"]) == (405, "invalid_request_error")
+        assert (answer.status_code, answer.json()["error"]["type"]) == (
+            405,
+            "invalid_request_error",
+        )
         for path in ("/v1/responses", "/v1/messages", "/nothing"):
             answer = await bench.http.post(path, json={})
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
@@ -217,27 +281,54 @@ async def test_tokens(tmp_path: Path) -> None:
 
     path = tmp_path / "tokens.yaml"
     path.write_text(
-        row("all", "admin") + row("app", "infer, report", "[default]") + row("eye", "read") + row("narrow", "read", "[default]")
+        row("all", "admin")
+        + row("app", "infer, report", "[default]")
+        + row("eye", "read")
+        + row("narrow", "read", "[default]")
     )
     async with bench_of(access=tokens.read(path)) as bench:
 
-        async def chat(secret: str, scenario: str = "default", header: str = "authorization") -> int:
+        async def chat(
+            secret: str, scenario: str = "default", header: str = "authorization"
+        ) -> int:
             value = f"Bearer {secret}" if header == "authorization" else secret
             return (await bench.chat(scenario, headers={header: value})).status_code
 
         async def get(secret: str, where: str) -> int:
-            return (await bench.http.get(where, headers={"authorization": f"Bearer {secret}"})).status_code
+            return (
+                await bench.http.get(where, headers={"authorization": f"Bearer {secret}"})
+            ).status_code
 
         bench.http.headers.clear()
-        assert (await bench.http.post("/v1/chat/completions", json={"messages": CHAT})).status_code == 401
+        assert (
+            await bench.http.post("/v1/chat/completions", json={"messages": CHAT})
+        ).status_code == 401
         assert (await bench.http.get("/reef/scenarios")).status_code == 401
-        assert [await chat("app"), await chat("app", header="x-api-key"), await chat("all")] == [200, 200, 200]
-        assert [await chat("wrong"), await chat("app", "provider"), await chat("eye")] == [401, 403, 403]
-        assert [await get("eye", "/reef/scenarios/default/releases"), await get("app", "/reef/scenarios/default/releases")] == [200, 403]
+        assert [await chat("app"), await chat("app", header="x-api-key"), await chat("all")] == [
+            200,
+            200,
+            200,
+        ]
+        assert [await chat("wrong"), await chat("app", "provider"), await chat("eye")] == [
+            401,
+            403,
+            403,
+        ]
+        assert [
+            await get("eye", "/reef/scenarios/default/releases"),
+            await get("app", "/reef/scenarios/default/releases"),
+        ] == [200, 403]
         assert [await get("app", "/v1/models"), await get("eye", "/healthz")] == [200, 200]
-        bench.reads.rows["/records/rec-1"] = {"record": {"event_id": "rec-1", "scenario": "provider"}}
-        assert [await get("eye", "/reef/records/rec-1"), await get("narrow", "/reef/records/rec-1")] == [200, 404]
-        refused = await bench.http.post("/reef/scenarios", json={"scenario": "x"}, headers={"authorization": "Bearer eye"})
+        bench.reads.rows["/records/rec-1"] = {
+            "record": {"event_id": "rec-1", "scenario": "provider"}
+        }
+        assert [
+            await get("eye", "/reef/records/rec-1"),
+            await get("narrow", "/reef/records/rec-1"),
+        ] == [200, 404]
+        refused = await bench.http.post(
+            "/reef/scenarios", json={"scenario": "x"}, headers={"authorization": "Bearer eye"}
+        )
         assert refused.status_code == 403
 
 
@@ -256,9 +347,15 @@ def test_a_tokens_file_that_cannot_be_used(tmp_path: Path) -> None:
             f"- {{sha256: {'a' * 64}, scopes: [fly]}}",
             "tokens.yaml: row 0.scopes.0: a scope is 'infer', 'report', 'read' or 'admin'. A row is",
         ),
-        (f"- {{sha256: {'a' * 64}, scopes: [read], scope: read}}", "row 0.scope: unknown key; there are sha256, scopes, "),
+        (
+            f"- {{sha256: {'a' * 64}, scopes: [read], scope: read}}",
+            "row 0.scope: unknown key; there are sha256, scopes, ",
+        ),
         ("tokens: 1", "the file: "),
-        ("- {sha256: secret-by-mistake, scopes: [infer]}\n x", "is not valid YAML: line 2, column 2"),
+        (
+            "- {sha256: secret-by-mistake, scopes: [infer]}\n x",
+            "is not valid YAML: line 2, column 2",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(BadConfig) as error:
@@ -272,7 +369,9 @@ def test_a_tokens_file_that_cannot_be_used(tmp_path: Path) -> None:
     assert address(Settings(host="0.0.0.0", tokens_file=path)) == "0.0.0.0"
 
 
-def test_settings_come_from_the_file_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_the_file_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """serve.yaml says, the environment overrides, a misspelt variable is refused."""
     path = tmp_path / "serve.yaml"
     path.write_text("reef: {recipe: 'a.b:C'}\ngateway: {port: 9100, implicit_scenarios: true}\n")
@@ -288,7 +387,10 @@ def test_settings_come_from_the_file_and_the_environment(tmp_path: Path, monkeyp
 
 async def test_the_tail_of_events(bench: Bench) -> None:
     """What happens in a scenario comes as server-sent events while one listens."""
-    async with httpx.AsyncClient(base_url=bench.url, timeout=10) as http, http.stream("GET", "/reef/scenarios/default/events") as response:
+    async with (
+        httpx.AsyncClient(base_url=bench.url, timeout=10) as http,
+        http.stream("GET", "/reef/scenarios/default/events") as response,
+    ):
         lines = response.aiter_lines()
         assert await anext(lines) == ": listening"
         bench.gateway.fanout.tell(published("default", 7))
@@ -314,8 +416,15 @@ async def test_damaged_heads_of_one_scenario(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(MemoryHeads, "chain", chain)
     async with bench_of() as bench:
-        for answer in (await bench.chat("default"), await bench.chat("slow"), await bench.http.get("/reef/scenarios/slow/contract")):
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "scenario_not_ready")
+        for answer in (
+            await bench.chat("default"),
+            await bench.chat("slow"),
+            await bench.http.get("/reef/scenarios/slow/contract"),
+        ):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (
+                503,
+                "scenario_not_ready",
+            )
             assert "release 'r0' is damaged" in answer.text
         assert (await bench.chat("tools")).status_code == 200
         assert bench.commands.sent == [], "nothing is created in its place"

@@ -22,11 +22,15 @@ NOTHING = Asked(model="m", logprobs=False, token_ids=False, usage=False)
 
 
 @given(
-    st.lists(st.sampled_from(["data: a", ": note", 'data: {"x": 1}', "event: e\ndata: b"]), max_size=8),
+    st.lists(
+        st.sampled_from(["data: a", ": note", 'data: {"x": 1}', "event: e\ndata: b"]), max_size=8
+    ),
     st.data(),
     st.sampled_from(["\n", "\r\n", "\r"]),
 )
-def test_frames_are_the_same_however_the_bytes_are_cut(frames: list[str], data: st.DataObject, newline: str) -> None:
+def test_frames_are_the_same_however_the_bytes_are_cut(
+    frames: list[str], data: st.DataObject, newline: str
+) -> None:
     """Any cutting of the byte stream gives the same frames, with any of the three line ends."""
     text = "".join(frame.replace("\n", newline) + newline * 2 for frame in frames).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
@@ -49,18 +53,29 @@ def test_data_of_a_frame() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.text(max_size=4)), max_size=12),
     st.booleans(),
 )
-def test_an_assembled_stream_has_every_choices_text(deltas: list[tuple[int, str]], usage: bool) -> None:
+def test_an_assembled_stream_has_every_choices_text(
+    deltas: list[tuple[int, str]], usage: bool
+) -> None:
     """Choices that come in any order are put together by index."""
     asked = Asked(model="m", logprobs=False, token_ids=False, usage=usage)
     whole = Assembly("chat.completions", asked)
     for index, text in deltas:
-        whole.take({"id": "1", "model": "x", "choices": [{"index": index, "delta": {"content": text}, "token_ids": [1]}]})
+        whole.take(
+            {
+                "id": "1",
+                "model": "x",
+                "choices": [{"index": index, "delta": {"content": text}, "token_ids": [1]}],
+            }
+        )
     answer = whole.answer()
     if not deltas:
         assert answer is None
         return
     assert answer is not None
-    expected = {i: "".join(t for index, t in deltas if index == i) for i in sorted({index for index, _ in deltas})}
+    expected = {
+        i: "".join(t for index, t in deltas if index == i)
+        for i in sorted({index for index, _ in deltas})
+    }
     assert {c["index"]: c["message"]["content"] for c in answer["choices"]} == expected
     assert {c["index"]: len(c["token_ids"]) for c in whole.captured().completions} == {
         i: sum(index == i for index, _ in deltas) for i in expected
@@ -69,7 +84,12 @@ def test_an_assembled_stream_has_every_choices_text(deltas: list[tuple[int, str]
 
 def test_a_usage_chunk_goes_only_to_those_who_asked() -> None:
     """Reef asks for usage always; the client sees it where it asked too."""
-    chunk: dict[str, Any] = {"id": "1", "model": "x", "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    chunk: dict[str, Any] = {
+        "id": "1",
+        "model": "x",
+        "choices": [],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }
     assert not Assembly("chat.completions", NOTHING).take(dict(chunk))
     wanting = Asked(model="m", logprobs=False, token_ids=False, usage=True)
     assert Assembly("chat.completions", wanting).take(dict(chunk))
@@ -93,25 +113,39 @@ def test_odd_upstream_fields_never_make_an_unreadable_event() -> None:
     }
     captured = take(answer, NOTHING)
     assert (captured.prompt_token_ids, captured.usage) == ([], None)
-    assert captured.completions == [{"index": 0, "finish_reason": None, "token_ids": [], "logprobs": [], "weight_versions": []}]
+    assert captured.completions == [
+        {"index": 0, "finish_reason": None, "token_ids": [], "logprobs": [], "weight_versions": []}
+    ]
 
 
 def test_several_prompts_in_one_request_have_no_prompt_ids() -> None:
     """One list of prompt ids would be wrong for all but one completion."""
-    answer = {"choices": [{"index": i, "text": "", "prompt_token_ids": [i], "token_ids": [5]} for i in range(2)]}
+    answer = {
+        "choices": [
+            {"index": i, "text": "", "prompt_token_ids": [i], "token_ids": [5]} for i in range(2)
+        ]
+    }
     assert take(answer, NOTHING).prompt_token_ids == []
 
 
 def test_all_turns_of_a_conversation_share_a_shard() -> None:
     """The first user message and the system prompt decide; a session tag decides alone."""
     first = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]}
-    later = {"messages": [*first["messages"], {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]}
+    later = {
+        "messages": [
+            *first["messages"],
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+        ]
+    }
     other = {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "z"}]}
     shard = shard_for("chat.completions", "x", None, first)
     assert shard == shard_for("chat.completions", "x", None, later)
     assert shard != shard_for("chat.completions", "x", None, other)
     assert shard != shard_for("chat.completions", "y", None, first)
-    assert shard_for("chat.completions", "x", "tag", first) == shard_for("chat.completions", "x", "tag", other)
+    assert shard_for("chat.completions", "x", "tag", first) == shard_for(
+        "chat.completions", "x", "tag", other
+    )
 
 
 def test_what_was_asked() -> None:
@@ -166,7 +200,9 @@ def test_recent_is_bounded() -> None:
 @given(st.binary(), st.booleans())
 def test_ledger_entries_come_back(answer: bytes, kept: bool) -> None:
     """Any answer survives the store."""
-    entry = Entry("d", "inference", "s", "abcd", "done", 200, ((b"a", b"\xff"),), answer if kept else None)
+    entry = Entry(
+        "d", "inference", "s", "abcd", "done", 200, ((b"a", b"\xff"),), answer if kept else None
+    )
     assert Entry.decode(entry.encode()) == entry
 
 
@@ -175,7 +211,10 @@ def test_a_node_that_is_set_apart_comes_last() -> None:
     good, poor = Node("http://a"), Node("http://b", apart=True)
     assert all(choose([good, poor], model="m", affinity=str(n), now=0.0) is good for n in range(20))
     good.apart = True
-    assert {id(choose([good, poor], model="m", affinity=str(n), now=0.0)) for n in range(40)} == {id(good), id(poor)}
+    assert {id(choose([good, poor], model="m", affinity=str(n), now=0.0)) for n in range(40)} == {
+        id(good),
+        id(poor),
+    }
     assert choose([poor], model="m", affinity="x", now=0.0) is poor
 
 

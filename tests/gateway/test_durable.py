@@ -69,8 +69,12 @@ class Broker:
 
 
 @contextlib.asynccontextmanager
-async def opened(root: Path, broker: Broker, *, ready_bytes: int = 1 << 20, ready_age_s: float = 600) -> AsyncIterator[DurableLog]:
-    log = DurableLog(broker, Spool(root, budget_bytes=1 << 24), ready_bytes=ready_bytes, ready_age_s=ready_age_s)  # type: ignore[arg-type]
+async def opened(
+    root: Path, broker: Broker, *, ready_bytes: int = 1 << 20, ready_age_s: float = 600
+) -> AsyncIterator[DurableLog]:
+    log = DurableLog(
+        broker, Spool(root, budget_bytes=1 << 24), ready_bytes=ready_bytes, ready_age_s=ready_age_s
+    )  # type: ignore[arg-type]
     await log.spool.open()
     try:
         yield log
@@ -102,13 +106,19 @@ async def put(log: DurableLog, *events: bytes) -> None:
         await log.append("t", event, "s0")
 
 
-async def test_what_the_broker_does_not_take_is_spooled_and_relayed_before_what_comes_later(tmp_path: Path) -> None:
+async def test_what_the_broker_does_not_take_is_spooled_and_relayed_before_what_comes_later(
+    tmp_path: Path,
+) -> None:
     """The one that failed, all that came while it was away, and then the next ones directly; while it is away nobody asks it."""
     broker = Broker()
     async with opened(tmp_path, broker) as log, running(log):
         await until(lambda: log.direct)
         await put(log, b"0")
-        assert (log.waiting_since(), log.refusal(), log.describe()["mode"]) == (None, None, "direct")
+        assert (log.waiting_since(), log.refusal(), log.describe()["mode"]) == (
+            None,
+            None,
+            "direct",
+        )
         broker.up, before = False, time.time()
         await put(log, b"1", b"2")
         assert broker.away == "away, as asked"
@@ -144,7 +154,9 @@ async def test_an_event_that_it_will_never_take_is_its_callers(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("room", [1, 2, 3])
-async def test_a_batch_that_was_full_before_its_end_costs_nothing(tmp_path: Path, room: int) -> None:
+async def test_a_batch_that_was_full_before_its_end_costs_nothing(
+    tmp_path: Path, room: int
+) -> None:
     """What it took is acknowledged, and only that: the rest comes next, across a restart too."""
     broker, events = Broker(up=False), [b"%d" % n for n in range(8)]
     async with opened(tmp_path, broker) as log:
@@ -159,7 +171,9 @@ async def test_a_batch_that_was_full_before_its_end_costs_nothing(tmp_path: Path
     assert broker.log == events
 
 
-async def test_nothing_leaves_the_disk_before_the_broker_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_leaves_the_disk_before_the_broker_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It fails in the middle, and the disk cannot be read once: all of it is sent again, by the same loop."""
     monkeypatch.setattr(durable, "FIRST_DELAY_S", 0.001)
     broker, read, failures = Broker(up=False), segments.read, [OSError("not now, as asked")]
@@ -240,7 +254,9 @@ async def test_readiness_ends_with_too_much_or_for_too_long(tmp_path: Path) -> N
         assert "the oldest 31 s" in (await log.failure() or "")
 
 
-async def test_what_the_dead_left_comes_before_what_comes_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_dead_left_comes_before_what_comes_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Looked for every now and then; a disk that fails then is looked at again; the broker is not let go, since it is not away."""
     monkeypatch.setattr(durable, "WATCH_EVERY_S", 0.001)
     monkeypatch.setattr(durable, "ADOPT_EVERY_S", 0.0)

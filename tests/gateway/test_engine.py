@@ -31,7 +31,9 @@ def node_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
         app = build_app(Settings(model_path=path, served_model_name="reef", port=port))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=2)
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started:
@@ -51,10 +53,18 @@ async def bench(node_url: str) -> AsyncIterator[Bench]:
 async def test_chat_is_captured_token_by_token(bench: Bench) -> None:
     """Ids and log-probabilities of equal length, spans over all of them; a stream with the same seed gives the same record."""
     client = bench.openai()
-    options: dict[str, Any] = {"model": "m", "messages": CHAT, "max_tokens": 8, "seed": 7, "temperature": 1.0}
+    options: dict[str, Any] = {
+        "model": "m",
+        "messages": CHAT,
+        "max_tokens": 8,
+        "seed": 7,
+        "temperature": 1.0,
+    }
     answer = await client.chat.completions.create(**options)
     text = ""
-    async for chunk in await client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+    async for chunk in await client.chat.completions.create(
+        **options, stream=True, stream_options={"include_usage": True}
+    ):
         text += (chunk.choices[0].delta.content or "") if chunk.choices else ""
     assert text == answer.choices[0].message.content
     assert answer.choices[0].logprobs is None
@@ -66,7 +76,9 @@ async def test_chat_is_captured_token_by_token(bench: Bench) -> None:
     (completion,) = unary.completions
     assert 0 < len(completion.token_ids) == len(completion.logprobs) <= 8
     assert all(logprob <= 0 for logprob in completion.logprobs)
-    assert [(span.start, span.end) for span in completion.weight_versions] == [(0, len(completion.token_ids))]
+    assert [(span.start, span.end) for span in completion.weight_versions] == [
+        (0, len(completion.token_ids))
+    ]
     assert unary.response is not None
     assert streamed.response is not None
     assert unary.response["choices"] == streamed.response["choices"]
@@ -76,7 +88,13 @@ async def test_chat_is_captured_token_by_token(bench: Bench) -> None:
 async def test_what_the_client_asks_for_stays(bench: Bench) -> None:
     """n, log-probabilities with alternatives, and token ids come through."""
     answer = await bench.openai().chat.completions.create(
-        model="m", messages=CHAT, max_tokens=4, n=2, logprobs=True, top_logprobs=2, extra_body={"return_token_ids": True}
+        model="m",
+        messages=CHAT,
+        max_tokens=4,
+        n=2,
+        logprobs=True,
+        top_logprobs=2,
+        extra_body={"return_token_ids": True},
     )
     assert [choice.index for choice in answer.choices] == [0, 1]
     content = answer.choices[0].logprobs.content if answer.choices[0].logprobs else None
@@ -93,7 +111,9 @@ async def test_text_completions(bench: Bench) -> None:
     text = "".join(
         [
             chunk.choices[0].text
-            async for chunk in await client.completions.create(model="m", prompt="Hello", max_tokens=6, seed=3, stream=True)
+            async for chunk in await client.completions.create(
+                model="m", prompt="Hello", max_tokens=6, seed=3, stream=True
+            )
             if chunk.choices
         ]
     )
@@ -107,9 +127,24 @@ async def test_text_completions(bench: Bench) -> None:
 
 async def test_tools_are_accepted(bench: Bench) -> None:
     """A request with tools goes through the template; its stream assembles to the unary message."""
-    tools: Any = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}]
+    tools: Any = [
+        {
+            "type": "function",
+            "function": {
+                "name": "f",
+                "description": "d",
+                "parameters": {"type": "object", "properties": {}},
+            },
+        }
+    ]
     client = bench.openai()
-    options: dict[str, Any] = {"model": "m", "messages": CHAT, "max_tokens": 8, "seed": 5, "tools": tools}
+    options: dict[str, Any] = {
+        "model": "m",
+        "messages": CHAT,
+        "max_tokens": 8,
+        "seed": 5,
+        "tools": tools,
+    }
     await client.chat.completions.create(**options)
     async for _ in await client.chat.completions.create(**options, stream=True):
         pass
@@ -133,7 +168,9 @@ async def test_an_adapter_that_is_not_loaded(bench: Bench) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "release_not_served")
 
 
-async def test_embeddings_that_the_engine_does_not_offer_are_said_to_be_missing(bench: Bench) -> None:
+async def test_embeddings_that_the_engine_does_not_offer_are_said_to_be_missing(
+    bench: Bench,
+) -> None:
     """501, not 503: a client would ask for ever."""
     with pytest.raises(openai.APIStatusError) as refused:
         await bench.openai().embeddings.create(model="m", input="hi")

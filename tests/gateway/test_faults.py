@@ -26,7 +26,9 @@ async def drop_after(bench: Bench, scenario: str, chunks: int, *, patience_s: fl
         body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
         try:
             async with asyncio.timeout(patience_s if chunks == 0 else 20):
-                async with leaving.stream("POST", "/v1/chat/completions", json=body, headers={"x-reef-scenario": scenario}) as response:
+                async with leaving.stream(
+                    "POST", "/v1/chat/completions", json=body, headers={"x-reef-scenario": scenario}
+                ) as response:
                     receipt = response.headers["x-reef-agent-record-id"]
                     seen = 0
                     async for line in response.aiter_lines():
@@ -88,7 +90,10 @@ async def test_a_client_that_leaves_before_the_first_token(bench: Bench) -> None
     assert in_flight() == before
 
 
-@pytest.mark.parametrize("early", [b"", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"])
+@pytest.mark.parametrize(
+    "early",
+    [b"", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"],
+)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_before_the_answer(stream: bool, early: bytes) -> None:
     """G3: so it is where the engine has not sent its head yet, or only the beginning of a unary answer."""
@@ -226,7 +231,9 @@ async def take_until(lines, mark):
 
 async def test_a_large_body_leaves_a_claim_check(bench: Bench) -> None:
     """Over 900 kB the event refers to a body in the object store; what it refers to is the exchange."""
-    answer = await bench.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 1_000_000}]})
+    answer = await bench.http.post(
+        "/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 1_000_000}]}
+    )
     assert answer.status_code == 200
     (record,) = bench.log.records
     assert record.body_ref is not None

@@ -12,7 +12,28 @@ from services.gateway.domain.exchange import Api, asked_of, parse
 
 from .conftest import CHAT, Bench
 
-VALUES = [None, True, False, 0, 1, 2, -1, 1.0, 0.5, 1e9, "", "x", "true", "FALSE", "1", "on", "2", [], {}, [True]]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    -1,
+    1.0,
+    0.5,
+    1e9,
+    "",
+    "x",
+    "true",
+    "FALSE",
+    "1",
+    "on",
+    "2",
+    [],
+    {},
+    [True],
+]
 FLAGS: list[tuple[Api, str]] = [
     ("chat.completions", "stream"),
     ("chat.completions", "logprobs"),
@@ -39,7 +60,11 @@ RELAYED = (
 def body_of(api: Api, field: str, value: Any) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": CHAT} if api == "chat.completions" else {"prompt": "Hi"}
     outer, _, inner = field.partition(".")
-    return {**body, outer: {inner: value} if inner else value, **({"stream": True} if inner else {})}
+    return {
+        **body,
+        outer: {inner: value} if inner else value,
+        **({"stream": True} if inner else {}),
+    }
 
 
 @pytest.mark.parametrize(("api", "field"), FLAGS)
@@ -48,7 +73,9 @@ def test_flags_are_read_as_the_engine_reads_them(api: Api, field: str, value: An
     """`"x"` is 400 that names the field; `1` and `"true"` are true, since the engine streams on them too."""
     body = body_of(api, field, value)
     try:
-        engine = (ChatRequest if api == "chat.completions" else CompletionRequest).model_validate(body)
+        engine = (ChatRequest if api == "chat.completions" else CompletionRequest).model_validate(
+            body
+        )
     except ValidationError:
         if not (field == "stream_options.include_usage" and value is None):  # vLLM takes null here
             with pytest.raises(ApiError) as refused:
@@ -68,11 +95,15 @@ def test_flags_are_read_as_the_engine_reads_them(api: Api, field: str, value: An
 def test_what_reef_does_not_touch_is_the_engines_to_refuse(field: str, value: Any) -> None:
     """The gateway refuses none of it: the engine gets it as it was sent."""
     body = body_of("chat.completions", field, value)
-    assert asked_of("chat.completions", parse("chat.completions", orjson.dumps(body))).stream is False
+    assert (
+        asked_of("chat.completions", parse("chat.completions", orjson.dumps(body))).stream is False
+    )
 
 
 @pytest.mark.parametrize("stream", [1, "true", True])
-async def test_a_stream_that_was_asked_for_in_odd_ways_has_its_usage(bench: Bench, stream: Any) -> None:
+async def test_a_stream_that_was_asked_for_in_odd_ways_has_its_usage(
+    bench: Bench, stream: Any
+) -> None:
     """The record has the engine's own count; the client, who did not ask for it, does not see it."""
     answer = await bench.chat(stream=stream)
     assert answer.text.endswith("data: [DONE]\n\n")
@@ -119,20 +150,32 @@ def test_a_request_without_a_text(api: Api, body: dict[str, Any], wrong: str | N
 
 async def test_control_routes_say_what_is_wrong_with_a_body(bench: Bench) -> None:
     """JSON that is none is called so, with the place; a field by its name. Reads of a scenario that is not there are 404."""
-    broken = (await bench.http.post("/reef/scenarios", content=b'{"scenario": ', headers={"content-type": "application/json"})).json()[
-        "error"
-    ]
+    broken = (
+        await bench.http.post(
+            "/reef/scenarios",
+            content=b'{"scenario": ',
+            headers={"content-type": "application/json"},
+        )
+    ).json()["error"]
     assert broken["message"].startswith("The request body is not valid JSON: ")
     assert "near character" in broken["message"]
     assert broken["param"] is None
     for sent in ({"content": b'{"scenario": "a"}'}, {"json": [1]}, {}):
         odd = (await bench.http.post("/reef/scenarios", **sent)).json()["error"]
-        assert odd["message"] == "The request body must be a JSON object, sent with `content-type: application/json`."
-    unknown = (await bench.http.post("/reef/scenarios", json={"scenario": "a", "extra": 1})).json()["error"]
+        assert (
+            odd["message"]
+            == "The request body must be a JSON object, sent with `content-type: application/json`."
+        )
+    unknown = (await bench.http.post("/reef/scenarios", json={"scenario": "a", "extra": 1})).json()[
+        "error"
+    ]
     assert unknown["param"] == "extra"
     for kind in ("records", "sessions", "samples", "steps", "rejections", "contract", "releases"):
         answer = await bench.http.get(f"/reef/scenarios/nope/{kind}")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "scenario_not_found"), kind
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            404,
+            "scenario_not_found",
+        ), kind
     assert bench.reads.asked == []
     docs = await bench.http.get("/docs")
     assert "/reef/scenarios/{scenario}/rollback" in docs.text

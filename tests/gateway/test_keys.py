@@ -27,11 +27,18 @@ def forget(bench: Bench, ago_s: float = 3600.0) -> None:
 def stored(bench: Bench, record: Any) -> dict[str, Any]:
     """What the experience service says of a record."""
     names = ("scenario", "outcome", "status", "stream", "api", "release_id", "response", "error")
-    return {"kind": "inference", "digest": record.idempotency_digest, "body_ref": None, **{name: getattr(record, name) for name in names}}
+    return {
+        "kind": "inference",
+        "digest": record.idempotency_digest,
+        "body_ref": None,
+        **{name: getattr(record, name) for name in names},
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(bench: Bench, stream: bool) -> None:
+async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(
+    bench: Bench, stream: bool
+) -> None:
     """G7, for ever: the same body is answered from the record, another body is 409, and there is one upstream call and one record."""
     client = bench.openai()
     first = await bench.chat(headers=KEY, stream=stream)
@@ -50,7 +57,10 @@ async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(bench
             chunk
             async for chunk in await client.chat.completions.create(
                 model="any-name",
-                messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+                messages=[
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "Hi"},
+                ],
                 stream=True,
                 extra_headers=KEY,
             )
@@ -89,13 +99,24 @@ async def test_where_nobody_can_say_nothing_is_done(bench: Bench, why: str) -> N
     forget(bench)
     bench.reads.away, bench.reads.handled_until = False, float("inf")
     assert (await bench.chat(headers=KEY)).status_code == 200
-    assert (await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")).status_code == 202
+    assert (
+        await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")
+    ).status_code == 202
 
 
 @pytest.mark.parametrize(
-    ("seen", "spooled_ago_s", "new"), [(False, 7200, False), (False, 1800, True), (True, 7200, False), (True, 1, False), (True, None, True)]
+    ("seen", "spooled_ago_s", "new"),
+    [
+        (False, 7200, False),
+        (False, 1800, True),
+        (True, 7200, False),
+        (True, 1, False),
+        (True, None, True),
+    ],
 )
-async def test_what_lies_in_this_gateways_spool_is_not_in_the_store_yet(seen: bool, spooled_ago_s: float | None, new: bool) -> None:
+async def test_what_lies_in_this_gateways_spool_is_not_in_the_store_yet(
+    seen: bool, spooled_ago_s: float | None, new: bool
+) -> None:
     """The store has handled all that the log has; of an hour since which the ledger remembers, an older spooled event may have the key."""
     ledger, reads, now = MemoryLedger(), MemoryReads(), time.time()
     ledger.remembers_since, reads.none_before = now - 3600, True
@@ -116,14 +137,18 @@ async def test_what_lies_in_this_gateways_spool_is_not_in_the_store_yet(seen: bo
 
 async def test_a_store_that_fails_has_said_nothing() -> None:
     class Broken(MemoryReads):
-        async def get(self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0) -> tuple[int, bytes]:
+        async def get(
+            self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
+        ) -> tuple[int, bytes]:
             return 500, b'{"complete": true}'
 
     with pytest.raises(ApiError):
         await Keys(MemoryLedger(), Broken(), 10.0).find("k")
 
 
-async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(bench: Bench) -> None:
+async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(
+    bench: Bench,
+) -> None:
     """Redis, there since the log was empty, knows for ever what was never used; of what was, only the store has the answer."""
     bench.reads.none_before = True
     assert (await bench.chat(headers=KEY)).status_code == 200
@@ -137,7 +162,9 @@ async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_done_again(bench: Bench, stream: bool) -> None:
+async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_done_again(
+    bench: Bench, stream: bool
+) -> None:
     """The event may be there all the same: the key is neither free nor answered until the store has read everything that came until now."""
     bench.ledger.whole = True
     bench.log.unconfirmed = True
@@ -170,7 +197,9 @@ async def test_what_never_reached_the_log_is_done_again(bench: Bench, stream: bo
     assert len(bench.log.records) == 1
 
 
-async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written(bench: Bench) -> None:
+async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written(
+    bench: Bench,
+) -> None:
     """Killed between record and note, while the store is behind: only a store that has read until now can say that there is nothing."""
     bench.ledger.whole = True
     await bench.chat(headers=KEY)
@@ -195,7 +224,9 @@ async def test_a_key_that_is_free_is_nobody_elses(bench: Bench) -> None:
     """A report may take it, and a report that refers to it waits for a record, as for any receipt that nobody knows."""
     receipt = (await bench.chat()).headers["x-reef-agent-record-id"]
     assert (await bench.chat("limited", headers=KEY)).status_code == 429
-    assert (await bench.report(score=1.0, references=[receipt], agent_record_id="order-1")).status_code == 202
+    assert (
+        await bench.report(score=1.0, references=[receipt], agent_record_id="order-1")
+    ).status_code == 202
 
 
 async def test_a_request_without_a_key_asks_nobody(bench: Bench) -> None:
@@ -210,11 +241,17 @@ async def test_a_report_key_is_exact_too(bench: Bench) -> None:
     assert (await bench.report(**body)).status_code == 202
     (said,) = bench.log.reports
     forget(bench)
-    bench.reads.rows["/keys/said-1"] = {"kind": "report", "digest": said.content_digest, "scenario": "default"}
+    bench.reads.rows["/keys/said-1"] = {
+        "kind": "report",
+        "digest": said.content_digest,
+        "scenario": "default",
+    }
     assert (await bench.report(**{**body, "score": 0.0})).status_code == 409
     assert (await bench.report(**body)).status_code == 202
     assert {report.content_digest for report in bench.log.reports} == {said.content_digest}
-    assert (await bench.chat(headers={"x-reef-agent-record-id": "said-1"})).status_code == 409, "a report's id is no exchange's"
+    assert (await bench.chat(headers={"x-reef-agent-record-id": "said-1"})).status_code == 409, (
+        "a report's id is no exchange's"
+    )
 
 
 async def test_a_failure_that_was_recorded_is_repeated_as_it_was(bench: Bench) -> None:
@@ -243,7 +280,12 @@ async def test_an_exchange_that_was_cut_off_by_a_stop_is_told_as_that(bench: Ben
     await bench.chat(headers=KEY)
     (record,) = bench.log.records
     forget(bench)
-    bench.reads.rows["/keys/order-1"] = {**stored(bench, record), "outcome": "aborted", "response": None, "status": 499}
+    bench.reads.rows["/keys/order-1"] = {
+        **stored(bench, record),
+        "outcome": "aborted",
+        "response": None,
+        "status": 499,
+    }
     told = await bench.chat(headers=KEY)
     assert (told.status_code, told.json()["error"]["code"]) == (409, "exchange_aborted")
     assert (len(bench.engine.requests), bench.ledger.entries) == (1, {})

@@ -31,15 +31,24 @@ KEY = {"x-reef-agent-record-id": "order-17"}
 async def services(system: SystemSettings) -> AsyncIterator[httpx.AsyncClient]:
     """The experience service and a gateway in front of it, both new."""
     async with serving(experience.build(system, ExperienceSettings())) as url:
-        made = gateway.build(system.model_copy(update={"experience_url": url}), Settings(key_lease_s=0.6))
-        async with serving(made.app) as front, httpx.AsyncClient(base_url=front, timeout=30) as http:
+        made = gateway.build(
+            system.model_copy(update={"experience_url": url}), Settings(key_lease_s=0.6)
+        )
+        async with (
+            serving(made.app) as front,
+            httpx.AsyncClient(base_url=front, timeout=30) as http,
+        ):
             yield http
 
 
 async def asked(http: httpx.AsyncClient, **fields: object) -> httpx.Response:
     """One keyed exchange, again while it is told to come again in a moment."""
     async with asyncio.timeout(60):
-        while (answer := await http.post("/v1/chat/completions", json={"messages": CHAT, **fields}, headers=KEY)).status_code == 503:
+        while (
+            answer := await http.post(
+                "/v1/chat/completions", json={"messages": CHAT, **fields}, headers=KEY
+            )
+        ).status_code == 503:
             assert answer.json()["error"]["code"] == "keys_unavailable"
             await asyncio.sleep(0.2)
         return answer
@@ -56,14 +65,26 @@ async def test_a_key_outlives_redis_and_restarts(tmp_path: Path) -> None:
             await heads.flushall()
             await RedisReleaseHeads(heads).advance(release("default", 0, None))
 
-        system = SystemSettings(kafka_bootstrap=stack.kafka_bootstrap, redis_url=stack.redis_url, engine_urls=engine, state_dir=tmp_path)
+        system = SystemSettings(
+            kafka_bootstrap=stack.kafka_bootstrap,
+            redis_url=stack.redis_url,
+            engine_urls=engine,
+            state_dir=tmp_path,
+        )
         await flushed()
         async with services(system) as http:
             first = await asked(http)
             assert first.status_code == 200
         away = system.model_copy(update={"experience_url": "http://127.0.0.1:9"})
-        async with serving(gateway.build(away, Settings()).app) as front, httpx.AsyncClient(base_url=front, timeout=30) as http:
-            new = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers={"x-reef-agent-record-id": "order-18"})
+        async with (
+            serving(gateway.build(away, Settings()).app) as front,
+            httpx.AsyncClient(base_url=front, timeout=30) as http,
+        ):
+            new = await http.post(
+                "/v1/chat/completions",
+                json={"messages": CHAT},
+                headers={"x-reef-agent-record-id": "order-18"},
+            )
             assert new.status_code == 200, "what was never used needs no store"
         await flushed()
         async with services(system) as http:
@@ -74,9 +95,16 @@ async def test_a_key_outlives_redis_and_restarts(tmp_path: Path) -> None:
             assert (await asked(http, temperature=0.5)).status_code == 409
             assert (await asked(http)).json() == first.json()
         await flushed()
-        async with serving(gateway.build(away, Settings()).app) as front, httpx.AsyncClient(base_url=front, timeout=30) as http:
+        async with (
+            serving(gateway.build(away, Settings()).app) as front,
+            httpx.AsyncClient(base_url=front, timeout=30) as http,
+        ):
             refused = await http.post("/v1/chat/completions", json={"messages": CHAT}, headers=KEY)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
         await heads.aclose()
-        records = [record for record in await everything(stack.kafka_bootstrap, "reef.inferences.v1") if b'"order-17"' in record.value]
+        records = [
+            record
+            for record in await everything(stack.kafka_bootstrap, "reef.inferences.v1")
+            if b'"order-17"' in record.value
+        ]
         assert (len(records), len(stub.requests)) == (1, 2)

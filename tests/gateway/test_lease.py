@@ -27,9 +27,13 @@ async def test_in_its_time_nobody_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "away", "held"), [(OURS, False, True), (THEIRS, False, False), (None, False, True), (THEIRS, True, True)], ids=str
+    ("found", "away", "held"),
+    [(OURS, False, True), (THEIRS, False, False), (None, False, True), (THEIRS, True, True)],
+    ids=str,
 )
-async def test_after_a_long_halt_the_ledger_says_whose_it_is(found: Entry | None, away: bool, held: bool) -> None:
+async def test_after_a_long_halt_the_ledger_says_whose_it_is(
+    found: Entry | None, away: bool, held: bool
+) -> None:
     """Where nobody has it, it is taken first; while the ledger is away nobody can have taken it."""
     ledger = MemoryLedger()
     if found is not None:

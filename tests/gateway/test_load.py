@@ -22,8 +22,15 @@ class WideStub(StubEngine):
     async def stream(self, body):
         model = body["model"]
         for _ in range(96):
-            yield b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"' + model.encode()
-            yield b'","choices":[{"index":0,"delta":{"content":"' + b"x" * 65536 + b'"},"finish_reason":null}]}\n\n'
+            yield (
+                b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"'
+                + model.encode()
+            )
+            yield (
+                b'","choices":[{"index":0,"delta":{"content":"'
+                + b"x" * 65536
+                + b'"},"finish_reason":null}]}\n\n'
+            )
             await asyncio.sleep(0)
         yield b"data: [DONE]\n\n"
 
@@ -137,11 +144,20 @@ async def test_bodies_pile_up_on_a_slow_engine() -> None:
         looking = asyncio.create_task(look())
         limits = httpx.Limits(max_connections=100)
         async with httpx.AsyncClient(base_url=bench.url, timeout=120, limits=limits) as many:
-            asking = [asyncio.create_task(many.post("/v1/chat/completions", content=body)) for _ in range(80)]
+            asking = [
+                asyncio.create_task(many.post("/v1/chat/completions", content=body))
+                for _ in range(80)
+            ]
             async with asyncio.timeout(60):
-                while sum(task.done() for task in asking) + bench.gateway.edge.held_bytes // (2 * len(body)) < 80:
+                while (
+                    sum(task.done() for task in asking)
+                    + bench.gateway.edge.held_bytes // (2 * len(body))
+                    < 80
+                ):
                     await asyncio.sleep(0.01)
-            assert {task.result().status_code for task in asking if task.done()} == {503}, "nobody is answered yet"
+            assert {task.result().status_code for task in asking if task.done()} == {503}, (
+                "nobody is answered yet"
+            )
             stub.gate.set()
             answers = await asyncio.gather(*asking)
         looking.cancel()

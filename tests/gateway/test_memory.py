@@ -47,14 +47,18 @@ async def gateway(engine: str) -> None:
         """Nothing is kept: only the gateway's own memory is looked at."""
 
     allocation.set_up()
-    async with bench_of(real_engine=engine, connect_s=60, silence_s=300, memory_budget_bytes=BUDGET) as bench:
+    async with bench_of(
+        real_engine=engine, connect_s=60, silence_s=300, memory_budget_bytes=BUDGET
+    ) as bench:
         bench.log.append = append  # type: ignore[method-assign]
         sys.stdout.write(f"{bench.url}\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
 
 
-async def pile_up(http: httpx.AsyncClient, gate: Gate, path: str, body: bytes, resident: Callable[[], int]) -> tuple[int, list[int]]:
+async def pile_up(
+    http: httpx.AsyncClient, gate: Gate, path: str, body: bytes, resident: Callable[[], int]
+) -> tuple[int, list[int]]:
     """40 requests at once, none answered before all are settled. Returns the most memory meanwhile, and the statuses."""
     gate.asked, gate.opened, most = 0, asyncio.Event(), 0
     asking = [asyncio.create_task(http.post(path, content=body)) for _ in range(40)]
@@ -74,12 +78,16 @@ async def test_the_budget_is_what_is_really_held() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     pipe = asyncio.subprocess.PIPE
     async with gated() as (gate, engine):
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", GATEWAY, engine, stdin=pipe, stdout=pipe, env=env)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", GATEWAY, engine, stdin=pipe, stdout=pipe, env=env
+        )
         try:
             assert process.stdout is not None
             url = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().strip()
             memory = psutil.Process(process.pid).memory_info
-            async with httpx.AsyncClient(base_url=url, timeout=120, limits=httpx.Limits(max_connections=40)) as http:
+            async with httpx.AsyncClient(
+                base_url=url, timeout=120, limits=httpx.Limits(max_connections=40)
+            ) as http:
                 gate.opened.set()
                 assert (await http.post(CHAT_PATH, content=chat(b""))).status_code == 200
                 before, taken = memory().rss, {}
@@ -113,17 +121,26 @@ async def test_a_keyed_exchange_without_its_client_is_still_charged() -> None:
     async with gated() as (gate, engine), bench_of(real_engine=engine, silence_s=60) as bench:
         bench.reads.none_before = True
         edge = bench.gateway.edge
-        asking = asyncio.create_task(bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000))
+        asking = asyncio.create_task(
+            bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000)
+        )
         await until(lambda: gate.asked == 1)
         held = edge.held_bytes
         assert held > 10_000
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        await until(lambda: not edge.repeats._running["k-1"][1].ended and edge.repeats._running["k-1"][1].charge is not None)
+        await until(
+            lambda: (
+                not edge.repeats._running["k-1"][1].ended
+                and edge.repeats._running["k-1"][1].charge is not None
+            )
+        )
         assert edge.held_bytes == held
         gate.opened.set()
         await until(lambda: edge.held_bytes == 0)
-        assert (await bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000)).status_code == 200
+        assert (
+            await bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000)
+        ).status_code == 200
         assert gate.asked == 1
 
 

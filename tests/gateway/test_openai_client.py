@@ -14,20 +14,29 @@ from .stub_engine import StubEngine
 
 async def test_a_chat_completion_is_answered_and_recorded(bench: Bench) -> None:
     """The answer is the engine's without what Reef asked for; the record has token ids, log-probabilities and the release."""
-    raw = await bench.openai(x_reef_tag_session="s-1", x_reef_tag_client="tests").chat.completions.with_raw_response.create(
+    raw = await bench.openai(
+        x_reef_tag_session="s-1", x_reef_tag_client="tests"
+    ).chat.completions.with_raw_response.create(
         model="my-model", messages=CHAT, temperature=0.5, extra_body={"vendor_field": {"deep": [1]}}
     )
     answer = raw.parse()
     assert answer.choices[0].message.content == "Hello there friend"
     assert answer.model == "my-model"
     assert answer.choices[0].logprobs is None
-    assert not {"token_ids", "prompt_token_ids", "weight_versions", "weight_version"} & set(raw.text.split('"'))
+    assert not {"token_ids", "prompt_token_ids", "weight_versions", "weight_version"} & set(
+        raw.text.split('"')
+    )
     (record,) = bench.log.records
     assert raw.headers["x-reef-agent-record-id"] == record.event_id
     assert raw.headers["x-reef-release-id"] == record.release_id == "rel-default-0"
     assert raw.headers["x-reef-session-id"] == record.session_tag == "s-1"
     assert record.tags == {"session": "s-1", "client": "tests"}
-    assert (record.outcome, record.status, record.stream, record.load_id) == ("ok", 200, False, "inc-1:0")
+    assert (record.outcome, record.status, record.stream, record.load_id) == (
+        "ok",
+        200,
+        False,
+        "inc-1:0",
+    )
     assert record.prompt_token_ids == (1, 15043, 2)
     assert record.completions[0].token_ids == (10, 11, 12)
     assert record.completions[0].logprobs == pytest.approx((-0.1, -0.2, -0.3))
@@ -40,19 +49,28 @@ async def test_a_chat_completion_is_answered_and_recorded(bench: Bench) -> None:
     assert record.response == answer.model_dump(exclude_unset=True)
     asked = bench.engine.requests[0]
     assert asked["vendor_field"] == {"deep": [1]}
-    assert (asked["model"], asked["logprobs"], asked["return_token_ids"], asked["temperature"]) == ("reef", True, True, 0.5)
+    assert (asked["model"], asked["logprobs"], asked["return_token_ids"], asked["temperature"]) == (
+        "reef",
+        True,
+        True,
+        0.5,
+    )
 
 
 async def test_a_stream_carries_the_receipt_before_its_end(bench: Bench) -> None:
     """Frames come as they are; the last chunk before [DONE] has no choices and the receipt; the record equals the unary one."""
     client = bench.openai()
-    async with client.chat.completions.with_streaming_response.create(model="m", messages=CHAT, stream=True) as response:
+    async with client.chat.completions.with_streaming_response.create(
+        model="m", messages=CHAT, stream=True
+    ) as response:
         receipt = response.headers["x-reef-agent-record-id"]
         lines = [line async for line in response.iter_lines() if line]
     assert lines[-1] == "data: [DONE]"
     assert f'"reef":{{"agent_record_id":"{receipt}"}}' in lines[-2]
     assert '"choices":[]' in lines[-2]
-    assert not any("usage" in line or "token_ids" in line or "weight_version" in line for line in lines)
+    assert not any(
+        "usage" in line or "token_ids" in line or "weight_version" in line for line in lines
+    )
     text = ""
     async for chunk in await client.chat.completions.create(model="m", messages=CHAT, stream=True):
         assert chunk.model == "m"
@@ -75,7 +93,9 @@ async def test_streams_with_usage_are_each_recorded(bench: Bench) -> None:
     receipts = []
     for _ in range(3):
         usage = None
-        stream = await client.chat.completions.create(model="m", messages=CHAT, stream=True, stream_options={"include_usage": True})
+        stream = await client.chat.completions.create(
+            model="m", messages=CHAT, stream=True, stream_options={"include_usage": True}
+        )
         async for chunk in stream:
             usage = chunk.usage or usage
             receipts += [chunk.reef["agent_record_id"]] if hasattr(chunk, "reef") else []
@@ -84,16 +104,24 @@ async def test_streams_with_usage_are_each_recorded(bench: Bench) -> None:
     assert len(set(receipts)) == 3
     assert [record.event_id for record in bench.log.records] == receipts
     assert all(
-        record.usage is not None and record.usage.completion_tokens == 3 and not record.usage.estimated for record in bench.log.records
+        record.usage is not None
+        and record.usage.completion_tokens == 3
+        and not record.usage.estimated
+        for record in bench.log.records
     )
 
 
 async def test_parallel_tool_calls(bench: Bench) -> None:
     """G5: deltas keep their index, the assembled record equals the unary one, a call without arguments has `{}`."""
     client = bench.openai(x_reef_scenario="tools")
-    tools: Any = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look_up", "now")]
+    tools: Any = [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+        for name in ("look_up", "now")
+    ]
     indexes = []
-    async for chunk in await client.chat.completions.create(model="m", messages=CHAT, tools=tools, stream=True):
+    async for chunk in await client.chat.completions.create(
+        model="m", messages=CHAT, tools=tools, stream=True
+    ):
         for choice in chunk.choices:
             indexes += [call.index for call in choice.delta.tool_calls or []]
     answer = await client.chat.completions.create(model="m", messages=CHAT, tools=tools)
@@ -101,7 +129,10 @@ async def test_parallel_tool_calls(bench: Bench) -> None:
     streamed, unary = bench.log.records
     assert streamed.response == unary.response
     calls = answer.choices[0].message.tool_calls or []
-    assert [(call.function.name, call.function.arguments) for call in calls] == [("look_up", '{"city": "Paris"}'), ("now", "{}")]
+    assert [(call.function.name, call.function.arguments) for call in calls] == [
+        ("look_up", '{"city": "Paris"}'),
+        ("now", "{}"),
+    ]
     assert streamed.completions[0].finish_reason == "tool_calls"
     assert len(streamed.completions[0].token_ids) == len(streamed.completions[0].logprobs) == 5
 
@@ -129,11 +160,17 @@ async def test_a_unary_call_without_arguments(bare: dict[str, Any]) -> None:
     async with bench_of(stub=BareStub(bare)) as bench:
         await bench.chat("tools", stream=True)
         answer = await bench.chat("tools")
-        assert answer.json()["choices"][0]["message"]["tool_calls"][1]["function"] == {"name": "now", **bare}
+        assert answer.json()["choices"][0]["message"]["tool_calls"][1]["function"] == {
+            "name": "now",
+            **bare,
+        }
         streamed, unary = bench.log.records
         assert streamed.response == unary.response
         assert unary.response is not None
-        assert unary.response["choices"][0]["message"]["tool_calls"][1]["function"] == {"name": "now", "arguments": "{}"}
+        assert unary.response["choices"][0]["message"]["tool_calls"][1]["function"] == {
+            "name": "now",
+            "arguments": "{}",
+        }
 
 
 async def test_several_choices_and_log_probabilities(bench: Bench) -> None:
@@ -142,10 +179,16 @@ async def test_several_choices_and_log_probabilities(bench: Bench) -> None:
     answer = await client.chat.completions.create(model="m", messages=CHAT, n=2, logprobs=True)
     assert [choice.index for choice in answer.choices] == [0, 1]
     assert answer.choices[1].logprobs is not None
-    assert [row.logprob for row in answer.choices[1].logprobs.content or []] == pytest.approx([-0.1, -0.2, -0.3])
+    assert [row.logprob for row in answer.choices[1].logprobs.content or []] == pytest.approx(
+        [-0.1, -0.2, -0.3]
+    )
     rows = 0
-    async for chunk in await client.chat.completions.create(model="m", messages=CHAT, n=2, logprobs=True, stream=True):
-        rows += sum(len(choice.logprobs.content or []) for choice in chunk.choices if choice.logprobs)
+    async for chunk in await client.chat.completions.create(
+        model="m", messages=CHAT, n=2, logprobs=True, stream=True
+    ):
+        rows += sum(
+            len(choice.logprobs.content or []) for choice in chunk.choices if choice.logprobs
+        )
     assert rows == 6
     unary, streamed = bench.log.records
     assert [c.token_ids for c in streamed.completions] == [(10, 11, 12), (10, 11, 12)]
@@ -178,10 +221,14 @@ async def test_errors_are_the_clients_own(bench: Bench) -> None:
         await bench.openai().chat.completions.create(model="m", messages=[])
     assert bad.value.param == "messages"
     with pytest.raises(openai.NotFoundError) as missing:
-        await bench.openai(x_reef_scenario="nowhere").chat.completions.create(model="m", messages=CHAT)
+        await bench.openai(x_reef_scenario="nowhere").chat.completions.create(
+            model="m", messages=CHAT
+        )
     assert missing.value.code == "scenario_not_found"
     with pytest.raises(openai.RateLimitError) as limited:
-        await bench.openai(x_reef_scenario="limited").chat.completions.create(model="m", messages=CHAT)
+        await bench.openai(x_reef_scenario="limited").chat.completions.create(
+            model="m", messages=CHAT
+        )
     assert limited.value.response.headers["retry-after"] == "7"
 
 

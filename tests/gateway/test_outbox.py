@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    MessageSizeTooLargeError,
+)
 from aiokafka.record.memory_records import MemoryRecords
 
 from reefcommon import topics
@@ -66,8 +70,17 @@ class Node:
         return sent
 
 
-def outbox(node: Node, *, direct: bool = True, batch_bytes: int = 1 << 16, request_bytes: int = 1 << 20) -> Outbox:
-    return Outbox(node, direct=direct, linger_s=0.0, timeout_ms=1000, batch_bytes=batch_bytes, request_bytes=request_bytes)
+def outbox(
+    node: Node, *, direct: bool = True, batch_bytes: int = 1 << 16, request_bytes: int = 1 << 20
+) -> Outbox:
+    return Outbox(
+        node,
+        direct=direct,
+        linger_s=0.0,
+        timeout_ms=1000,
+        batch_bytes=batch_bytes,
+        request_bytes=request_bytes,
+    )
 
 
 def values(request: ProduceNow) -> dict[int, list[bytes]]:
@@ -103,7 +116,11 @@ async def test_what_comes_while_a_request_is_under_way_makes_the_next_one_in_ord
     assert not node.ordinary
 
 
-@pytest.mark.parametrize("answer", [6, 7, KafkaConnectionError("cut"), OSError("cut"), IncompatibleBrokerVersion("old")], ids=str)
+@pytest.mark.parametrize(
+    "answer",
+    [6, 7, KafkaConnectionError("cut"), OSError("cut"), IncompatibleBrokerVersion("old")],
+    ids=str,
+)
 async def test_what_is_not_simply_acknowledged_goes_the_ordinary_way_in_order(answer: Any):
     node = Node(codes=[answer])
     node.hold.set()
@@ -151,14 +168,20 @@ async def test_whoever_stopped_waiting_meanwhile_is_not_sent_the_ordinary_way_ei
         await late
 
 
-@pytest.mark.parametrize(("batch_bytes", "request_bytes"), [(2000, 1 << 20), (1 << 16, 2000)], ids=["batch", "request"])
-async def test_a_small_one_does_not_overtake_a_large_one_that_found_no_room(batch_bytes: int, request_bytes: int):
+@pytest.mark.parametrize(
+    ("batch_bytes", "request_bytes"), [(2000, 1 << 20), (1 << 16, 2000)], ids=["batch", "request"]
+)
+async def test_a_small_one_does_not_overtake_a_large_one_that_found_no_room(
+    batch_bytes: int, request_bytes: int
+):
     node = Node()
     node.hold.set()
     box = outbox(node, batch_bytes=batch_bytes, request_bytes=request_bytes)
     sent = [b"%d" % n + b"x" * size for n, size in enumerate((1500, 1500, 10, 1500, 10))]
     await asyncio.gather(*(box.put("t", b"0000", value, []) for value in sent))
-    assert [value for request in node.requests for found in values(request).values() for value in found] == sent
+    assert [
+        value for request in node.requests for found in values(request).values() for value in found
+    ] == sent
 
 
 async def test_whoever_waited_too_long_is_not_sent_any_more_and_whoever_was_cancelled_is():
@@ -182,7 +205,9 @@ async def test_batches_and_requests_are_bounded_and_stay_in_order():
     node.hold.set()
     box = outbox(node, batch_bytes=2000, request_bytes=5000)
     sent = [b"%03d" % n + b"x" * 700 for n in range(30)]
-    await asyncio.gather(*(box.put("t", b"%04x" % (n % 5), value, []) for n, value in enumerate(sent)))
+    await asyncio.gather(
+        *(box.put("t", b"%04x" % (n % 5), value, []) for n, value in enumerate(sent))
+    )
     by_partition: dict[int, list[bytes]] = {}
     for request in node.requests:
         assert len(request.encode()) < 7000
@@ -194,19 +219,37 @@ async def test_batches_and_requests_are_bounded_and_stay_in_order():
 
 
 @pytest.mark.broker
-async def test_a_real_broker_takes_it_and_keys_lie_where_the_library_puts_them(kafka_bootstrap: str):
+async def test_a_real_broker_takes_it_and_keys_lie_where_the_library_puts_them(
+    kafka_bootstrap: str,
+):
     own = replace(topics.INFERENCES, name=f"outbox.{time_ordered_hex()}")
     await ensure_topics(kafka_bootstrap, (own,))
     keys = [time_ordered_hex()[-4:].encode() for _ in range(40)]
     mark = time_ordered_hex().encode()
-    async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all", enable_idempotence=False) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka_bootstrap, acks="all", enable_idempotence=False
+    ) as producer:
         await producer.partitions_for(own.name)
-        box = Outbox(producer, direct=True, linger_s=0.001, timeout_ms=5000, batch_bytes=1 << 16, request_bytes=1 << 20)
-        await asyncio.gather(*(box.put(own.name, key, mark + key, [("traceparent", b"00")]) for key in keys))
+        box = Outbox(
+            producer,
+            direct=True,
+            linger_s=0.001,
+            timeout_ms=5000,
+            batch_bytes=1 << 16,
+            request_bytes=1 << 20,
+        )
+        await asyncio.gather(
+            *(box.put(own.name, key, mark + key, [("traceparent", b"00")]) for key in keys)
+        )
         await box.flush()
-        theirs = {key: (await producer.send_and_wait(own.name, b"theirs", key=key)).partition for key in keys}
+        theirs = {
+            key: (await producer.send_and_wait(own.name, b"theirs", key=key)).partition
+            for key in keys
+        }
     ours: dict[bytes, int] = {}
-    async with AIOKafkaConsumer(own.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        own.name, bootstrap_servers=kafka_bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         async with asyncio.timeout(60):
             while len(ours) < len(set(keys)):
                 for at, records in (await consumer.getmany(timeout_ms=200)).items():

@@ -52,7 +52,9 @@ async def gateway_process(
         "REEF_GATEWAY_DRAIN_S": drain_s,
         **more,
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.gateway", env=env, stderr=asyncio.subprocess.PIPE)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services.gateway", env=env, stderr=asyncio.subprocess.PIPE
+    )
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
             await until_ready(http)
@@ -65,7 +67,9 @@ async def gateway_process(
 
 async def recorded(kafka: str, mark: str) -> list[InferenceRecorded]:
     """The records with this mark in the log."""
-    values = [value for _, _, value in await all_of(kafka, topics.INFERENCES) if mark.encode() in value]
+    values = [
+        value for _, _, value in await all_of(kafka, topics.INFERENCES) if mark.encode() in value
+    ]
     return [InferenceRecorded.model_validate_json(value) for value in values]
 
 
@@ -81,7 +85,9 @@ async def until_ready(http: httpx.AsyncClient) -> None:
     raise AssertionError("the gateway was not ready in time")
 
 
-async def test_everything_answered_before_sigterm_is_in_the_log(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> None:
+async def test_everything_answered_before_sigterm_is_in_the_log(
+    kafka_bootstrap: str, redis_url: str, tmp_path: Path
+) -> None:
     """G1: 500 exchanges, SIGTERM right after the last reply, a stream still running: all records are there, exit 0 in time."""
     await ensure_topics(kafka_bootstrap)
     mark = f"mark-{time_ordered_hex()[-8:]}"
@@ -91,9 +97,18 @@ async def test_everything_answered_before_sigterm_is_in_the_log(kafka_bootstrap:
     ):
         named = {"x-reef-tag-session": mark}
         running = asyncio.create_task(
-            http.post("/v1/chat/completions", json={"messages": CHAT, "stream": True, "max_tokens": 2000}, headers=named)
+            http.post(
+                "/v1/chat/completions",
+                json={"messages": CHAT, "stream": True, "max_tokens": 2000},
+                headers=named,
+            )
         )
-        answers = await asyncio.gather(*(http.post("/v1/chat/completions", json={"messages": CHAT}, headers=named) for _ in range(500)))
+        answers = await asyncio.gather(
+            *(
+                http.post("/v1/chat/completions", json={"messages": CHAT}, headers=named)
+                for _ in range(500)
+            )
+        )
         process.send_signal(signal.SIGTERM)
         stopping = time.monotonic()
         streamed = await running
@@ -120,7 +135,9 @@ class EndlessStub(StubEngine):
             await asyncio.sleep(0.05)
 
 
-async def test_what_outlives_the_deadline_is_cut_off(kafka_bootstrap: str, redis_url: str, tmp_path: Path) -> None:
+async def test_what_outlives_the_deadline_is_cut_off(
+    kafka_bootstrap: str, redis_url: str, tmp_path: Path
+) -> None:
     """G1: streams that never end, one of them keyed: each client is told, each is recorded as `aborted`, and the log says how many they were."""
     await ensure_topics(kafka_bootstrap)
     mark = f"mark-{time_ordered_hex()[-8:]}"
@@ -132,7 +149,13 @@ async def test_what_outlives_the_deadline_is_cut_off(kafka_bootstrap: str, redis
         serving(EndlessStub().app) as engine,
         serving(Starlette(routes=[Route("/{path:path}", no_key)])) as experience,
         gateway_process(
-            kafka_bootstrap, redis_url, tmp_path, engine, "1", REEF_EXPERIENCE_URL=experience, REEF_GATEWAY_KEY_LEASE_S="3"
+            kafka_bootstrap,
+            redis_url,
+            tmp_path,
+            engine,
+            "1",
+            REEF_EXPERIENCE_URL=experience,
+            REEF_GATEWAY_KEY_LEASE_S="3",
         ) as (process, http),
     ):
         begun: list[str] = []
@@ -140,13 +163,21 @@ async def test_what_outlives_the_deadline_is_cut_off(kafka_bootstrap: str, redis
         async def ask(**named: str) -> str:
             body = {"messages": CHAT, "stream": True}
             while True:  # a key is asked of the store first, which may not be up to date yet
-                async with http.stream("POST", "/v1/chat/completions", json=body, headers={"x-reef-tag-session": mark, **named}) as answer:
+                async with http.stream(
+                    "POST",
+                    "/v1/chat/completions",
+                    json=body,
+                    headers={"x-reef-tag-session": mark, **named},
+                ) as answer:
                     if answer.status_code == 200:
                         begun.append(answer.headers["x-reef-agent-record-id"])
                         return (await answer.aread()).decode()
                 await asyncio.sleep(0.1)
 
-        asking = [asyncio.create_task(ask(**named)) for named in ({}, {}, {"x-reef-agent-record-id": mark})]
+        asking = [
+            asyncio.create_task(ask(**named))
+            for named in ({}, {}, {"x-reef-agent-record-id": mark})
+        ]
         async with asyncio.timeout(60):
             while len(begun) < 3:
                 await asyncio.sleep(0.02)
@@ -161,20 +192,31 @@ async def test_what_outlives_the_deadline_is_cut_off(kafka_bootstrap: str, redis
     assert re.search(r"requests\W+3\b", passed), passed
     assert re.search(r"exchanges\W+1\b", passed), passed
     assert re.search(r"records\W+0\b", passed), passed
-    assert {event.event_id: event.outcome for event in await recorded(kafka_bootstrap, mark)} == dict.fromkeys(begun, "aborted")
+    assert {
+        event.event_id: event.outcome for event in await recorded(kafka_bootstrap, mark)
+    } == dict.fromkeys(begun, "aborted")
 
 
 async def test_the_deadline_is_one_for_all() -> None:
     """G1: keyed exchanges that go on without their clients have what is left of the drain, not a second one."""
-    async with gated() as (gate, engine), bench_of(real_engine=engine, silence_s=3600, drain_s=3600) as bench:
+    async with (
+        gated() as (gate, engine),
+        bench_of(real_engine=engine, silence_s=3600, drain_s=3600) as bench,
+    ):
         bench.reads.none_before = True
         asking = asyncio.create_task(bench.chat(headers={"x-reef-agent-record-id": "k-1"}))
         await until(lambda: gate.asked == 1)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         edge = bench.gateway.edge
-        edge.stopping.deadline = asyncio.get_running_loop().time()  # it was told to stop an hour ago
-        lifecycle = Lifecycle(edge, *[cast("Any", None)] * 5, cast("Any", SimpleNamespace(log=SimpleNamespace(direct=True))))
+        edge.stopping.deadline = (
+            asyncio.get_running_loop().time()
+        )  # it was told to stop an hour ago
+        lifecycle = Lifecycle(
+            edge,
+            *[cast("Any", None)] * 5,
+            cast("Any", SimpleNamespace(log=SimpleNamespace(direct=True))),
+        )
         await asyncio.wait_for(lifecycle._drain(), 60)
         (record,) = bench.log.records
         assert (record.event_id, record.outcome) == ("k-1", "aborted")

@@ -25,11 +25,20 @@ async def test_connections_that_a_restart_has_cut_fail_no_request(redis_url: str
 
 async def test_a_key_that_is_free_is_taken_by_one_alone(redis_url: str) -> None:
     ledger = RedisLedger(redis_url, ttl_s=60)
-    entries = [Entry(digest="d", kind="inference", scenario="s", shard="0000", owner=f"o{n}") for n in range(8)]
+    entries = [
+        Entry(digest="d", kind="inference", scenario="s", shard="0000", owner=f"o{n}")
+        for n in range(8)
+    ]
     assert await ledger.claim("free-1", entries[0], lease_s=5) is None
     await ledger.free("free-1", entries[0])
     assert await ledger.find("free-1") is None
-    found = [entry for entry in await asyncio.gather(*(ledger.claim("free-1", entry, lease_s=5) for entry in entries)) if entry]
+    found = [
+        entry
+        for entry in await asyncio.gather(
+            *(ledger.claim("free-1", entry, lease_s=5) for entry in entries)
+        )
+        if entry
+    ]
     assert [entry.state for entry in found].count("free") == 1
     winner = await ledger.find("free-1")
     assert winner is not None
@@ -45,7 +54,11 @@ async def test_what_was_never_used_is_known_once_it_is_whole_and_for_ever(redis_
         ledger = RedisLedger(own, ttl_s=60)
         assert await ledger.note("early") == "unseen", "nobody knows yet what came before"
         await ledger.call_whole()
-        assert [await ledger.note(key) for key in ("early", "late", "late")] == ["used", "new", "used"]
+        assert [await ledger.note(key) for key in ("early", "late", "late")] == [
+            "used",
+            "new",
+            "used",
+        ]
         assert {await ledger.note(f"key-{n}") for n in range(500)} == {"new"}
         await client.flushdb()
         assert await ledger.note("after") == "unseen"

@@ -19,11 +19,19 @@ async def test_a_client_that_times_out_and_asks_again() -> None:
         key = {"x-reef-agent-record-id": "order-17"}
         with pytest.raises(httpx.ReadTimeout):
             async with httpx.AsyncClient(base_url=bench.url, timeout=0.2) as hasty:
-                await hasty.post("/v1/chat/completions", json={"model": "any-name", "messages": CHAT}, headers=key)
+                await hasty.post(
+                    "/v1/chat/completions",
+                    json={"model": "any-name", "messages": CHAT},
+                    headers=key,
+                )
         second = await bench.chat(headers=key)
         third = await bench.chat(headers=key)
         assert [answer.status_code for answer in (second, third)] == [200, 200]
-        assert second.headers["x-reef-agent-record-id"] == third.headers["x-reef-agent-record-id"] == "order-17"
+        assert (
+            second.headers["x-reef-agent-record-id"]
+            == third.headers["x-reef-agent-record-id"]
+            == "order-17"
+        )
         assert second.content == third.content
         other = await bench.chat(headers=key, temperature=0.9)
         assert other.status_code == 409
@@ -53,7 +61,9 @@ async def test_many_at_once_on_two_gateways(stream: bool) -> None:
     stub, ledger = StubEngine(delay_s=0.2), MemoryLedger()
     async with bench_of(stub=stub, ledger=ledger) as one, bench_of(stub=stub, ledger=ledger) as two:
         key = {"x-reef-agent-record-id": "k-1"}
-        answers = await asyncio.gather(*(bench.chat(headers=key, stream=stream) for bench in (one, two) for _ in range(5)))
+        answers = await asyncio.gather(
+            *(bench.chat(headers=key, stream=stream) for bench in (one, two) for _ in range(5))
+        )
         assert {answer.status_code for answer in answers} == {200}
         assert len({answer.content for answer in answers}) == 1
         assert len(stub.requests) == 1
@@ -112,7 +122,9 @@ async def test_a_failure_leaves_the_key_free() -> None:
         assert await bench.ledger.find("k-2") is None
 
 
-@pytest.mark.parametrize("key", ["", "a b", "x" * 129, "rep-1", "rec-" + "0" * 32 + "-abcd", "../x"])
+@pytest.mark.parametrize(
+    "key", ["", "a b", "x" * 129, "rep-1", "rec-" + "0" * 32 + "-abcd", "../x"]
+)
 async def test_keys_that_cannot_be_receipts(key: str) -> None:
     """400 that names the header."""
     async with bench_of() as bench:

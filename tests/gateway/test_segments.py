@@ -32,7 +32,11 @@ class Disk:
             self.synced[path] = path.read_bytes()
 
     def left(self, directory: Path, pattern: str) -> dict[Path, bytes]:
-        return {path: self.synced.get(path, b"") for path in sorted(self.names) if path.parent == directory and path.match(pattern)}
+        return {
+            path: self.synced.get(path, b"")
+            for path in sorted(self.names)
+            if path.parent == directory and path.match(pattern)
+        }
 
 
 @pytest.fixture
@@ -51,11 +55,15 @@ async def test_what_was_acknowledged_outlives_a_power_cut(tmp_path: Path, disk: 
         for n in range(10):
             await spool.append(event(n))
             left = disk.left(Path(spool.directory), "*.seg").values()
-            assert [number_of(placed.record) for data in left for placed in scan(data).placed] == list(range(n + 1))
+            assert [
+                number_of(placed.record) for data in left for placed in scan(data).placed
+            ] == list(range(n + 1))
         assert len(left) == 4
 
 
-async def test_what_is_put_aside_and_what_is_adopted_outlives_a_power_cut(tmp_path: Path, disk: Disk) -> None:
+async def test_what_is_put_aside_and_what_is_adopted_outlives_a_power_cut(
+    tmp_path: Path, disk: Disk
+) -> None:
     """Damage before it is passed over, a cut before anything is written behind it, and a new place before it is relayed from there."""
     async with opened(tmp_path) as first:
         async with opened(tmp_path) as second:
@@ -76,7 +84,9 @@ async def test_what_is_put_aside_and_what_is_adopted_outlives_a_power_cut(tmp_pa
         assert list(disk.left(own / "quarantine", "*").values()) == [bytes(data)[FRAME : 2 * FRAME]]
 
 
-async def test_what_was_refused_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_refused_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sync fails after all bytes were written: the caller was told no, so no later start may find the event."""
     monkeypatch.setattr("services.gateway.spool.SHUT_AFTER_FAILURE_S", 0.0)
     async with opened(tmp_path) as spool:
@@ -92,7 +102,9 @@ async def test_what_was_refused_does_not_come_back(tmp_path: Path, monkeypatch: 
         assert not (Path(spool.directory) / "quarantine").exists()
 
 
-async def test_a_segment_whose_name_may_not_last_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_segment_whose_name_may_not_last_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(tmp_path) as spool:
         with monkeypatch.context() as patched:
             patched.setattr(segments.os, "fsync", _fails)
@@ -131,7 +143,9 @@ async def test_what_is_not_synced_yet_is_not_relayed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["in the middle of a frame", "with another checksum"])
-async def test_a_mark_that_cannot_be_right_means_that_all_is_sent_again(tmp_path: Path, end: str) -> None:
+async def test_a_mark_that_cannot_be_right_means_that_all_is_sent_again(
+    tmp_path: Path, end: str
+) -> None:
     """Sent twice is once by effect; passed over would be lost."""
     async with opened(tmp_path) as spool:
         for n in range(3):
@@ -144,7 +158,9 @@ async def test_a_mark_that_cannot_be_right_means_that_all_is_sent_again(tmp_path
         assert [number_of(record) for record in await drained(spool)] == [0, 1, 2]
 
 
-async def test_a_mark_without_its_segment_says_nothing_of_the_next_one_with_that_number(tmp_path: Path) -> None:
+async def test_a_mark_without_its_segment_says_nothing_of_the_next_one_with_that_number(
+    tmp_path: Path,
+) -> None:
     """A crash in the middle of removing what is relayed leaves the mark; the numbers begin again."""
     async with opened(tmp_path) as spool:
         for n in range(2):
@@ -196,7 +212,9 @@ async def test_what_was_adopted_is_remembered_as_far_as_it_was_relayed(tmp_path:
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 4])
-async def test_a_disk_that_fails_while_the_dead_are_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+async def test_a_disk_that_fails_while_the_dead_are_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
     """Whichever file cannot be moved: what was moved is relayed by this process, the rest by the next look, and nothing is passed over."""
     async with opened(tmp_path) as heir:
         async with opened(tmp_path, segment_bytes=2 * FRAME) as dying:
@@ -224,13 +242,18 @@ async def test_a_disk_that_fails_while_the_dead_are_adopted(tmp_path: Path, monk
             await heir.append(event(n))
         assert await heir.adopt() == 3 - adopted
     async with opened(tmp_path) as last:
-        assert sorted(number_of(record) for record in await drained(last)) in ([1, 2, 3, 10, 11], [0, 1, 2, 3, 10, 11])
+        assert sorted(number_of(record) for record in await drained(last)) in (
+            [1, 2, 3, 10, 11],
+            [0, 1, 2, 3, 10, 11],
+        )
 
 
 async def test_many_at_once_do_not_use_more_than_there_is(tmp_path: Path) -> None:
     """What is not written yet counts too; an event larger than any frame may be is refused, and hurts nobody."""
     async with opened(tmp_path, budget_bytes=20 * FRAME) as spool:
-        done = await asyncio.gather(*(spool.append(event(n)) for n in range(50)), return_exceptions=True)
+        done = await asyncio.gather(
+            *(spool.append(event(n)) for n in range(50)), return_exceptions=True
+        )
         kept = [n for n, failure in enumerate(done) if failure is None]
         assert spool.used_bytes <= 20 * FRAME
         assert kept == list(range(20))
@@ -238,7 +261,9 @@ async def test_many_at_once_do_not_use_more_than_there_is(tmp_path: Path) -> Non
         assert [number_of(record) for record in await drained(spool)] == kept
 
 
-async def test_an_event_that_no_frame_may_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_that_no_frame_may_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.gateway.domain.segment.MAX_PAYLOAD_BYTES", 100)
     async with opened(tmp_path) as spool:
         with pytest.raises(SpoolFull, match="too large"):

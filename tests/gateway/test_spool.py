@@ -34,7 +34,9 @@ RECORDS = st.builds(
 
 
 def event(number: int, *, size: int = 20, shard: str = "s0") -> Spooled:
-    return Spooled(time.time(), "reef.inferences.v1", shard, "", f"{number:08d}".encode().ljust(size, b"."))
+    return Spooled(
+        time.time(), "reef.inferences.v1", shard, "", f"{number:08d}".encode().ljust(size, b".")
+    )
 
 
 def number_of(record: Spooled) -> int:
@@ -42,7 +44,9 @@ def number_of(record: Spooled) -> int:
 
 
 @contextlib.asynccontextmanager
-async def opened(root: Path, *, budget_bytes: int = 1 << 26, segment_bytes: int = 1 << 14) -> AsyncIterator[Spool]:
+async def opened(
+    root: Path, *, budget_bytes: int = 1 << 26, segment_bytes: int = 1 << 14
+) -> AsyncIterator[Spool]:
     spool = Spool(root, budget_bytes=budget_bytes, segment_bytes=segment_bytes)
     await spool.open()
     try:
@@ -61,7 +65,9 @@ async def drained(spool: Spool, limit: int = 7) -> list[Spooled]:
 
 
 @given(st.lists(RECORDS, max_size=12), st.integers(0, 10_000), st.binary(max_size=30))
-def test_a_torn_write_costs_nothing_that_was_whole(records: list[Spooled], cut: int, garbage: bytes) -> None:
+def test_a_torn_write_costs_nothing_that_was_whole(
+    records: list[Spooled], cut: int, garbage: bytes
+) -> None:
     """Every frame before the cut is read as it was, nothing is invented, and the damage begins at the torn frame."""
     frames = [encode(record) for record in records]
     data = b"".join(frames)
@@ -94,9 +100,15 @@ def test_damage_in_the_middle_costs_one_record(records: list[Spooled], data: st.
 
 
 @given(st.lists(RECORDS, max_size=8), st.integers(1, 50), st.binary(max_size=20))
-def test_reading_in_pieces_finds_the_same(records: list[Spooled], piece: int, garbage: bytes) -> None:
+def test_reading_in_pieces_finds_the_same(
+    records: list[Spooled], piece: int, garbage: bytes
+) -> None:
     """However the bytes are cut into pieces."""
-    data = b"".join(encode(record) for record in records) + garbage + b"".join(encode(record) for record in records)
+    data = (
+        b"".join(encode(record) for record in records)
+        + garbage
+        + b"".join(encode(record) for record in records)
+    )
     found, offset, size = [], 0, piece
     while offset < len(data):
         part = data[offset : offset + size]
@@ -112,7 +124,11 @@ async def test_many_appends_share_a_sync(tmp_path: Path) -> None:
     async with opened(tmp_path) as spool:
         commits = []
         real = spool._appender.commit
-        spool._appender.commit = lambda frames: (time.sleep(0.02), commits.append(len(frames)), real(frames))[2]  # type: ignore[method-assign]
+        spool._appender.commit = lambda frames: (
+            time.sleep(0.02),
+            commits.append(len(frames)),
+            real(frames),
+        )[2]  # type: ignore[method-assign]
         longest = 0.0
 
         async def look() -> None:
@@ -280,7 +296,11 @@ async def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert spool.refusal() is None
         await spool.append(event(4))
         directory = Path(spool.directory)
-        whole = [placed.record for file in sorted(directory.glob("*.seg")) for placed in scan(file.read_bytes()).placed]
+        whole = [
+            placed.record
+            for file in sorted(directory.glob("*.seg"))
+            for placed in scan(file.read_bytes()).placed
+        ]
         assert [number_of(record) for record in whole] == [1, 4]
         assert [number_of(record) for record in await drained(spool)] == [1, 4]
 
@@ -288,7 +308,11 @@ async def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 async def test_a_full_disk(tmp_path: Path) -> None:
     """A real file system of 1 MiB: clean refusals when it is full, every acknowledged event read back, and on again when there is room."""
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)],
+        check=False,
+        capture_output=True,
+    ).returncode:
         pytest.skip("this machine does not allow mounts")
     try:
         async with opened(tmp_path, budget_bytes=4 << 20, segment_bytes=1 << 17) as spool:
@@ -336,7 +360,9 @@ async def test_kill_9_under_load(tmp_path: Path) -> None:
     draw = random.Random(7)
     acknowledged: list[str] = []
     for _ in range(5):
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env=env)
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, env=env
+        )
         assert process.stdout is not None
         lines = [process.stdout.readline().decode().strip() for _ in range(50)]
         await asyncio.sleep(draw.uniform(0.05, 0.3))

@@ -16,7 +16,9 @@ async def test_one_trace_from_the_caller_to_the_record(bench: Bench) -> None:
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     bench.gateway.edge.inference.spans = Spans(provider)
     trace = "c" * 32
-    await bench.chat(headers={"traceparent": f"00-{trace}-{'d' * 16}-01", "x-reef-tag-session": "s"})
+    await bench.chat(
+        headers={"traceparent": f"00-{trace}-{'d' * 16}-01", "x-reef-tag-session": "s"}
+    )
     await bench.chat("limited")
     good, failed = exporter.get_finished_spans()
     assert good.context is not None

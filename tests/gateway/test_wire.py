@@ -30,10 +30,18 @@ class Node:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while self.answers:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                length = next(
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                )
                 self.requests.append(head + await reader.readexactly(length))
                 answer = self.answers.pop(0)
-                for piece in (answer[n : n + 7] for n in range(0, len(answer), 7)) if self.pause_s else (answer,):
+                for piece in (
+                    (answer[n : n + 7] for n in range(0, len(answer), 7))
+                    if self.pause_s
+                    else (answer,)
+                ):
                     writer.write(piece)
                     await asyncio.sleep(self.pause_s)
                 await writer.drain()
@@ -47,7 +55,11 @@ class Node:
     async def up(self, prefix: str = "", **settings: Any) -> AsyncIterator[Pool]:
         server = await asyncio.start_server(self.talk, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{prefix}"
-        pool = Pool(self.url, [(b"content-type", b"application/json")], **{"connect_timeout_s": 5.0, "read_timeout_s": 20.0, **settings})
+        pool = Pool(
+            self.url,
+            [(b"content-type", b"application/json")],
+            **{"connect_timeout_s": 5.0, "read_timeout_s": 20.0, **settings},
+        )
         try:
             yield pool
         finally:
@@ -72,15 +84,26 @@ async def test_one_connection_after_another_exchange_and_what_is_sent():
         assert [await whole(pool) for _ in range(3)] == [(200, b"hello")] * 3
         assert node.met == 1
         assert node.requests[0].startswith(b"POST /base/v1/x HTTP/1.1\r\nhost: 127.0.0.1:")
-        assert b"\r\ncontent-type: application/json\r\ntraceparent: 00\r\ncontent-length: 2\r\n\r\n{}" in node.requests[0]
+        assert (
+            b"\r\ncontent-type: application/json\r\ntraceparent: 00\r\ncontent-length: 2\r\n\r\n{}"
+            in node.requests[0]
+        )
 
 
 @pytest.mark.parametrize(
     ("answer", "body", "again"),
     [
         (b"HTTP/1.1 100 Continue\r\nx: y\r\n\r\n" + OK, b"hello", True),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nlate: 1\r\n\r\n", b"hello", True),
-        (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello", b"hello", False),
+        (
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\nlate: 1\r\n\r\n",
+            b"hello",
+            True,
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello",
+            b"hello",
+            False,
+        ),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
         (OK + b"HTTP/1.1 200 OK\r\n\r\n", b"hello", False),
     ],
@@ -112,7 +135,15 @@ async def test_a_body_that_ends_with_the_connection():
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 60_000,
         b"",
     ],
-    ids=["another protocol", "short", "torn chunk", "no length", "upgrade", "head without end", "nothing"],
+    ids=[
+        "another protocol",
+        "short",
+        "torn chunk",
+        "no length",
+        "upgrade",
+        "head without end",
+        "nothing",
+    ],
 )
 async def test_what_is_no_answer(answer: bytes):
     node = Node(answer, close=True)
@@ -159,5 +190,8 @@ async def test_a_large_body_goes_out_whole_and_a_closed_connection_is_not_used_a
 def test_credentials_of_a_url_are_sent_and_the_port_is_said():
     pool = Pool("http://user:p%40ss@node.example:8000", [], connect_timeout_s=1, read_timeout_s=1)
     assert pool._fixed == b"host: node.example:8000\r\nauthorization: Basic dXNlcjpwQHNz\r\n"
-    assert Pool("http://[::1]:80/", [], connect_timeout_s=1, read_timeout_s=1)._fixed == b"host: [::1]\r\n"
+    assert (
+        Pool("http://[::1]:80/", [], connect_timeout_s=1, read_timeout_s=1)._fixed
+        == b"host: [::1]\r\n"
+    )
     assert Pool("https://node.example", [], connect_timeout_s=1, read_timeout_s=1)._port == 443

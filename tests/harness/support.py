@@ -6,7 +6,16 @@ from pathlib import Path
 
 from recipes.feedback_rules.recipe import FeedbackRulesKnobs, FeedbackRulesRecipe
 from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.events import CandidateProposed, Evaluation, Event, Release, ReleasePending, ReleasePublished, ReleaseRejected, SampleReady
+from reefcommon.events import (
+    CandidateProposed,
+    Evaluation,
+    Event,
+    Release,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleReady,
+)
 from reefcommon.fetched import FetchedTrees
 from reefcommon.releases import next_contents
 from services.harness.app import build
@@ -45,7 +54,9 @@ def base_release() -> Release:
     )  # fmt: skip
 
 
-def published(candidate: CandidateProposed | None, parent: Release, *, kind="harness", content="") -> ReleasePublished:
+def published(
+    candidate: CandidateProposed | None, parent: Release, *, kind="harness", content=""
+) -> ReleasePublished:
     content_id = candidate.content_id if candidate else content
     release = Release(
         release_id=f"rel-{parent.sequence + 1}", scenario=SCENARIO, sequence=parent.sequence + 1, parent_id=parent.release_id, kind=kind,
@@ -64,8 +75,20 @@ def pending(candidate: CandidateProposed, parent: Release) -> ReleasePending:
     return ReleasePending(event_id=candidate.event_id, at=AT, scenario=SCENARIO, release=release)
 
 
-def rejected(candidate: CandidateProposed, outcome="rejected", *, verdict="reject", reason="it lost", head=None) -> ReleaseRejected:
-    evaluation = Evaluation(verdict=verdict, policy="score_comparison", reason=reason, head_release_id=head or candidate.base_release_id)
+def rejected(
+    candidate: CandidateProposed,
+    outcome="rejected",
+    *,
+    verdict="reject",
+    reason="it lost",
+    head=None,
+) -> ReleaseRejected:
+    evaluation = Evaluation(
+        verdict=verdict,
+        policy="score_comparison",
+        reason=reason,
+        head_release_id=head or candidate.base_release_id,
+    )
     return ReleaseRejected(
         event_id=f"rejected-{candidate.event_id}-{outcome}", at=AT, scenario=SCENARIO, outcome=outcome, reason="it lost",
         candidate_id=candidate.event_id, evaluation=evaluation,
@@ -91,7 +114,9 @@ class Published:
         return list(found.values())
 
 
-def service(home: Path, publisher, *, bindings=(BINDING,), ledger=None, artifacts=None, max_attempts=3):
+def service(
+    home: Path, publisher, *, bindings=(BINDING,), ledger=None, artifacts=None, max_attempts=3
+):
     """The service's worker as production builds it, on the files under `home`."""
     return build(
         bindings,

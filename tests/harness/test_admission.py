@@ -5,11 +5,19 @@ import pytest
 from reefcommon.harness import Entry, Inadmissible, Mutation
 from reefcommon.harness_admission import CHAT, MAX_ENTRIES, RESERVED, Adapter, admit, check_tree
 
-FULL = Adapter("full", frozenset({"config", "rules", "agent_command", "skill", "code_extension"}), isolates_code=True)
+FULL = Adapter(
+    "full",
+    frozenset({"config", "rules", "agent_command", "skill", "code_extension"}),
+    isolates_code=True,
+)
 
 
 def skill(text="Do it well.", name="sieve", description="count primes"):
-    return Mutation("create", "s", {"kind": "skill", "config": {"name": name, "description": description, "text": text}})
+    return Mutation(
+        "create",
+        "s",
+        {"kind": "skill", "config": {"name": name, "description": description, "text": text}},
+    )
 
 
 def rule(text, name="r"):
@@ -71,14 +79,24 @@ def test_h1_a_credential_or_an_order_to_ignore_the_rules_is_refused_without_echo
         skill(text=f"First step.\n{text}\nLast step."),
         skill(description=line),
         rule(text),
-        Mutation("create", "c", {"kind": "config", "config": {"target": "primary", "values": {"deep": [{"er": text}]}}}),
-        Mutation("create", "p", {"kind": "agent_command", "config": {"name": "n", "description": "d", "text": text}}),
+        Mutation(
+            "create",
+            "c",
+            {"kind": "config", "config": {"target": "primary", "values": {"deep": [{"er": text}]}}},
+        ),
+        Mutation(
+            "create",
+            "p",
+            {"kind": "agent_command", "config": {"name": "n", "description": "d", "text": text}},
+        ),
         Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}}, reason=text),
     ]
     for proposal in proposals:
         message = refusal(proposal)
         assert "looks like a credential" in message or "ignore its rules" in message
-        assert not {word for word in line.replace('"', " ").split() if len(word) > 12} & set(message.split())
+        assert not {word for word in line.replace('"', " ").split() if len(word) > 12} & set(
+            message.split()
+        )
         assert line not in message
 
 
@@ -92,7 +110,14 @@ def test_h1_a_setting_that_names_a_secret_holds_only_a_reference(key):
     """H1. Also where the value has no known shape."""
 
     def settings(value):
-        return Mutation("create", "c", {"kind": "config", "config": {"target": "models", "values": {"provider": {key: value}}}})
+        return Mutation(
+            "create",
+            "c",
+            {
+                "kind": "config",
+                "config": {"target": "models", "values": {"provider": {key: value}}},
+            },
+        )
 
     assert "looks like a credential" in refusal(settings("xyzzy"))
     assert "xyzzy" not in refusal(settings("xyzzy"))
@@ -112,7 +137,22 @@ def test_h1_a_credential_as_an_id_is_not_echoed():
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/b", "a\nb", "x\n", "", ".hidden", "-flag", "a" * 65, "naïve", "a\\b", "reef-requests", "a\x00"]
+    "name",
+    [
+        "../x",
+        "/etc/passwd",
+        "a/b",
+        "a\nb",
+        "x\n",
+        "",
+        ".hidden",
+        "-flag",
+        "a" * 65,
+        "naïve",
+        "a\\b",
+        "reef-requests",
+        "a\x00",
+    ],
 )
 def test_h2_a_name_that_could_leave_the_tree_is_refused(name):
     """H2. As an entry's id and as its name; the message does not repeat it."""
@@ -128,7 +168,11 @@ def test_reserved_ids_are_refused_in_any_case(name):
 
 def test_h5_code_is_refused_where_the_adapter_cannot_isolate_it():
     """H5. For `chat`, and for an adapter that could load the code but does not isolate it; with isolation it is admitted."""
-    code = Mutation("create", "x", {"kind": "code_extension", "config": {"name": "probe", "text": "export default () => 1;"}})
+    code = Mutation(
+        "create",
+        "x",
+        {"kind": "code_extension", "config": {"name": "probe", "text": "export default () => 1;"}},
+    )
     trusting = Adapter("trusting", frozenset({"code_extension"}), isolates_code=False)
     assert "isolated" in refusal(code, adapter=CHAT)
     assert "isolated" in refusal(code, adapter=trusting)
@@ -154,9 +198,22 @@ def test_h5_code_that_is_in_the_tree_already_does_not_pass_with_another_change()
         (rule("half \ud800"), "control characters"),
         (skill(description="two\nlines"), "one line"),
         (Mutation("create", "r", {"kind": "rules", "config": {"text": 5}}), "must be text"),
-        (Mutation("create", "r", {"kind": "rules", "config": {"text": "t", "path": "../x"}}), "exactly the fields"),
-        (Mutation("create", "c", {"kind": "config", "config": {"target": "../x", "values": {}}}), "target must be one of"),
-        (Mutation("create", "c", {"kind": "config", "config": {"target": "primary", "values": {"a": float("nan")}}}), "JSON cannot carry"),
+        (
+            Mutation("create", "r", {"kind": "rules", "config": {"text": "t", "path": "../x"}}),
+            "exactly the fields",
+        ),
+        (
+            Mutation("create", "c", {"kind": "config", "config": {"target": "../x", "values": {}}}),
+            "target must be one of",
+        ),
+        (
+            Mutation(
+                "create",
+                "c",
+                {"kind": "config", "config": {"target": "primary", "values": {"a": float("nan")}}},
+            ),
+            "JSON cannot carry",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -167,13 +224,19 @@ def test_malformed_entries_are_refused(mutation, says):
 def test_bounds_names_twice_and_proposals_that_do_nothing():
     assert "1 to 50 mutations" in refusal()
     assert "at most" in refusal(
-        rule("one more", name="last"), tree=tuple(Entry(f"r{i}", "rules", {"text": "t"}) for i in range(MAX_ENTRIES))
+        rule("one more", name="last"),
+        tree=tuple(Entry(f"r{i}", "rules", {"text": "t"}) for i in range(MAX_ENTRIES)),
     )
-    assert "bytes of text" in refusal(*(rule("many words " * 1400, name=f"r{i}") for i in range(20)))
+    assert "bytes of text" in refusal(
+        *(rule("many words " * 1400, name=f"r{i}") for i in range(20))
+    )
     twin = Entry("other", "skill", {"name": "SIEVE", "description": "d", "text": "t"})
     assert "same id or name" in refusal(skill(), tree=(twin,))
     tree = (Entry("r", "rules", {"text": "t"}),)
-    assert "changes nothing" in refusal(Mutation("update", "r", {"config": {"text": "t"}}), tree=tree)
+    assert "changes nothing" in refusal(
+        Mutation("update", "r", {"config": {"text": "t"}}), tree=tree
+    )
     assert "cannot render" in refusal(
-        Mutation("create", "c", {"kind": "config", "config": {"target": "primary", "values": {}}}), adapter=CHAT
+        Mutation("create", "c", {"kind": "config", "config": {"target": "primary", "values": {}}}),
+        adapter=CHAT,
     )

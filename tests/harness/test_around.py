@@ -67,7 +67,11 @@ class Moody(HarnessRecipe):
         number = samples[0].event_id
         if number == "smp-1":
             raise ZeroDivisionError("secret words of a user")
-        return ["nonsense"] if number == "smp-2" else (Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}}),)
+        return (
+            ["nonsense"]
+            if number == "smp-2"
+            else (Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}}),)
+        )
 
 
 async def test_a_recipe_that_fails_loses_its_window_and_not_the_service(tmp_path):
@@ -91,9 +95,16 @@ def test_only_harness_recipes_are_hosted(monkeypatch):
     bound = RecipeBinding(recipe=BINDING.dotted, scenario="s", batch_size=2, min_agreement=2)
     weights = RecipeBinding(recipe="recipes.sao.recipe:SAORecipe")
     hosted = app.harness_bindings((bound, weights))
-    assert [(item.scenario, item.dotted, item.recipe.knobs.batch_size) for item in hosted] == [("s", BINDING.dotted, 2)]
+    assert [(item.scenario, item.dotted, item.recipe.knobs.batch_size) for item in hosted] == [
+        ("s", BINDING.dotted, 2)
+    ]
     with pytest.raises(BadConfig, match="batch_size"):
-        app.harness_bindings((bound.model_copy(update={"recipe": BINDING.dotted}), RecipeBinding(recipe=BINDING.dotted, batch_size=0)))
+        app.harness_bindings(
+            (
+                bound.model_copy(update={"recipe": BINDING.dotted}),
+                RecipeBinding(recipe=BINDING.dotted, batch_size=0),
+            )
+        )
 
 
 def test_two_bindings_of_one_recipe_have_separate_inboxes(tmp_path):

@@ -113,16 +113,24 @@ async def run_with_a_crash(home, at, before):
 def outcome(out):
     """What others see, less the times."""
     candidates = [event.model_copy(update={"at": AT}) for event in out.of(CandidateProposed)]
-    steps = [event.model_copy(update={"at": AT, "duration_s": 0.0}) for event in out.of(StepCompleted)]
+    steps = [
+        event.model_copy(update={"at": AT, "duration_s": 0.0}) for event in out.of(StepCompleted)
+    ]
     return candidates, steps, [(event.event_id, event.reason) for event in out.of(SampleRefused)]
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-async def test_killed_at_any_line_each_window_makes_one_candidate_from_samples_used_once(tmp_path, before):
+async def test_killed_at_any_line_each_window_makes_one_candidate_from_samples_used_once(
+    tmp_path, before
+):
     """T1, T2 for the harness: the restart finishes the same job once."""
     expected, _ = await run_with_a_crash(tmp_path / "whole", 0, before)
     assert [len(part) for part in outcome(expected)] == [2, 2, 1]
-    used = [name for candidate in expected.of(CandidateProposed) for name in candidate.lineage.sample_ids]
+    used = [
+        name
+        for candidate in expected.of(CandidateProposed)
+        for name in candidate.lineage.sample_ids
+    ]
     assert sorted(used) == [f"smp-{number}" for number in range(1, 7)]
     at = 0
     died = True

@@ -14,8 +14,16 @@ from reefcommon.harness_files import files_to_tree, read_tree, tree_to_files, wr
 
 TREE = (
     Entry("r1", "rules", {"text": "Be brief."}),
-    Entry("s1", "skill", {"name": "sieve", "description": 'say: "primes"', "text": "Cross out multiples."}),
-    Entry("p1", "agent_command", {"name": "review", "description": "look again", "text": "Look at $1."}),
+    Entry(
+        "s1",
+        "skill",
+        {"name": "sieve", "description": 'say: "primes"', "text": "Cross out multiples."},
+    ),
+    Entry(
+        "p1",
+        "agent_command",
+        {"name": "review", "description": "look again", "text": "Look at $1."},
+    ),
     Entry("c1", "config", {"target": "primary", "values": {"ui": {"theme": "dark"}}}),
     Entry("c2", "config", {"target": "primary", "values": {"ui": {"width": 80}}}),
     Entry("x1", "code_extension", {"name": "probe", "text": "export default () => 1;"}),
@@ -27,7 +35,9 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | s
 RULES = st.builds(lambda text, disabled: ("rules", {"text": text}, disabled), TEXT, st.booleans())
 CONFIGS = st.builds(lambda values, target: ("config", {"target": target, "values": values}, False),
                     st.dictionaries(TEXT, JSON, max_size=3), st.sampled_from(["primary", "models"]))  # fmt: skip
-TREES = st.lists(RULES | CONFIGS, max_size=5).map(lambda parts: tuple(Entry(f"e{i}", *part) for i, part in enumerate(parts)))
+TREES = st.lists(RULES | CONFIGS, max_size=5).map(
+    lambda parts: tuple(Entry(f"e{i}", *part) for i, part in enumerate(parts))
+)
 
 
 @given(TREES)
@@ -41,7 +51,11 @@ def test_every_kind_is_rendered(tmp_path):
         "harness.json", "rules.md", "skills/sieve/SKILL.md", "commands/review.md", "config/primary.json", "extensions/probe.ts",
     }  # fmt: skip
     assert (tmp_path / "rules.md").read_text() == "Be brief.\n"
-    assert (tmp_path / "skills/sieve/SKILL.md").read_text().startswith('---\nname: "sieve"\ndescription: "say: \\"primes\\""\n---\n\nCross')
+    assert (
+        (tmp_path / "skills/sieve/SKILL.md")
+        .read_text()
+        .startswith('---\nname: "sieve"\ndescription: "say: \\"primes\\""\n---\n\nCross')
+    )
     assert '"theme": "dark",\n    "width": 80' in (tmp_path / "config/primary.json").read_text()
     assert read_tree(tmp_path) == TREE
 
@@ -55,8 +69,13 @@ def test_the_content_id_is_stable(tmp_path):
         ids.add(describe(tmp_path / str(number), "harness").content_id)
     assert ids == {"harness-43c6718efca88a6fb2bd1a1b96358d5d"}
     write_tree((), tmp_path / "empty")
-    assert describe(tmp_path / "empty", "harness").content_id == "harness-9f471f7193cf56767c099b6f6fdc9f8e"
-    assert describe(tmp_path / "empty", "harness").content_id == content_id("harness", hash_tree(tmp_path / "empty"))
+    assert (
+        describe(tmp_path / "empty", "harness").content_id
+        == "harness-9f471f7193cf56767c099b6f6fdc9f8e"
+    )
+    assert describe(tmp_path / "empty", "harness").content_id == content_id(
+        "harness", hash_tree(tmp_path / "empty")
+    )
 
 
 def test_it_goes_through_the_artifact_store(tmp_path):
@@ -85,7 +104,9 @@ def test_h2_an_entry_whose_name_leaves_the_tree_is_not_rendered(name, kind, tmp_
 
 def test_h2_a_link_in_the_tree_is_refused(tmp_path):
     """H2. A symlink out, to a file or to a folder, and a named pipe."""
-    for number, make in enumerate((lambda p: p.symlink_to("/etc/passwd"), lambda p: p.symlink_to("/etc"), os.mkfifo)):
+    for number, make in enumerate(
+        (lambda p: p.symlink_to("/etc/passwd"), lambda p: p.symlink_to("/etc"), os.mkfifo)
+    ):
         directory = tmp_path / str(number)
         write_tree(TREE, directory)
         make(directory / "link")

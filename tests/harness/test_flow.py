@@ -17,7 +17,15 @@ from reefcommon import topics
 from reefcommon.bus import KafkaPublisher, ensure_topics
 from reefcommon.events import CandidateProposed, StepCompleted
 from services.harness import app
-from tests.harness.support import BINDING, Published, base_release, first, published, sample, service
+from tests.harness.support import (
+    BINDING,
+    Published,
+    base_release,
+    first,
+    published,
+    sample,
+    service,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,7 +66,11 @@ async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
         await until(lambda: len(seen.of(StepCompleted)) == 2)
         assert [item.base_release_id for item in seen.of(CandidateProposed)] == ["rel-0", "rel-1"]
         task.cancel()
-    assert worker.handlers.inbox.summary()[BINDING.key] == {"samples_used": 6, "jobs_selected": 1, "jobs_awaiting": 1}
+    assert worker.handlers.inbox.summary()[BINDING.key] == {
+        "samples_used": 6,
+        "jobs_selected": 1,
+        "jobs_awaiting": 1,
+    }
 
 
 def free_port() -> int:
@@ -74,7 +86,9 @@ async def started(home, bootstrap, port):
     }  # fmt: skip
     log = (home / "harness.log").open("ab")
     with log:
-        return await asyncio.create_subprocess_exec(sys.executable, "-m", "services.harness", env=env, cwd=ROOT, stderr=log)
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.harness", env=env, cwd=ROOT, stderr=log
+        )
 
 
 def get(port, path):
@@ -92,14 +106,20 @@ async def ready(port):
 
 
 @pytest.mark.broker
-async def test_the_process_killed_after_each_half_makes_each_candidate_once(own_kafka_bootstrap, tmp_path):
+async def test_the_process_killed_after_each_half_makes_each_candidate_once(
+    own_kafka_bootstrap, tmp_path
+):
     """Fed by the real broker, killed with SIGKILL while a verdict is due, started again, stopped with SIGTERM: two candidates, a clean stop."""
     await ensure_topics(own_kafka_bootstrap)
-    (tmp_path / "serve.yaml").write_text(f"reef:\n  recipe: {BINDING.dotted}\n  batch_size: 3\n  min_agreement: 3\n")
+    (tmp_path / "serve.yaml").write_text(
+        f"reef:\n  recipe: {BINDING.dotted}\n  batch_size: 3\n  min_agreement: 3\n"
+    )
     broker = KafkaBroker(own_kafka_bootstrap)
     await broker.start()
     publisher = KafkaPublisher(broker)
-    consumer = AIOKafkaConsumer(topics.CANDIDATES.name, bootstrap_servers=own_kafka_bootstrap, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        topics.CANDIDATES.name, bootstrap_servers=own_kafka_bootstrap, auto_offset_reset="earliest"
+    )
     await consumer.start()
     port = free_port()
     process = await started(tmp_path, own_kafka_bootstrap, port)

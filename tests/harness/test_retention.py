@@ -12,14 +12,25 @@ from reefcommon.ids import time_ordered_hex
 from reefcommon.rejected import Rejected
 from services.harness.retention import Retention
 from services.harness.sqlite import SqliteLedger
-from tests.harness.support import BINDING, Published, base_release, first, published, rejected, sample, service
+from tests.harness.support import (
+    BINDING,
+    Published,
+    base_release,
+    first,
+    published,
+    rejected,
+    sample,
+    service,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def said(number: int, day: float, words: str = "Please greet me with Hello first."):
     ms = int((T0 + timedelta(days=day)).timestamp() * 1000)
-    return sample(number, words).model_copy(update={"record_ids": (f"rec-{time_ordered_hex(ms, bytes([number] * 10))}-0a0b",)})
+    return sample(number, words).model_copy(
+        update={"record_ids": (f"rec-{time_ordered_hex(ms, bytes([number] * 10))}-0a0b",)}
+    )
 
 
 @pytest.fixture
@@ -56,8 +67,12 @@ class Dropping:
 
 def retention(worker, now, heads=None, store=None):
     handlers = worker.handlers
-    rejected = Rejected(handlers.inbox, store or Dropping(), heads or Heads(base_release()), handlers.storing)
-    return Retention((BINDING,), handlers.inbox, handlers.trees, rejected, 30 * 86400.0, 7 * 86400.0, lambda: now)
+    rejected = Rejected(
+        handlers.inbox, store or Dropping(), heads or Heads(base_release()), handlers.storing
+    )
+    return Retention(
+        (BINDING,), handlers.inbox, handlers.trees, rejected, 30 * 86400.0, 7 * 86400.0, lambda: now
+    )
 
 
 async def window(worker, out, day, number, words):
@@ -71,21 +86,34 @@ async def window(worker, out, day, number, words):
 async def test_ended_windows_are_forgotten_and_their_samples_are_refused_when_they_come_again(made):
     worker, out, ledger = made
     candidate = await window(worker, out, 0, 0, "Please greet me with Hello first.")
-    assert (await retention(worker, T0 + timedelta(days=300)).round())["jobs"] == 0, "it has no verdict yet"
+    assert (await retention(worker, T0 + timedelta(days=300)).round())["jobs"] == 0, (
+        "it has no verdict yet"
+    )
     head = published(candidate, base_release())
     await worker.handlers.on_publication(head)
     second = await window(worker, out, 2, 10, "Be brief.")
     await worker.handlers.on_sample(said(30, 2, "Nobody else says this."))
     assert (await retention(worker, T0 + timedelta(days=20)).round())["jobs"] == 0
-    assert await retention(worker, T0 + timedelta(days=300)).round() == {"samples": 3, "jobs": 1, "trees": 0, "contents": 0}
-    assert ledger.summary()[BINDING.key] == {"samples_used": 3, "samples_waiting": 1, "jobs_awaiting": 1}
+    assert await retention(worker, T0 + timedelta(days=300)).round() == {
+        "samples": 3,
+        "jobs": 1,
+        "trees": 0,
+        "contents": 0,
+    }
+    assert ledger.summary()[BINDING.key] == {
+        "samples_used": 3,
+        "samples_waiting": 1,
+        "jobs_awaiting": 1,
+    }
     again = said(0, 0)
     await worker.handlers.on_sample(again)
     await worker.handlers.on_sample(again)
     await worker.handlers.on_publication(rejected(second))
     while await worker.handlers.advance(BINDING):
         pass
-    assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [("smp-0", "too_old")]
+    assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [
+        ("smp-0", "too_old")
+    ]
     assert len(out.of(CandidateProposed)) == 2
     assert ledger.last_step(BINDING.key) == 2, "steps go on counting"
 
@@ -119,8 +147,15 @@ async def lose(worker, out, number, **how):
 async def test_contents_of_lost_candidates_go_once_nothing_names_them(made):
     """Whether it lost on its merits or could not be evaluated; not what is still under evaluation, or what a release names."""
     worker, out, ledger = made
-    contents = [await lose(worker, out, 0), await lose(worker, out, 1, verdict="evaluation_failed"), await lose(worker, out, 2)]
-    contents += [await lose(worker, out, 3), (await window(worker, out, 4, 40, "Rule 4.")).content_id]
+    contents = [
+        await lose(worker, out, 0),
+        await lose(worker, out, 1, verdict="evaluation_failed"),
+        await lose(worker, out, 2),
+    ]
+    contents += [
+        await lose(worker, out, 3),
+        (await window(worker, out, 4, 40, "Rule 4.")).content_id,
+    ]
     assert len(set(contents)) == 5
     served = base_release().model_copy(update={"contents": {"harness": contents[2]}})
     waiting = base_release().model_copy(update={"release_id": "rel-p", "content_id": contents[3]})
@@ -130,7 +165,9 @@ async def test_contents_of_lost_candidates_go_once_nothing_names_them(made):
     assert (await retention(worker, later, heads, store).round())["contents"] == 2
     assert sorted(store.dropped) == sorted(contents[:2])
     assert (await retention(worker, later, heads, store).round())["contents"] == 0
-    assert (await retention(worker, later, Heads(served), store).round())["contents"] == 1, "the person decided against it"
+    assert (await retention(worker, later, Heads(served), store).round())["contents"] == 1, (
+        "the person decided against it"
+    )
     assert store.dropped[2:] == [contents[3]]
     assert ledger.contents_in_use("default") == {contents[4]}
 
@@ -139,7 +176,9 @@ async def test_nothing_is_dropped_while_the_chain_is_not_whole(made):
     """Heads that were lost are rebuilt from the log: until then nobody can say what a release names."""
     worker, out, _ = made
     await lose(worker, out, 0)
-    await worker.handlers.on_publication(published(None, base_release(), kind="lora", content="lora-1"))
+    await worker.handlers.on_publication(
+        published(None, base_release(), kind="lora", content="lora-1")
+    )
     store = Dropping()
     for heads in (Heads(), Heads(base_release())):
         with pytest.raises(Unavailable, match="not whole"):

@@ -22,7 +22,14 @@ from tests.harness.support import (
 
 
 def open_rule(tmp_path, candidate):
-    return read_tree(materialize(GitArtifactStore(tmp_path / "artifacts.git"), candidate.content_id, "default", tmp_path / "read"))
+    return read_tree(
+        materialize(
+            GitArtifactStore(tmp_path / "artifacts.git"),
+            candidate.content_id,
+            "default",
+            tmp_path / "read",
+        )
+    )
 
 
 async def test_samples_become_a_candidate_and_the_next_window_waits_for_the_verdict(tmp_path):
@@ -66,7 +73,10 @@ async def test_a_rejected_proposal_is_shown_to_the_recipe_and_not_made_again(tmp
     await fed(worker, 4, 5, 6)
     await worker.turn(BINDING)
     assert len(out.of(CandidateProposed)) == 1
-    assert [step.reason for step in out.of(StepCompleted)] == [None, "empty: the recipe proposes nothing"]
+    assert [step.reason for step in out.of(StepCompleted)] == [
+        None,
+        "empty: the recipe proposes nothing",
+    ]
 
 
 async def test_h1_a_refused_proposal_is_a_step_with_a_reason_and_its_text_is_in_no_event(tmp_path):
@@ -79,7 +89,10 @@ async def test_h1_a_refused_proposal_is_a_step_with_a_reason_and_its_text_is_in_
     await worker.turn(BINDING)
     refused, made = out.of(StepCompleted)
     assert refused.candidate_id is None
-    assert refused.reason == "refused: entry 1 (rules): field text orders the agent to ignore its rules or instructions"
+    assert (
+        refused.reason
+        == "refused: entry 1 (rules): field text orders the agent to ignore its rules or instructions"
+    )
     assert made.candidate_id == out.of(CandidateProposed)[0].event_id
     assert not any("previous" in event.model_dump_json() for event in out.events)
 
@@ -92,7 +105,9 @@ async def test_samples_that_cannot_be_used_are_refused_once(tmp_path):
     await worker.turn(BINDING)
     await worker.handlers.on_sample(sample(1, None))
     await worker.turn(BINDING)
-    assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [("smp-1", "no_words")]
+    assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [
+        ("smp-1", "no_words")
+    ]
     assert len(out.events) == 1
 
 
@@ -104,7 +119,11 @@ async def test_a_sample_of_another_scenario_is_not_kept(tmp_path):
 
 async def test_the_inbox_keeps_the_text_and_not_the_tokens(tmp_path):
     worker = service(tmp_path, Published())
-    await worker.handlers.on_sample(sample(1, tokens=(1, 2), prompt_length=1, loss_mask=(1,), logprobs=(-0.5,), untrainable=None))
+    await worker.handlers.on_sample(
+        sample(
+            1, tokens=(1, 2), prompt_length=1, loss_mask=(1,), logprobs=(-0.5,), untrainable=None
+        )
+    )
     (kept,) = worker.handlers.inbox.waiting(BINDING.key, 10)
     assert (kept.tokens, kept.feedback) == ((), GREET)
 
@@ -121,25 +140,33 @@ async def test_a_lost_race_is_run_again_on_the_new_head_and_not_for_ever(tmp_pat
         assert candidate.base_release_id == head.release_id
         await worker.handlers.on_publication(rejected(candidate, "conflicted"))
         await worker.turn(BINDING)
-        assert len(out.of(CandidateProposed)) == attempt + 1  # it waits until it has read the head that won
+        assert (
+            len(out.of(CandidateProposed)) == attempt + 1
+        )  # it waits until it has read the head that won
         moved = published(None, head, kind="lora", content=f"lora-{attempt}")
         head = moved.release
         await worker.handlers.on_publication(moved)
     await worker.turn(BINDING)
     assert len(out.of(CandidateProposed)) == 3
-    assert {candidate.lineage.sample_ids for candidate in out.of(CandidateProposed)} == {("smp-1", "smp-2", "smp-3")}
+    assert {candidate.lineage.sample_ids for candidate in out.of(CandidateProposed)} == {
+        ("smp-1", "smp-2", "smp-3")
+    }
     assert {step.step for step in out.of(StepCompleted)} == {1}
     assert worker.handlers.jobs.current(BINDING.key) is None
 
 
-@pytest.mark.parametrize("seen", [{"reason": "stale_base: rel-1 became the head meanwhile"}, {"head": "rel-1"}])
+@pytest.mark.parametrize(
+    "seen", [{"reason": "stale_base: rel-1 became the head meanwhile"}, {"head": "rel-1"}]
+)
 async def test_a_race_that_the_evaluator_saw_is_run_again_too(tmp_path, seen):
     out = Published()
     worker = service(tmp_path, out)
     await worker.handlers.on_publication(first(base_release()))
     await fed(worker, 1, 2, 3)
     await worker.turn(BINDING)
-    await worker.handlers.on_publication(published(None, base_release(), kind="lora", content="lora-1"))
+    await worker.handlers.on_publication(
+        published(None, base_release(), kind="lora", content="lora-1")
+    )
     await worker.handlers.on_publication(rejected(out.of(CandidateProposed)[0], **seen))
     await worker.turn(BINDING)
     assert [item.base_release_id for item in out.of(CandidateProposed)] == ["rel-0", "rel-1"]
@@ -151,14 +178,18 @@ async def test_an_evaluation_that_could_not_run_is_not_held_against_the_proposal
     await worker.handlers.on_publication(first(base_release()))
     await fed(worker, 1, 2, 3)
     await worker.turn(BINDING)
-    await worker.handlers.on_publication(rejected(out.of(CandidateProposed)[0], verdict="evaluation_failed"))
+    await worker.handlers.on_publication(
+        rejected(out.of(CandidateProposed)[0], verdict="evaluation_failed")
+    )
     assert worker.handlers.jobs.rejected(BINDING.key) == []
     await fed(worker, 4, 5, 6)
     await worker.turn(BINDING)
     assert [item.lineage.step for item in out.of(CandidateProposed)] == [1, 2]
 
 
-async def test_a_winner_that_waits_for_a_person_holds_the_recipe_until_it_is_promoted_or_passed_by(tmp_path):
+async def test_a_winner_that_waits_for_a_person_holds_the_recipe_until_it_is_promoted_or_passed_by(
+    tmp_path,
+):
     out = Published()
     worker = service(tmp_path, out)
     base = base_release()

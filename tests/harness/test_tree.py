@@ -7,9 +7,13 @@ from hypothesis import strategies as st
 from reefcommon.harness import Entry, Inadmissible, Mutation, apply, episode_messages, render_chat
 
 IDS = st.sampled_from(["a", "b", "c", "d"])
-RULE = st.builds(lambda text: {"kind": "rules", "config": {"text": text}}, st.text(min_size=1, max_size=5))
+RULE = st.builds(
+    lambda text: {"kind": "rules", "config": {"text": text}}, st.text(min_size=1, max_size=5)
+)
 CREATES = st.builds(lambda name, options: Mutation("create", name, options), IDS, RULE)
-UPDATES = st.builds(lambda name, options: Mutation("update", name, {"config": options["config"]}), IDS, RULE)
+UPDATES = st.builds(
+    lambda name, options: Mutation("update", name, {"config": options["config"]}), IDS, RULE
+)
 REMOVES = st.builds(lambda name: Mutation("remove", name), IDS)
 PROPOSALS = st.lists(CREATES | UPDATES | REMOVES, max_size=8)
 
@@ -44,8 +48,14 @@ def test_a_later_change_of_the_options_does_not_reach_the_tree():
 def test_update_keeps_place_and_kind():
     tree = tuple(Entry(name, "rules", {"text": name}) for name in "abc")
     updated = apply(tree, [Mutation("update", "b", {"disabled": True})])
-    assert [(entry.id, entry.disabled) for entry in updated] == [("a", False), ("b", True), ("c", False)]
-    assert apply(tree, [Mutation("update", "b", {"kind": "rules", "config": {"text": "x"}})])[1].config == {"text": "x"}
+    assert [(entry.id, entry.disabled) for entry in updated] == [
+        ("a", False),
+        ("b", True),
+        ("c", False),
+    ]
+    assert apply(tree, [Mutation("update", "b", {"kind": "rules", "config": {"text": "x"}})])[
+        1
+    ].config == {"text": "x"}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +78,9 @@ def test_a_mutation_that_does_not_fit_is_refused(mutation):
         apply((Entry("a", "rules", {"text": "t"}),), [mutation])
 
 
-SKILL = Entry("s", "skill", {"name": "sieve", "description": "count primes", "text": "Cross out multiples."})
+SKILL = Entry(
+    "s", "skill", {"name": "sieve", "description": "count primes", "text": "Cross out multiples."}
+)
 TREE = (
     SKILL,
     Entry("r1", "rules", {"text": "Be brief."}),
@@ -78,7 +90,10 @@ TREE = (
 
 
 def test_chat_renders_rules_in_order_then_skills():
-    assert render_chat(TREE) == "## Rules\n- Be brief.\n- Greet first.\n\n## Skills\n### sieve\ncount primes\n\nCross out multiples."
+    assert (
+        render_chat(TREE)
+        == "## Rules\n- Be brief.\n- Greet first.\n\n## Skills\n### sieve\ncount primes\n\nCross out multiples."
+    )
     assert render_chat(()) == ""
 
 
@@ -87,7 +102,12 @@ def test_an_episode_gets_the_prompt_before_its_own():
     assert episode_messages((), task) == list(task)
     assert episode_messages(TREE, task) == [{"role": "system", "content": render_chat(TREE)}, *task]
     with_system = ({"role": "system", "content": "You are Reef."}, *task)
-    assert episode_messages(TREE, with_system)[0]["content"] == render_chat(TREE) + "\n\nYou are Reef."
+    assert (
+        episode_messages(TREE, with_system)[0]["content"] == render_chat(TREE) + "\n\nYou are Reef."
+    )
     parts = ({"role": "system", "content": [{"type": "text", "text": "You are Reef."}]}, *task)
-    assert [part["text"] for part in episode_messages(TREE, parts)[0]["content"]] == [render_chat(TREE), "You are Reef."]
+    assert [part["text"] for part in episode_messages(TREE, parts)[0]["content"]] == [
+        render_chat(TREE),
+        "You are Reef.",
+    ]
     assert with_system[0]["content"] == "You are Reef."

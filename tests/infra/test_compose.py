@@ -43,9 +43,26 @@ def environment(service: dict) -> dict:
 
 
 def test_every_service_of_ours_and_every_system_is_there():
-    systems = {"kafka", "redis", "clickhouse", "lakefs", "collector", "tempo", "prometheus", "grafana"}
+    systems = {
+        "kafka",
+        "redis",
+        "clickhouse",
+        "lakefs",
+        "collector",
+        "tempo",
+        "prometheus",
+        "grafana",
+    }
     assert SERVICES.keys() == OURS | JOBS | systems | {"engine-gpu"}
-    assert {"gateway", "experience", "trainer", "harness", "evaluator", "publisher", "engine"} <= OURS
+    assert {
+        "gateway",
+        "experience",
+        "trainer",
+        "harness",
+        "evaluator",
+        "publisher",
+        "engine",
+    } <= OURS
 
 
 @each
@@ -73,14 +90,18 @@ def test_our_containers_can_do_little(name):
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert "privileged" not in service
-    assert service["build"]["target"] == ("learn" if name in ("trainer", "engine", "model") else "service")
+    assert service["build"]["target"] == (
+        "learn" if name in ("trainer", "engine", "model") else "service"
+    )
     assert service["image"].startswith(f"reef/{service['build']['target']}:")
 
 
 @each
 def test_an_image_is_pinned_to_a_release(name):
     image = SERVICES[name]["image"]
-    assert re.fullmatch(r"[\w/-]+:(v?\d+\.\d+\.\d+(\.\d+)?(-alpine)?|\${VERSION:-\d+\.\d+\.\d+})", image), image
+    assert re.fullmatch(
+        r"[\w/-]+:(v?\d+\.\d+\.\d+(\.\d+)?(-alpine)?|\${VERSION:-\d+\.\d+\.\d+})", image
+    ), image
 
 
 @each
@@ -97,7 +118,10 @@ def test_what_serves_models_is_reached_by_us_alone():
         assert list(SERVICES[name]["networks"]) == ["serving"]
         assert "ports" not in SERVICES[name]
     assert "engine" in SERVICES["engine-gpu"]["networks"]["serving"]["aliases"]
-    assert {name for name in SERVICES if "serving" in SERVICES[name]["networks"]} == OURS | JOBS | {"engine-gpu", "prometheus"}
+    assert {name for name in SERVICES if "serving" in SERVICES[name]["networks"]} == OURS | JOBS | {
+        "engine-gpu",
+        "prometheus",
+    }
 
 
 @each
@@ -115,12 +139,18 @@ def test_every_reef_variable_is_read_by_somebody(name):
 def test_the_settings_of_a_service_are_accepted_as_given(name):
     classes = settings_classes()
     known = {**variables(classes["all services"]), **variables(classes[name])}
-    given = {key: value for key, value in environment(SERVICES[name]).items() if key.startswith("REEF_")}
+    given = {
+        key: value for key, value in environment(SERVICES[name]).items() if key.startswith("REEF_")
+    }
     values = {key: re.sub(r"\${\w+:?[-?]?([^}]*)}", "x1", value) for key, value in given.items()}
     for owner in ("all services", name):
         settings = classes[owner]
         prefix = settings.model_config["env_prefix"]
-        fields = {key.removeprefix(prefix).lower(): value for key, value in values.items() if key in variables(settings)}
+        fields = {
+            key.removeprefix(prefix).lower(): value
+            for key, value in values.items()
+            if key in variables(settings)
+        }
         settings(**fields)
     assert given.keys() <= known.keys()
 
@@ -134,7 +164,9 @@ def test_health_is_asked_at_the_port_that_others_use(name):
     assert f"http://127.0.0.1:{port}/" in SERVICES[name]["healthcheck"]["test"][-1]
 
 
-@pytest.mark.parametrize(("writer", "folder"), [("publisher", "staging"), ("evaluator", "evaluator")])
+@pytest.mark.parametrize(
+    ("writer", "folder"), [("publisher", "staging"), ("evaluator", "evaluator")]
+)
 def test_an_adapter_has_one_path_for_all_who_name_it(writer, folder):
     """The publisher and the evaluator send a path to the serving node: it must be the same directory there, and not its to change."""
     path = f"/var/lib/reef/{folder}"
@@ -143,7 +175,9 @@ def test_an_adapter_has_one_path_for_all_who_name_it(writer, folder):
         assert f"{volume}:ro" in SERVICES[node]["volumes"]
     assert environment(SERVICES[writer])["REEF_STATE_DIR"] == "/var/lib/reef"
     source = (ROOT / "services" / writer / "app.py").read_text()
-    assert {"staging": 'system.state_dir / "staging"', "evaluator": "system.state_dir / SERVICE"}[folder] in source
+    assert {"staging": 'system.state_dir / "staging"', "evaluator": "system.state_dir / SERVICE"}[
+        folder
+    ] in source
 
 
 def test_large_bodies_are_where_gateway_and_experience_look():
@@ -152,9 +186,19 @@ def test_large_bodies_are_where_gateway_and_experience_look():
 
 
 def test_data_lies_in_named_volumes():
-    named = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", []) if not volume.startswith("./")}
+    named = {
+        volume.split(":")[0]
+        for service in SERVICES.values()
+        for volume in service.get("volumes", [])
+        if not volume.startswith("./")
+    }
     assert named == COMPOSE["volumes"].keys()
-    assert all("ro" in v.split(":")[2:] for service in SERVICES.values() for v in service.get("volumes", []) if v.startswith("./"))
+    assert all(
+        "ro" in v.split(":")[2:]
+        for service in SERVICES.values()
+        for v in service.get("volumes", [])
+        if v.startswith("./")
+    )
     for system in ("kafka", "redis", "clickhouse", "lakefs", "prometheus", "grafana", "tempo"):
         assert any(volume.startswith(f"{system}:") for volume in SERVICES[system]["volumes"])
 
@@ -180,7 +224,9 @@ def test_the_example_names_every_variable_and_no_other():
 
 
 def test_one_profile_serves_and_the_example_chooses_it():
-    assert {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service} == {
+    assert {
+        name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service
+    } == {
         "engine": ["cpu"],
         "engine-gpu": ["gpu"],
     }
@@ -189,17 +235,23 @@ def test_one_profile_serves_and_the_example_chooses_it():
 
 def test_a_service_waits_for_what_it_needs():
     for name in OURS - {"engine"}:
-        assert SERVICES[name]["depends_on"]["setup"] == {"condition": "service_completed_successfully"}
+        assert SERVICES[name]["depends_on"]["setup"] == {
+            "condition": "service_completed_successfully"
+        }
     for name, service in SERVICES.items():
         for other, how in service.get("depends_on", {}).items():
             healthy = {"test"} <= SERVICES[other]["healthcheck"].keys()
-            assert how["condition"] == ("service_healthy" if healthy else "service_completed_successfully"), (name, other)
+            assert how["condition"] == (
+                "service_healthy" if healthy else "service_completed_successfully"
+            ), (name, other)
 
 
 def test_the_log_is_durable_and_takes_what_we_send():
     env = environment(SERVICES["kafka"])
     assert env["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
-    assert int(env["KAFKA_MESSAGE_MAX_BYTES"]) >= 8 * 1024 * 1024  # max_request_size of our producers
+    assert (
+        int(env["KAFKA_MESSAGE_MAX_BYTES"]) >= 8 * 1024 * 1024
+    )  # max_request_size of our producers
     assert env["KAFKA_LOG_DIRS"] in SERVICES["kafka"]["volumes"][0]
     command = SERVICES["redis"]["command"]
     assert command[command.index("--appendonly") + 1] == "yes"
@@ -209,7 +261,12 @@ def test_the_log_is_durable_and_takes_what_we_send():
 def test_vllm_is_started_as_the_services_need_it():
     engine = SERVICES["engine-gpu"]
     flags = " ".join(engine["command"])
-    for needed in ("--enable-lora", "--enable-scale-out", "--logprobs-mode=processed_logprobs", "--weight-transfer-config="):
+    for needed in (
+        "--enable-lora",
+        "--enable-scale-out",
+        "--logprobs-mode=processed_logprobs",
+        "--weight-transfer-config=",
+    ):
         assert needed in flags
     assert environment(engine)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "true"
     assert environment(engine)["VLLM_SERVER_DEV_MODE"] == "1"
@@ -221,15 +278,29 @@ def test_stand_ins_replace_systems_and_nothing_else():
         if name == "s3" or (name in SERVICES and name not in OURS | JOBS and "build" in service):
             assert service["image"].startswith("reef/stand-in-")
             assert service["build"]["context"] == "infra/offline"
-    absent = {name for name, service in OFFLINE["services"].items() if service.get("profiles") == ["registry"]}
+    absent = {
+        name
+        for name, service in OFFLINE["services"].items()
+        if service.get("profiles") == ["registry"]
+    }
     assert absent == {"clickhouse", "lakefs", "tempo", "grafana"}
     for name in OURS - {"engine"}:
         given = OFFLINE["services"][name]["environment"]
-        assert (given["REEF_CLICKHOUSE_URL"], given["REEF_ARTIFACTS_URL"], given["REEF_KAFKA_IDEMPOTENCE"]) == ("", "", "false")
+        assert (
+            given["REEF_CLICKHOUSE_URL"],
+            given["REEF_ARTIFACTS_URL"],
+            given["REEF_KAFKA_IDEMPOTENCE"],
+        ) == ("", "", "false")
 
 
 def _compose() -> list[str] | None:
-    if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
+    if (
+        shutil.which("docker")
+        and subprocess.run(
+            ["docker", "compose", "version"], capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
         return ["docker", "compose"]
     return ["docker-compose"] if shutil.which("docker-compose") else None
 
@@ -237,7 +308,11 @@ def _compose() -> list[str] | None:
 @pytest.mark.skipif(_compose() is None, reason="docker compose is not installed")
 @pytest.mark.parametrize(
     "files",
-    [["docker-compose.yml"], ["docker-compose.yml", "infra/compose.offline.yml"], ["docker-compose.yml", "infra/compose.gpu.yml"]],
+    [
+        ["docker-compose.yml"],
+        ["docker-compose.yml", "infra/compose.offline.yml"],
+        ["docker-compose.yml", "infra/compose.gpu.yml"],
+    ],
     ids=["production", "offline", "gpu"],
 )
 @pytest.mark.parametrize("profile", ["cpu", "gpu"])
@@ -245,6 +320,15 @@ def test_compose_itself_accepts_the_files(tmp_path, files, profile):
     env = tmp_path / "env"
     env.write_text((ROOT / ".env.example").read_text().replace("=generate", "=x1"))
     chosen = [word for file in files for word in ("-f", file)]
-    command = [*(_compose() or []), "--env-file", str(env), *chosen, "--profile", profile, "config", "-q"]
+    command = [
+        *(_compose() or []),
+        "--env-file",
+        str(env),
+        *chosen,
+        "--profile",
+        profile,
+        "config",
+        "-q",
+    ]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr

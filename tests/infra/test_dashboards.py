@@ -14,14 +14,32 @@ from infra.docs import metrics
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "infra" / "grafana"
-BOARDS = {path.name: json.loads(path.read_text()) for path in sorted((GRAFANA / "dashboards").glob("*.json"))}
-SOURCES = {row["uid"]: row for row in yaml.safe_load((GRAFANA / "provisioning/datasources/reef.yaml").read_text())["datasources"]}
+BOARDS = {
+    path.name: json.loads(path.read_text())
+    for path in sorted((GRAFANA / "dashboards").glob("*.json"))
+}
+SOURCES = {
+    row["uid"]: row
+    for row in yaml.safe_load((GRAFANA / "provisioning/datasources/reef.yaml").read_text())[
+        "datasources"
+    ]
+}
 METRICS = {series: metric for metric in metrics() for series in metric.series}
 # Labels that Prometheus adds to what it scrapes, and `le` of every histogram.
 TARGET_LABELS = {"job", "part", "instance", "le"}
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"]]
-PROMQL = [(name, panel["title"], t) for name, panel in PANELS for t in panel.get("targets", []) if "expr" in t]
-SQL = [(name, panel["title"], t["rawSql"]) for name, panel in PANELS for t in panel.get("targets", []) if "rawSql" in t]
+PROMQL = [
+    (name, panel["title"], t)
+    for name, panel in PANELS
+    for t in panel.get("targets", [])
+    if "expr" in t
+]
+SQL = [
+    (name, panel["title"], t["rawSql"])
+    for name, panel in PANELS
+    for t in panel.get("targets", [])
+    if "rawSql" in t
+]
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -65,7 +83,9 @@ def test_panels_are_told_apart_and_do_not_overlap(name):
         assert apart, (one, other)
 
 
-@pytest.mark.parametrize(("name", "panel"), PANELS, ids=lambda value: value if isinstance(value, str) else value["title"])
+@pytest.mark.parametrize(
+    ("name", "panel"), PANELS, ids=lambda value: value if isinstance(value, str) else value["title"]
+)
 def test_a_panel_says_what_it_shows_and_asks_a_provisioned_datasource(name, panel):
     if panel["type"] == "row":
         return
@@ -76,14 +96,22 @@ def test_a_panel_says_what_it_shows_and_asks_a_provisioned_datasource(name, pane
         assert source["type"] == asked["datasource"]["type"]
 
 
-@pytest.mark.parametrize(("name", "title", "target"), PROMQL, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("name", "title", "target"), PROMQL, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_every_metric_and_label_of_a_panel_is_defined_in_the_code(name, title, target):
     expression = target["expr"]
     named = metrics_in(expression)
     assert named
-    assert named - {"up"} <= METRICS.keys(), f"no such metric in libs/ or services/: {sorted(named - {'up'} - METRICS.keys())}"
+    assert named - {"up"} <= METRICS.keys(), (
+        f"no such metric in libs/ or services/: {sorted(named - {'up'} - METRICS.keys())}"
+    )
     known = TARGET_LABELS | {label for series in named - {"up"} for label in METRICS[series].labels}
-    grouped = {label.strip() for group in re.findall(r"\bby \(([^)]*)\)", expression) for label in group.split(",")}
+    grouped = {
+        label.strip()
+        for group in re.findall(r"\bby \(([^)]*)\)", expression)
+        for label in group.split(",")
+    }
     selected = set(re.findall(r"[{,]\s*(\w+)\s*(?:=~|!=|=)", expression))
     shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
     assert grouped | selected | shown <= known
@@ -93,16 +121,25 @@ def test_every_metric_and_label_of_a_panel_is_defined_in_the_code(name, title, t
 def test_every_metric_of_ours_is_on_a_dashboard():
     """A metric that nobody looks at is not worth its cost; one that is shown nowhere was forgotten."""
     shown = {series for _, _, target in PROMQL for series in metrics_in(target["expr"])}
-    forgotten = {m.name for m in metrics() if m.name.startswith("reef_") and not shown & set(m.series)}
+    forgotten = {
+        m.name for m in metrics() if m.name.startswith("reef_") and not shown & set(m.series)
+    }
     assert forgotten == set(), "give it a panel in infra/grafana/dashboards"
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)"
+)
 def test_prometheus_understands_every_expression(tmp_path):
-    rules = [{"record": f"panel:{number}", "expr": plain(target["expr"])} for number, (_, _, target) in enumerate(PROMQL)]
+    rules = [
+        {"record": f"panel:{number}", "expr": plain(target["expr"])}
+        for number, (_, _, target) in enumerate(PROMQL)
+    ]
     file = tmp_path / "panels.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    found = subprocess.run(["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
     assert found.returncode == 0, found.stdout + found.stderr
 
 
@@ -155,4 +192,7 @@ def test_staleness_is_the_difference_of_loads_within_one_incarnation(store):
 @pytest.mark.store
 def test_a_step_shows_every_figure_that_its_recipe_reports(store):
     sql = next(sql for _, title, sql in SQL if title == "What the steps report")
-    assert {(metric, value) for _, metric, value in store.query(filled(sql)).result_rows} == {("sao loss", 0.25), ("sao reward", 1.0)}
+    assert {(metric, value) for _, metric, value in store.query(filled(sql)).result_rows} == {
+        ("sao loss", 0.25),
+        ("sao reward", 1.0),
+    }

@@ -15,7 +15,9 @@ each = pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative
 
 def instructions(text: str) -> list[str]:
     joined = re.sub(r"\\\n", " ", text)
-    return [line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+    return [
+        line.strip() for line in joined.splitlines() if line.strip() and not line.startswith("#")
+    ]
 
 
 def stages(text: str) -> dict[str, tuple[str, list[str]]]:
@@ -56,7 +58,9 @@ def test_what_runs_is_not_root_and_carries_no_build():
 
 def test_torch_is_in_one_target_only():
     found = stages(SERVICE)
-    with_torch = {name for name, (_, lines) in found.items() if any("torch==" in line for line in lines)}
+    with_torch = {
+        name for name, (_, lines) in found.items() if any("torch==" in line for line in lines)
+    }
     assert with_torch == {"learn-dependencies"}
     assert found["learn-environment"][0] == "learn-dependencies"
     assert found["service-environment"][0] == "service-dependencies"
@@ -66,7 +70,11 @@ def test_torch_is_in_one_target_only():
 
 
 def test_what_is_copied_exists_and_is_sent_to_the_builder():
-    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    allowed = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
     for line in instructions(SERVICE):
         if line.startswith("COPY ") and "--from=" not in line:
             for source in line.split()[1:-1]:
@@ -86,6 +94,9 @@ def test_the_requirements_of_the_image_are_those_of_the_project():
 def test_every_requirement_is_in_the_lock():
     """pip takes `-c requirements.lock` as bounds for what it installs: a name that is missing there would be unpinned."""
     pyproject = (ROOT / "pyproject.toml").read_text()
-    locked = {line.split("==")[0].lower() for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    locked = {
+        line.split("==")[0].lower()
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+    }
     for line in [*requirements(pyproject), *requirements(pyproject, "learn")]:
         assert re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower() in locked, line

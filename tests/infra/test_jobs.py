@@ -32,7 +32,16 @@ class LakeFS(BaseHTTPRequestHandler):
 
     def do_GET(self):
         self._send(
-            200, {"pagination": {"has_more": False, "max_per_page": 100, "results": 1, "next_offset": ""}, "results": self.repositories}
+            200,
+            {
+                "pagination": {
+                    "has_more": False,
+                    "max_per_page": 100,
+                    "results": 1,
+                    "next_offset": "",
+                },
+                "results": self.repositories,
+            },
         )
 
     def do_POST(self):
@@ -74,7 +83,10 @@ def test_the_repository_is_made_once():
 
 
 def test_a_lakefs_that_refuses_is_named():
-    with lakefs(status=401) as (url, _), pytest.raises(Unavailable, match=r"http://127.0.0.1:\d+ cannot make the repository 'reef'"):
+    with (
+        lakefs(status=401) as (url, _),
+        pytest.raises(Unavailable, match=r"http://127.0.0.1:\d+ cannot make the repository 'reef'"),
+    ):
         ensure_repository(url, "local://reef")
 
 
@@ -84,7 +96,9 @@ def test_an_url_that_is_not_of_lakefs_is_refused():
 
 
 @pytest.mark.broker
-async def test_topics_and_repository_are_there_after_the_job_and_after_a_second_one(kafka_bootstrap):
+async def test_topics_and_repository_are_there_after_the_job_and_after_a_second_one(
+    kafka_bootstrap,
+):
     from aiokafka.admin import AIOKafkaAdminClient
 
     with lakefs() as (url, server):
@@ -163,14 +177,18 @@ def checkout(tmp_path):
 
 
 def run_secrets(checkout: Path) -> str:
-    return subprocess.run([checkout / "infra/secrets.sh"], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [checkout / "infra/secrets.sh"], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_secrets_are_made_once_and_each_is_its_own(checkout):
     said = run_secrets(checkout)
     env = checkout / ".env"
     values = dict(re.findall(r"^([A-Z_]+)=(.*)$", env.read_text(), re.MULTILINE))
-    example = dict(re.findall(r"^([A-Z_]+)=(.*)$", (checkout / ".env.example").read_text(), re.MULTILINE))
+    example = dict(
+        re.findall(r"^([A-Z_]+)=(.*)$", (checkout / ".env.example").read_text(), re.MULTILINE)
+    )
     made = [values[name] for name, value in example.items() if value == "generate"]
     assert len(made) == len(set(made)) >= 7
     assert all(re.fullmatch(r"[0-9a-f]{48}", value) for value in made)
@@ -197,5 +215,9 @@ def test_the_token_that_is_shown_opens_the_gateway(checkout):
 def test_the_health_check_of_a_container_follows_readiness(status, code):
     with lakefs(status=0 if status == 200 else status) as (url, _):
         address = "http://" + url.split("@")[1].split("/")[0]
-        found = subprocess.run(["python3", "-IS", str(ROOT / "infra/ready.py"), f"{address}/readyz"], capture_output=True, check=False)
+        found = subprocess.run(
+            ["python3", "-IS", str(ROOT / "infra/ready.py"), f"{address}/readyz"],
+            capture_output=True,
+            check=False,
+        )
     assert found.returncode == code

@@ -8,7 +8,11 @@ from infra import docs, serve_yaml
 from reefcommon.config import RecipeBinding, Section, ServeConfig, parse
 
 PAGE = serve_yaml.PAGE.read_text()
-SECTIONS = {name: type(field.default) for name, field in ServeConfig.model_fields.items() if isinstance(field.default, Section)}
+SECTIONS = {
+    name: type(field.default)
+    for name, field in ServeConfig.model_fields.items()
+    if isinstance(field.default, Section)
+}
 MODELS = {
     "top": ServeConfig,
     "reef": RecipeBinding,
@@ -18,7 +22,9 @@ MODELS = {
 
 
 def test_the_tables_are_current():
-    assert docs.current(PAGE, serve_yaml.SECTIONS) == PAGE, "run: PYTHONPATH=libs:. .venv/bin/python -m infra.docs --write"
+    assert docs.current(PAGE, serve_yaml.SECTIONS) == PAGE, (
+        "run: PYTHONPATH=libs:. .venv/bin/python -m infra.docs --write"
+    )
 
 
 def test_every_section_has_its_table():

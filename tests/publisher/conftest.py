@@ -19,7 +19,15 @@ from services.publisher.handlers import Handlers
 from services.publisher.publication import Publication
 from services.publisher.redis_works import RedisWorks
 from services.publisher.upkeep import Upkeep
-from tests.publisher.fakes import FakeEvents, FakeNode, FakeStore, Fuse, Fused, evaluated, safetensors
+from tests.publisher.fakes import (
+    FakeEvents,
+    FakeNode,
+    FakeStore,
+    Fuse,
+    Fused,
+    evaluated,
+    safetensors,
+)
 
 NODE_EFFECTS = (
     "load_adapter", "unload_adapter", "chat", "pause", "start_update", "update", "finish_update", "reset_prefix_cache", "resume",
@@ -34,7 +42,9 @@ class World:
 
     redis: Redis
     state: Path
-    nodes: list[FakeNode] = field(default_factory=lambda: [FakeNode("http://node-1"), FakeNode("http://node-2")])
+    nodes: list[FakeNode] = field(
+        default_factory=lambda: [FakeNode("http://node-1"), FakeNode("http://node-2")]
+    )
     store: FakeStore = field(default_factory=FakeStore)
     events: FakeEvents = field(default_factory=FakeEvents)
     config: ServeConfig = CONFIG
@@ -57,8 +67,25 @@ class World:
         base = self.state / "base"
         base.mkdir(exist_ok=True)
         (base / "model.safetensors").write_bytes(safetensors(a=0.0, b=0.0))
-        fleet = Fleet(nodes, self.store, self.state / "staging", "reef", rotation, stage_within_s=2.0, full=full, base_path=base)
-        publication = Publication(heads, works, fleet, events, utc_now, self.config.serving.resident_adapters, self.drain_s)
+        fleet = Fleet(
+            nodes,
+            self.store,
+            self.state / "staging",
+            "reef",
+            rotation,
+            stage_within_s=2.0,
+            full=full,
+            base_path=base,
+        )
+        publication = Publication(
+            heads,
+            works,
+            fleet,
+            events,
+            utc_now,
+            self.config.serving.resident_adapters,
+            self.drain_s,
+        )
         handlers = Handlers(self.config, heads, works, publication, events, utc_now)
         return Upkeep(handlers, publication, fleet, heads, self.events, self.config.all_scenarios)
 
@@ -74,7 +101,9 @@ class World:
 
     async def publish(self, upkeep: Upkeep, seed: str, **options: Any) -> Release:
         """A candidate on the present head, through to its release."""
-        await upkeep.handlers.on_evaluated(evaluated("default", (await self.head()).release_id, seed, **options))
+        await upkeep.handlers.on_evaluated(
+            evaluated("default", (await self.head()).release_id, seed, **options)
+        )
         return await self.head()
 
     async def command(self, upkeep: Upkeep, command: Command) -> None:

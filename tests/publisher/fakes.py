@@ -12,7 +12,16 @@ from typing import Any, TypeVar
 
 from reefcommon.artifacts import MANIFEST_NAME, Manifest, content_id, staged
 from reefcommon.errors import Poison, Transient, Unavailable
-from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Event, Kind, Lineage, Verdict, utc_now
+from reefcommon.events import (
+    CandidateEvaluated,
+    CandidateProposed,
+    Evaluation,
+    Event,
+    Kind,
+    Lineage,
+    Verdict,
+    utc_now,
+)
 from reefcommon.ids import digest
 from reefcommon.serving import Answer, NodeWeights
 from reefcommon.topics import Topic
@@ -226,19 +235,30 @@ KNOWN: dict[str, tuple[Kind, bytes]] = {}
 
 
 def _files(kind: Kind, data: bytes) -> dict[str, str]:
-    return {"model.safetensors" if kind == "checkpoint" else "file": hashlib.sha256(data).hexdigest()}
+    return {
+        "model.safetensors" if kind == "checkpoint" else "file": hashlib.sha256(data).hexdigest()
+    }
 
 
 def safetensors(**tensors: float) -> bytes:
     """A file with one float32 number a tensor."""
-    offsets = {name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(tensors)}
+    offsets = {
+        name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
+        for i, name in enumerate(tensors)
+    }
     header = json.dumps(offsets).encode()
-    return struct.pack("<Q", len(header)) + header + struct.pack(f"<{len(tensors)}f", *tensors.values())
+    return (
+        struct.pack("<Q", len(header))
+        + header
+        + struct.pack(f"<{len(tensors)}f", *tensors.values())
+    )
 
 
 def content(kind: Kind, seed: str) -> str:
     """The id of a content that the fake store holds."""
-    data = safetensors(a=float(sum(seed.encode())), b=1.0) if kind == "checkpoint" else seed.encode()
+    data = (
+        safetensors(a=float(sum(seed.encode())), b=1.0) if kind == "checkpoint" else seed.encode()
+    )
     found = content_id(kind, _files(kind, data))
     KNOWN[found] = (kind, data)
     return found
@@ -265,7 +285,17 @@ def evaluated(
         metrics={"loss": 0.5},
         lineage=Lineage(recipe=recipe, sample_ids=("s1",)),
     )
-    evaluation = Evaluation(verdict=verdict, policy="score_comparison", reason=f"{verdict} it", head_release_id=base, wins=3)
+    evaluation = Evaluation(
+        verdict=verdict,
+        policy="score_comparison",
+        reason=f"{verdict} it",
+        head_release_id=base,
+        wins=3,
+    )
     return CandidateEvaluated(
-        event_id="evl-" + digest(candidate.event_id, base), at=utc_now(), scenario=scenario, candidate=candidate, evaluation=evaluation
+        event_id="evl-" + digest(candidate.event_id, base),
+        at=utc_now(),
+        scenario=scenario,
+        candidate=candidate,
+        evaluation=evaluation,
     )

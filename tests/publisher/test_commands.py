@@ -8,7 +8,14 @@ import pytest
 
 from reefcommon.config import parse
 from reefcommon.evaluation import bound
-from reefcommon.events import PromoteRequested, ReleasePending, ReleasePublished, ReleaseRejected, RollbackRequested, utc_now
+from reefcommon.events import (
+    PromoteRequested,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    RollbackRequested,
+    utc_now,
+)
 from services.publisher import publication
 from services.publisher.domain.releases import needs_review
 from tests.publisher.conftest import REVIEWED, World
@@ -18,11 +25,15 @@ pytestmark = pytest.mark.redis
 
 
 def rollback(release_id: str, command: str = "cmd-1") -> RollbackRequested:
-    return RollbackRequested(event_id=command, at=utc_now(), scenario="default", release_id=release_id)
+    return RollbackRequested(
+        event_id=command, at=utc_now(), scenario="default", release_id=release_id
+    )
 
 
 def promote(release_id: str, command: str = "cmd-1") -> PromoteRequested:
-    return PromoteRequested(event_id=command, at=utc_now(), scenario="default", release_id=release_id)
+    return PromoteRequested(
+        event_id=command, at=utc_now(), scenario="default", release_id=release_id
+    )
 
 
 async def test_a_rollback_is_a_new_release_with_an_old_content(world: World) -> None:
@@ -35,10 +46,20 @@ async def test_a_rollback_is_a_new_release_with_an_old_content(world: World) -> 
         await world.command(upkeep, rollback(old.release_id))
     assert time.perf_counter() - started < 2
     head = await world.head()
-    assert (head.parent_id, head.operation, head.sequence) == (new.release_id, "rollback", new.sequence + 1)
-    assert (head.content_id, head.contents, head.adapter) == (old.content_id, old.contents, old.adapter)
+    assert (head.parent_id, head.operation, head.sequence) == (
+        new.release_id,
+        "rollback",
+        new.sequence + 1,
+    )
+    assert (head.content_id, head.contents, head.adapter) == (
+        old.content_id,
+        old.contents,
+        old.adapter,
+    )
     assert head.release_id not in {old.release_id, new.release_id}
-    assert [list(node.loads) for node in world.nodes] == loads, "a resident adapter is used as it is"
+    assert [list(node.loads) for node in world.nodes] == loads, (
+        "a resident adapter is used as it is"
+    )
     assert world.events.of(ReleasePublished)[-1].command_id == "cmd-1"
     assert len(await world.heads.chain("default")) == 4
 
@@ -80,7 +101,11 @@ async def test_a_rollback_that_leads_nowhere(world: World, what: str) -> None:
     await world.command(upkeep, rollback(target))
     [event] = world.events.of(ReleaseRejected)
     assert (event.outcome, event.command_id) == ("aborted", "cmd-1")
-    words = {"unknown": "not in the chain", "head": "is the head already", "pending": "promote it instead"}[what]
+    words = {
+        "unknown": "not in the chain",
+        "head": "is the head already",
+        "pending": "promote it instead",
+    }[what]
     assert words in event.reason
     assert len(await world.heads.chain("default")) == 1
 
@@ -101,12 +126,21 @@ async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: Worl
     inner.advance = overtaken
     await world.command(upkeep, rollback(old.release_id))
     chain = await world.heads.chain("default")
-    assert [release.operation for release in chain] == ["rollback", "training", "training", "training", "training", "creation"]
+    assert [release.operation for release in chain] == [
+        "rollback",
+        "training",
+        "training",
+        "training",
+        "training",
+        "creation",
+    ]
     assert chain[0].contents == old.contents
     assert all(old.adapter in node.adapters for node in world.nodes)
 
 
-async def test_a_rollback_that_another_process_has_finished_meanwhile_is_not_made_again(world: World) -> None:
+async def test_a_rollback_that_another_process_has_finished_meanwhile_is_not_made_again(
+    world: World,
+) -> None:
     """Both had looked when neither had begun; the later of them plans on the head that the earlier has made."""
     upkeep = await world.started()
     old = await world.publish(upkeep, "a")
@@ -120,7 +154,12 @@ async def test_a_rollback_that_another_process_has_finished_meanwhile_is_not_mad
 
     late.handlers.heads.release = overtaken
     await world.command(late, rollback(old.release_id))
-    assert [release.operation for release in await world.heads.chain("default")] == ["rollback", "training", "training", "creation"]
+    assert [release.operation for release in await world.heads.chain("default")] == [
+        "rollback",
+        "training",
+        "training",
+        "creation",
+    ]
 
 
 async def test_a_rollback_that_is_resumed_and_read_again_at_once_is_made_once(world: World) -> None:
@@ -135,11 +174,19 @@ async def test_a_rollback_that_is_resumed_and_read_again_at_once_is_made_once(wo
     process = world.process(fuse).publication
     await asyncio.gather(*(process.run(begun) for _ in range(2)))
     chain = await world.heads.chain("default")
-    assert [release.operation for release in chain] == ["rollback", "training", "training", "training", "creation"]
+    assert [release.operation for release in chain] == [
+        "rollback",
+        "training",
+        "training",
+        "training",
+        "creation",
+    ]
     assert fuse.calls.count("advance") == 2, "the plan that had become stale, and the new one"
 
 
-async def test_a_rollback_gives_up_where_the_head_never_rests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_rollback_gives_up_where_the_head_never_rests(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publication, "MAX_REBASES", 1)
     upkeep = await world.started()
     root = await world.head()
@@ -156,7 +203,9 @@ async def test_a_rollback_gives_up_where_the_head_never_rests(world: World, monk
     heads._inner.advance = overtaken
     await world.command(upkeep, rollback(root.release_id))
     assert "rollback" not in {release.operation for release in await world.heads.chain("default")}
-    assert [(event.outcome, event.command_id) for event in world.events.of(ReleaseRejected)] == [("conflicted", "cmd-1")]
+    assert [(event.outcome, event.command_id) for event in world.events.of(ReleaseRejected)] == [
+        ("conflicted", "cmd-1")
+    ]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -175,8 +224,15 @@ async def test_a_rollback_killed_at_any_effect(world: World, effect: int, when: 
     else:
         assert effect >= len(fuse.calls)
     chain = await world.heads.chain("default")
-    assert [release.operation for release in chain] == ["rollback", "training", "training", "creation"]
-    assert {event.event_id for event in world.events.of(ReleasePublished)} == {release.release_id for release in chain}
+    assert [release.operation for release in chain] == [
+        "rollback",
+        "training",
+        "training",
+        "creation",
+    ]
+    assert {event.event_id for event in world.events.of(ReleasePublished)} == {
+        release.release_id for release in chain
+    }
 
 
 async def test_a_winner_in_review_mode_waits(world: World) -> None:
@@ -193,13 +249,19 @@ async def test_a_winner_in_review_mode_waits(world: World) -> None:
     assert [sent.release for sent in world.events.of(ReleasePending)] == [pending]
     await world.command(upkeep, promote(pending.release_id))
     head = await world.head()
-    assert (head.release_id, head.operation, head.candidate_id) == (pending.release_id, "promote", event.candidate.event_id)
+    assert (head.release_id, head.operation, head.candidate_id) == (
+        pending.release_id,
+        "promote",
+        event.candidate.event_id,
+    )
     assert await world.heads.pending("default") == []
     assert all(list(node.adapters) == [head.adapter] for node in world.nodes)
     await world.command(upkeep, promote(pending.release_id))
     await world.command(upkeep, promote(pending.release_id, "cmd-2"))
     assert len(await world.heads.chain("default")) == 2
-    assert [(event.command_id, event.outcome) for event in world.events.of(ReleaseRejected)] == [("cmd-2", "aborted")]
+    assert [(event.command_id, event.outcome) for event in world.events.of(ReleaseRejected)] == [
+        ("cmd-2", "aborted")
+    ]
 
 
 async def test_a_promotion_that_comes_too_late(world: World) -> None:
@@ -209,13 +271,21 @@ async def test_a_promotion_that_comes_too_late(world: World) -> None:
     first, second = (evaluated("default", root.release_id, seed) for seed in "ab")
     for event in (first, second):
         await upkeep.handlers.on_evaluated(event)
-    by_candidate = {release.candidate_id: release for release in await world.heads.pending("default")}
+    by_candidate = {
+        release.candidate_id: release for release in await world.heads.pending("default")
+    }
     await world.command(upkeep, promote(by_candidate[first.candidate.event_id].release_id))
     head = await world.head()
-    await world.command(upkeep, promote(by_candidate[second.candidate.event_id].release_id, "cmd-2"))
+    await world.command(
+        upkeep, promote(by_candidate[second.candidate.event_id].release_id, "cmd-2")
+    )
     assert await world.head() == head
     [event] = world.events.of(ReleaseRejected)
-    assert (event.outcome, event.candidate_id, event.command_id) == ("conflicted", second.candidate.event_id, "cmd-2")
+    assert (event.outcome, event.candidate_id, event.command_id) == (
+        "conflicted",
+        second.candidate.event_id,
+        "cmd-2",
+    )
     assert await world.heads.pending("default") == []
 
 
@@ -226,7 +296,12 @@ async def test_two_promotions_at_once(world: World) -> None:
     for seed in "ab":
         await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, seed))
     waiting = await world.heads.pending("default")
-    await asyncio.gather(*(world.command(world.process(), promote(release.release_id, f"cmd-{release.release_id}")) for release in waiting))
+    await asyncio.gather(
+        *(
+            world.command(world.process(), promote(release.release_id, f"cmd-{release.release_id}"))
+            for release in waiting
+        )
+    )
     assert len(await world.heads.chain("default")) == 2
     assert [event.outcome for event in world.events.of(ReleaseRejected)] == ["conflicted"]
     for node in world.nodes:
@@ -239,6 +314,17 @@ def test_whose_winners_wait() -> None:
         f"reef:\n- {{recipe: '{sao}', scenario: one, review: manual}}\n- {{recipe: '{grpo}', scenario: one}}\n"
         f"- {{recipe: '{sao}', scenario: two}}\nscenarios: [three]\n"
     )
-    asked = [("one", sao), ("one", "sao"), ("one", "grpo"), ("one", "stranger"), ("two", "sao"), ("two", "stranger"), ("three", "sao")]
-    found = [needs_review(config, scenario, bound(config, scenario, recipe)) for scenario, recipe in asked]
+    asked = [
+        ("one", sao),
+        ("one", "sao"),
+        ("one", "grpo"),
+        ("one", "stranger"),
+        ("two", "sao"),
+        ("two", "stranger"),
+        ("three", "sao"),
+    ]
+    found = [
+        needs_review(config, scenario, bound(config, scenario, recipe))
+        for scenario, recipe in asked
+    ]
     assert found == [True, True, False, True, False, False, False]

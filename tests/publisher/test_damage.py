@@ -13,7 +13,9 @@ from tests.publisher.fakes import evaluated
 
 pytestmark = pytest.mark.redis
 
-HEAD, CHAIN, RELEASES, PENDING = (f"reef:{{default}}:{name}" for name in ("head", "chain", "releases", "pending"))
+HEAD, CHAIN, RELEASES, PENDING = (
+    f"reef:{{default}}:{name}" for name in ("head", "chain", "releases", "pending")
+)
 
 
 @pytest.fixture
@@ -35,27 +37,38 @@ async def damage(raw: Redis, what: str, release_id: str) -> None:
         await raw.hset(PENDING, "r9-abcdef", b"\xff")  # type: ignore[misc]
     else:
         value = await raw.hget(RELEASES, release_id) or b""  # type: ignore[misc]
-        old, new = {"release": (b'"kind"', b'"kin\xe4"'), "content": (b'content_id":"lora-', b'content_id":"lora+')}[what]
+        old, new = {
+            "release": (b'"kind"', b'"kin\xe4"'),
+            "content": (b'content_id":"lora-', b'content_id":"lora+'),
+        }[what]
         assert old in value
         await raw.hset(RELEASES, release_id, value.replace(old, new, 1))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("while_running", [False, True], ids=["start", "running"])
 @pytest.mark.parametrize("what", ["head", "chain", "release", "content", "pending"])
-async def test_damaged_heads_are_built_anew(world: World, raw: Redis, what: str, *, while_running: bool) -> None:
+async def test_damaged_heads_are_built_anew(
+    world: World, raw: Redis, what: str, *, while_running: bool
+) -> None:
     upkeep = await world.started()
     for seed in "abc":
         await world.publish(upkeep, seed)
     before = await world.heads.chain("default")
     await damage(raw, what, before[0].release_id)
     with capture_logs() as logs:
-        if not while_running or what in {"chain", "content", "pending"}:  # a round looks at what is resident, as far as it can see
+        if not while_running or what in {
+            "chain",
+            "content",
+            "pending",
+        }:  # a round looks at what is resident, as far as it can see
             upkeep = await world.started()
         await upkeep.round()
     assert await world.heads.chain("default") == before
     assert await world.head() == before[0]
     assert await world.heads.pending("default") == []
-    assert [row["reason"] != "" for row in logs if row["event"] == "damaged_heads_rebuilt"] == [True]
+    assert [row["reason"] != "" for row in logs if row["event"] == "damaged_heads_rebuilt"] == [
+        True
+    ]
     assert await raw.exists(f"{RELEASES}:damaged"), "set aside"
     assert (await world.publish(upkeep, "next")).parent_id == before[0].release_id
 
@@ -66,13 +79,19 @@ async def test_a_release_that_is_not_told_yet_is_kept(world: World, raw: Redis) 
     for seed in "ab":
         await world.publish(upkeep, seed)
     before = await world.heads.chain("default")
-    world.events.sent = [event for event in world.events.sent if not (isinstance(event, ReleasePublished) and event.release == before[0])]
+    world.events.sent = [
+        event
+        for event in world.events.sent
+        if not (isinstance(event, ReleasePublished) and event.release == before[0])
+    ]
     await damage(raw, "release", before[1].release_id)
     await world.started()
     assert await world.heads.chain("default") == before
 
 
-async def test_what_the_log_does_not_know_is_left_and_others_go_on(world: World, raw: Redis) -> None:
+async def test_what_the_log_does_not_know_is_left_and_others_go_on(
+    world: World, raw: Redis
+) -> None:
     upkeep = await world.started()
     await world.publish(upkeep, "a")
     await raw.sadd("reef:scenarios", "lost")  # type: ignore[misc]

@@ -42,18 +42,28 @@ async def test_full_weights_are_published_and_rolled_back(world: World) -> None:
     lora = await world.publish(upkeep, "adapter")
     head = await world.publish(upkeep, "full", kind="checkpoint")
     assert (head.kind, head.adapter) == ("checkpoint", None)
-    assert head.contents == {"base": "base", "checkpoint": head.content_id}, "an adapter of other weights ends with them"
+    assert head.contents == {"base": "base", "checkpoint": head.content_id}, (
+        "an adapter of other weights ends with them"
+    )
     for node in world.nodes:
         assert (node.version, node.paused) == (head.content_id, False)
         assert node.steps == list(STEPS)
         assert not node.adapters, "adapters of other base weights are unloaded"
     later = await world.publish(upkeep, "on top")
     assert later.contents["checkpoint"] == head.content_id
-    for number, (target, base) in enumerate(((lora, "base"), (head, head.content_id), (root, "base"))):
-        command = RollbackRequested(event_id=f"cmd-{number}", at=utc_now(), scenario="default", release_id=target.release_id)
+    for number, (target, base) in enumerate(
+        ((lora, "base"), (head, head.content_id), (root, "base"))
+    ):
+        command = RollbackRequested(
+            event_id=f"cmd-{number}", at=utc_now(), scenario="default", release_id=target.release_id
+        )
         await upkeep.handlers.on_command(command)
         back = await world.head()
-        assert (back.contents, back.adapter, back.operation) == (target.contents, target.adapter, "rollback")
+        assert (back.contents, back.adapter, back.operation) == (
+            target.contents,
+            target.adapter,
+            "rollback",
+        )
         for node in world.nodes:
             assert (node.version, node.paused) == (base, False)
             assert target.adapter is None or target.adapter in node.adapters
@@ -73,7 +83,9 @@ async def test_the_adapter_before_stays_until_gateways_have_moved(world: World) 
     world.nodes[0].adapters.clear()
     world.drain_s = 0.0
     await (await world.started()).round()
-    assert [list(node.adapters) for node in world.nodes] == [[], []], "never loaded again below other weights, and unloaded in the end"
+    assert [list(node.adapters) for node in world.nodes] == [[], []], (
+        "never loaded again below other weights, and unloaded in the end"
+    )
 
 
 async def test_the_same_weights_under_a_new_release_pause_nobody(world: World) -> None:
@@ -84,24 +96,36 @@ async def test_the_same_weights_under_a_new_release_pause_nobody(world: World) -
         node.steps.clear()
     await world.publish(upkeep, "tree", kind="harness")
     await world.publish(upkeep, "adapter")
-    command = RollbackRequested(event_id="cmd", at=utc_now(), scenario="default", release_id=first.release_id)
+    command = RollbackRequested(
+        event_id="cmd", at=utc_now(), scenario="default", release_id=first.release_id
+    )
     await upkeep.handlers.on_command(command)
     assert (await world.head()).content_id == first.content_id
     assert all(node.steps == [] for node in world.nodes)
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("error", [Unavailable("cut"), Poison("no"), RuntimeError("a mistake of ours")], ids=["away", "refused", "bug"])
-async def test_whatever_fails_between_pause_and_resume(world: World, point: str, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [Unavailable("cut"), Poison("no"), RuntimeError("a mistake of ours")],
+    ids=["away", "refused", "bug"],
+)
+async def test_whatever_fails_between_pause_and_resume(
+    world: World, point: str, error: Exception
+) -> None:
     """P2: an error before and after each step on one node. It goes on generating, or is out of rotation; the other one is published."""
     upkeep = await world.started()
     root = await world.head()
     first, second = world.nodes
     first.fails = once(point, raising(error))
     try:
-        await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, "full", kind="checkpoint"))
+        await upkeep.handlers.on_evaluated(
+            evaluated("default", root.release_id, "full", kind="checkpoint")
+        )
     except RuntimeError:
-        assert not first.paused or first.url in await upkeep.fleet.rotation.apart(), "a bug is no reason to leave a node paused"
+        assert not first.paused or first.url in await upkeep.fleet.rotation.apart(), (
+            "a bug is no reason to leave a node paused"
+        )
         await upkeep.handlers.resume()
     head = await world.head()
     assert head.kind == "checkpoint"
@@ -137,7 +161,9 @@ async def test_a_node_that_does_not_resume_is_out_of_rotation_until_it_does(worl
 
 
 @pytest.mark.parametrize("step", ["transfer", "finish"])
-async def test_a_step_that_hangs_ends_at_its_deadline(world: World, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_step_that_hangs_ends_at_its_deadline(
+    world: World, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """P2: every step has a deadline."""
     upkeep = await world.started()
     hanging = world.nodes[0]
@@ -156,17 +182,26 @@ async def test_weights_that_arrive_otherwise_are_not_published(world: World) -> 
     """P4 for full weights: the checksum of every tensor, and the version that the probe reports."""
     upkeep = await world.started()
     root = await world.head()
-    for seed, spoil in (("flip", lambda node: node.tensors.update(a="0" * 64)), ("label", lambda node: setattr(node, "version", "else"))):
+    for seed, spoil in (
+        ("flip", lambda node: node.tensors.update(a="0" * 64)),
+        ("label", lambda node: setattr(node, "version", "else")),
+    ):
         bad = world.nodes[1]
-        bad.fails = lambda point, node=bad, spoil=spoil: spoil(node) if point == "after finish" else None
-        await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, seed, kind="checkpoint"))
+        bad.fails = lambda point, node=bad, spoil=spoil: (
+            spoil(node) if point == "after finish" else None
+        )
+        await upkeep.handlers.on_evaluated(
+            evaluated("default", root.release_id, seed, kind="checkpoint")
+        )
         assert await world.head() == root
         outcome, reason = world.rejections()[-1]
         assert outcome == "aborted"
         assert "http://node-2" in reason
         bad.fails = lambda _point: None
         await upkeep.round()
-        assert [node.version for node in world.nodes] == ["base", "base"], "what was staged is taken back"
+        assert [node.version for node in world.nodes] == ["base", "base"], (
+            "what was staged is taken back"
+        )
         assert not any(node.paused for node in world.nodes)
         assert await upkeep.fleet.rotation.apart() == {}
 
@@ -179,11 +214,15 @@ async def test_a_loser_gives_the_weights_back(world: World) -> None:
 
     async def overtaken(release: object) -> None:
         upkeep.publication.heads._inner.advance = original  # type: ignore[attr-defined]
-        await (await world.started()).handlers.on_evaluated(evaluated("default", root.release_id, "winner"))
+        await (await world.started()).handlers.on_evaluated(
+            evaluated("default", root.release_id, "winner")
+        )
         await original(release)  # type: ignore[arg-type]
 
     upkeep.publication.heads._inner.advance = overtaken  # type: ignore[attr-defined]
-    await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, "full", kind="checkpoint"))
+    await upkeep.handlers.on_evaluated(
+        evaluated("default", root.release_id, "full", kind="checkpoint")
+    )
     head = await world.head()
     assert head.kind == "lora"
     assert [outcome for outcome, _ in world.rejections()] == ["conflicted"]
@@ -277,17 +316,26 @@ async def test_full_weights_need_nodes_of_their_own(world: World) -> None:
     """They replace the model of every node, so a node that serves them serves one scenario."""
     upkeep = await world.started()
     head = await world.publish(upkeep, "full", kind="checkpoint")
-    await upkeep.handlers.on_command(ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="other"))
+    await upkeep.handlers.on_command(
+        ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="other")
+    )
     assert await world.heads.head("other") is None
-    back = RollbackRequested(event_id="cmd-2", at=utc_now(), scenario="default", release_id=head.parent_id or "")
+    back = RollbackRequested(
+        event_id="cmd-2", at=utc_now(), scenario="default", release_id=head.parent_id or ""
+    )
     await upkeep.handlers.on_command(back)
-    await upkeep.handlers.on_command(ScenarioCreateRequested(event_id="cmd-3", at=utc_now(), scenario="other"))
+    await upkeep.handlers.on_command(
+        ScenarioCreateRequested(event_id="cmd-3", at=utc_now(), scenario="other")
+    )
     assert await world.heads.head("other") is not None
     before = await world.head()
-    await upkeep.handlers.on_evaluated(evaluated("default", before.release_id, "again", kind="checkpoint"))
+    await upkeep.handlers.on_evaluated(
+        evaluated("default", before.release_id, "again", kind="checkpoint")
+    )
     assert await world.head() == before
     assert [reason.partition(":")[0] for _, reason in world.rejections()] == [
-        f"full weights replace the model of every serving node, and these serve {name} too" for name in ("default", "other")
+        f"full weights replace the model of every serving node, and these serve {name} too"
+        for name in ("default", "other")
     ]
 
 
@@ -295,7 +343,9 @@ async def test_where_full_weights_are_off_they_are_refused_with_the_setting(worl
     world.full = False
     upkeep = await world.started()
     root = await world.head()
-    await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, "full", kind="checkpoint"))
+    await upkeep.handlers.on_evaluated(
+        evaluated("default", root.release_id, "full", kind="checkpoint")
+    )
     [(outcome, reason)] = world.rejections()
     assert outcome == "aborted"
     assert "REEF_PUBLISHER_WEIGHT_TRANSFER" in reason

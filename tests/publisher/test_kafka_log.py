@@ -14,11 +14,15 @@ from services.publisher.kafka_log import KafkaReleaseLog
 pytestmark = pytest.mark.broker
 
 
-async def test_every_event_of_the_last_batch_is_read(kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_event_of_the_last_batch_is_read(
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Heads that are rebuilt without the last release would fork the chain. The end that the embedded broker names lies one after the
     beginning of the last batch; a client that gives out record by record stands there with the rest of the batch still to come."""
     await ensure_topics(kafka_bootstrap, (topics.RELEASES,))
-    monkeypatch.setattr(kafka_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1))
+    monkeypatch.setattr(
+        kafka_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)
+    )
     log = KafkaReleaseLog(kafka_bootstrap)
     before = len(await log.read())
     sent: list[str] = []
@@ -29,9 +33,13 @@ async def test_every_event_of_the_last_batch_is_read(kafka_bootstrap: str, monke
                 batch.append(key=b"batched", value=event.model_dump_json().encode(), timestamp=None)
                 sent.append(event.event_id)
             await (await producer.send_batch(batch, topics.RELEASES.name, partition=0))
-            assert [event.event_id for event in await log.read() if event.scenario == "batched"] == sent
+            assert [
+                event.event_id for event in await log.read() if event.scenario == "batched"
+            ] == sent
     assert len(await log.read()) == before + len(sent)
 
 
 def _event(event_id: str) -> ReleaseRejected:
-    return ReleaseRejected(event_id=event_id, at=utc_now(), scenario="batched", outcome="rejected", reason="a test")
+    return ReleaseRejected(
+        event_id=event_id, at=utc_now(), scenario="batched", outcome="rejected", reason="a test"
+    )

@@ -36,7 +36,9 @@ async def test_killed_at_any_effect_and_resumed(world: World, when: str, effect:
     await (await world.started()).round()
     chain = await world.heads.chain("default")
     assert [release.candidate_id for release in chain] == [event.candidate.event_id, None]
-    assert {event.event_id for event in world.events.of(ReleasePublished)} == {release.release_id for release in chain}
+    assert {event.event_id for event in world.events.of(ReleasePublished)} == {
+        release.release_id for release in chain
+    }
     assert world.rejections() == []
     for node in world.nodes:
         assert list(node.adapters) == [chain[0].adapter]
@@ -47,18 +49,24 @@ async def test_the_kill_test_reaches_every_effect(world: World) -> None:
     """The parametrisation above covers the whole of a publication."""
     await world.started()
     fuse = Fuse()
-    await world.process(fuse).handlers.on_evaluated(evaluated("default", (await world.head()).release_id))
+    await world.process(fuse).handlers.on_evaluated(
+        evaluated("default", (await world.head()).release_id)
+    )
     assert len(fuse.calls) <= 16
     assert {"save", "load_adapter", "chat", "advance", "publish", "drop_pending"} <= set(fuse.calls)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("effect", ["load_adapter", "advance"])
-async def test_a_release_that_was_interrupted_serves_since_its_head_moved(world: World, when: str, effect: str) -> None:
+async def test_a_release_that_was_interrupted_serves_since_its_head_moved(
+    world: World, when: str, effect: str
+) -> None:
     """Not since it was planned; and what the log says is what the chain holds, to the byte."""
     await world.started()
     fuse = Fuse()
-    await world.process(fuse).handlers.on_evaluated(evaluated("default", (await world.head()).release_id, "first"))
+    await world.process(fuse).handlers.on_evaluated(
+        evaluated("default", (await world.head()).release_id, "first")
+    )
     position = fuse.calls.index(effect)
     event = evaluated("default", (await world.head()).release_id, "second")
     with pytest.raises(Killed):
@@ -84,7 +92,9 @@ async def test_killed_while_losing(world: World, effect: int) -> None:
     original = dying.heads.advance
 
     async def overtaken(release: object) -> None:
-        await (await world.started()).handlers.on_evaluated(evaluated("default", root.release_id, "winner"))
+        await (await world.started()).handlers.on_evaluated(
+            evaluated("default", root.release_id, "winner")
+        )
         await original(release)
 
     dying.publication.heads._inner.advance = overtaken  # type: ignore[attr-defined]
@@ -104,12 +114,16 @@ async def test_killed_while_losing(world: World, effect: int) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("effect", range(2))
-async def test_killed_while_a_verdict_against_it_is_told(world: World, when: str, effect: int) -> None:
+async def test_killed_while_a_verdict_against_it_is_told(
+    world: World, when: str, effect: int
+) -> None:
     """It is told before that is noted: what is noted is over, and nobody looks at it again."""
     await world.started()
     event = evaluated("default", (await world.head()).release_id, verdict="reject")
     with pytest.raises(Killed):
         await world.process(Fuse(left=effect, after=when == "after")).handlers.on_evaluated(event)
     await (await world.started()).handlers.on_evaluated(event)
-    assert {told.candidate_id for told in world.events.of(ReleaseRejected)} == {event.candidate.event_id}
+    assert {told.candidate_id for told in world.events.of(ReleaseRejected)} == {
+        event.candidate.event_id
+    }
     assert len({told.event_id for told in world.events.of(ReleaseRejected)}) == 1

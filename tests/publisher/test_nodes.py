@@ -40,7 +40,10 @@ async def test_a_node_that_does_not_answer_is_set_apart_and_comes_back(world: Wo
     await upkeep.round()
     assert await upkeep.fleet.rotation.apart() == {}
     assert list(world.nodes[0].adapters) == [head.adapter]
-    assert {event.node for event in world.events.of(ServingSynced)} == {"http://node-1", "http://node-2"}
+    assert {event.node for event in world.events.of(ServingSynced)} == {
+        "http://node-1",
+        "http://node-2",
+    }
 
 
 async def test_a_node_that_hangs_while_it_loads_holds_up_no_release(world: World) -> None:
@@ -96,7 +99,10 @@ async def test_a_node_that_refuses_to_unload(world: World) -> None:
     releases = [await world.publish(upkeep, seed) for seed in "abcd"]
     apart = await upkeep.fleet.rotation.apart()
     assert list(apart) == ["http://node-1"]
-    assert apart["http://node-1"] == f"http://node-1 refuses to unload {releases[0].adapter}: requests are running"
+    assert (
+        apart["http://node-1"]
+        == f"http://node-1 refuses to unload {releases[0].adapter}: requests are running"
+    )
     assert (await world.head()).adapter in world.nodes[1].adapters
     assert releases[0].adapter in world.nodes[0].adapters
     await upkeep.round()
@@ -128,9 +134,14 @@ async def test_residency_is_bounded(world: World) -> None:
     releases = [await world.publish(upkeep, f"seed-{i}") for i in range(6)]
     for node in world.nodes:
         node.adapters["default@cand-1"] = "/candidate"
-        assert set(node.adapters) == {"default@cand-1", *(release.adapter for release in releases[-3:])}
+        assert set(node.adapters) == {
+            "default@cand-1",
+            *(release.adapter for release in releases[-3:]),
+        }
     await upkeep.round()
-    assert all("default@cand-1" in node.adapters for node in world.nodes), "the evaluator's names are not the publisher's"
+    assert all("default@cand-1" in node.adapters for node in world.nodes), (
+        "the evaluator's names are not the publisher's"
+    )
 
 
 async def test_an_engine_that_was_restarted_gets_everything_back(world: World) -> None:

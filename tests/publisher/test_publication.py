@@ -23,12 +23,22 @@ pytestmark = pytest.mark.redis
 async def test_a_winner_becomes_the_head(world: World) -> None:
     upkeep = await world.started()
     root = await world.head()
-    assert (root.kind, root.content_id, root.adapter, root.operation, root.sequence) == ("base", "base", None, "creation", 0)
+    assert (root.kind, root.content_id, root.adapter, root.operation, root.sequence) == (
+        "base",
+        "base",
+        None,
+        "creation",
+        0,
+    )
     event = evaluated("default", root.release_id)
     await upkeep.handlers.on_evaluated(event)
     head = await world.head()
     assert head.parent_id == root.release_id
-    assert (head.sequence, head.operation, head.candidate_id) == (1, "training", event.candidate.event_id)
+    assert (head.sequence, head.operation, head.candidate_id) == (
+        1,
+        "training",
+        event.candidate.event_id,
+    )
     assert head.contents == {"base": "base", "lora": event.candidate.content_id}
     assert head.evaluation == event.evaluation
     assert LoadId.parse(head.load_id).lag_behind(LoadId.parse(root.load_id)) == -1
@@ -51,7 +61,10 @@ async def test_repeats_have_one_effect(world: World) -> None:
     assert world.rejections() == []
 
 
-@pytest.mark.parametrize(("verdict", "reason"), [("reject", "reject it"), ("evaluation_failed", "evaluation_failed: evaluation_failed it")])
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [("reject", "reject it"), ("evaluation_failed", "evaluation_failed: evaluation_failed it")],
+)
 async def test_a_loser_changes_nothing_and_is_told(world: World, verdict: str, reason: str) -> None:
     upkeep = await world.started()
     root = await world.head()
@@ -69,7 +82,9 @@ async def test_two_publishers_with_one_expected_head(world: World) -> None:
     root = await world.head()
     processes = [world.process() for _ in range(8)]
     rivals = [evaluated("default", root.release_id, f"rival-{i}") for i in range(8)]
-    await asyncio.gather(*(p.handlers.on_evaluated(rival) for p, rival in zip(processes, rivals, strict=True)))
+    await asyncio.gather(
+        *(p.handlers.on_evaluated(rival) for p, rival in zip(processes, rivals, strict=True))
+    )
     chain = await world.heads.chain("default")
     assert len(chain) == 2
     assert len(world.events.of(ReleasePublished)) == 2
@@ -83,7 +98,9 @@ async def test_a_candidate_of_an_old_head_conflicts(world: World) -> None:
     root = await world.head()
     head = await world.publish(upkeep, "a")
     await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, "late"))
-    assert world.rejections() == [("conflicted", f"made from {root.release_id}, but {head.release_id} is the head")]
+    assert world.rejections() == [
+        ("conflicted", f"made from {root.release_id}, but {head.release_id} is the head")
+    ]
     assert await world.head() == head
 
 
@@ -100,10 +117,14 @@ async def test_a_damaged_artifact(world: World) -> None:
     ("kind", "content_id", "words"),
     [("base", "base", "roll back"), ("lora", "checkpoint-" + "0" * 32, "another kind's")],
 )
-async def test_what_cannot_be_served(world: World, kind: str, content_id: str | None, words: str) -> None:
+async def test_what_cannot_be_served(
+    world: World, kind: str, content_id: str | None, words: str
+) -> None:
     upkeep = await world.started()
     root = await world.head()
-    await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, kind=kind, content_id=content_id))
+    await upkeep.handlers.on_evaluated(
+        evaluated("default", root.release_id, kind=kind, content_id=content_id)
+    )
     [(outcome, reason)] = world.rejections()
     assert outcome == "aborted"
     assert words in reason
@@ -121,7 +142,10 @@ async def test_a_scenario_that_nobody_created(world: World) -> None:
     assert len(await world.heads.chain("stranger")) == 1
     created = [event for event in world.events.of(ReleasePublished) if event.scenario == "stranger"]
     assert [event.command_id for event in created] == ["cmd-1"]
-    incarnations = {LoadId.parse((await world.head(name)).load_id).incarnation for name in ("default", "stranger")}
+    incarnations = {
+        LoadId.parse((await world.head(name)).load_id).incarnation
+        for name in ("default", "stranger")
+    }
     assert len(incarnations) == 2
 
 
@@ -142,18 +166,25 @@ async def test_what_is_published_while_another_tidies_stays_on_the_nodes(world: 
 
         return then_published
 
-    tidying.works.live, tidying.heads.chain = looked(tidying.works.live), looked(tidying.heads.chain)
+    tidying.works.live, tidying.heads.chain = (
+        looked(tidying.works.live),
+        looked(tidying.heads.chain),
+    )
     assert staged.planned.adapter in await tidying.kept("default")
     assert await world.process().publication.works.live() == []
 
 
 async def test_scenarios_leave_each_others_adapters_alone(world: World) -> None:
     upkeep = await world.started()
-    await upkeep.handlers.on_command(ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="other"))
+    await upkeep.handlers.on_command(
+        ScenarioCreateRequested(event_id="cmd-1", at=utc_now(), scenario="other")
+    )
     await upkeep.handlers.on_evaluated(evaluated("other", (await world.head("other")).release_id))
     await world.publish(upkeep, "a")
     for node in world.nodes:
-        assert set(node.adapters) == {(await world.head(name)).adapter for name in ("default", "other")}
+        assert set(node.adapters) == {
+            (await world.head(name)).adapter for name in ("default", "other")
+        }
         assert len(node.loads) == 2
 
 

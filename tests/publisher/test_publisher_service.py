@@ -55,7 +55,9 @@ class Watch:
     """Everything that was said on `reef.releases.v1`, as it comes."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.consumer = AIOKafkaConsumer(topics.RELEASES.name, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+        self.consumer = AIOKafkaConsumer(
+            topics.RELEASES.name, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+        )
         self.events: list[Event] = []
 
     async def until(self, found: Callable[[Event], bool], within_s: float = 60.0) -> Event:
@@ -68,9 +70,13 @@ class Watch:
                         return event
                 seen = len(self.events)
                 for records in (await self.consumer.getmany(timeout_ms=50)).values():
-                    self.events += [TypeAdapter(Publication).validate_json(record.value) for record in records]
+                    self.events += [
+                        TypeAdapter(Publication).validate_json(record.value) for record in records
+                    ]
 
-    async def published(self, found: Callable[[ReleasePublished], bool], within_s: float = 60.0) -> Release:
+    async def published(
+        self, found: Callable[[ReleasePublished], bool], within_s: float = 60.0
+    ) -> Release:
         event = await self.until(lambda e: isinstance(e, ReleasePublished) and found(e), within_s)
         assert isinstance(event, ReleasePublished)
         return event.release
@@ -80,7 +86,9 @@ def adapter(root: Path, seed: int) -> Path:
     """A PEFT adapter of the tiny model, with random weights."""
     from services.engine.runner import load_model
 
-    save_adapter(load_model(prepare("tiny"), 1), root / str(seed), ["q_proj", "v_proj", "lm_head"], seed)
+    save_adapter(
+        load_model(prepare("tiny"), 1), root / str(seed), ["q_proj", "v_proj", "lm_head"], seed
+    )
     return root / str(seed)
 
 
@@ -92,7 +100,10 @@ def checkpoint(root: Path) -> Path:
     from services.engine.runner import load_model
 
     generator = torch.Generator().manual_seed(4)
-    weights = {name: w + 0.05 * torch.randn(w.shape, generator=generator) for name, w in load_model(prepare("tiny"), 1).named_parameters()}
+    weights = {
+        name: w + 0.05 * torch.randn(w.shape, generator=generator)
+        for name, w in load_model(prepare("tiny"), 1).named_parameters()
+    }
     root.mkdir()
     save_file(weights, root / "model.safetensors")
     return root
@@ -101,7 +112,11 @@ def checkpoint(root: Path) -> Path:
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "libs")))}
-    async with embedded_stack(CONFIG, tmp_path / "state", Options(only=ROLES, memory_broker=True, default_ports=False, env=env)) as running:
+    async with embedded_stack(
+        CONFIG,
+        tmp_path / "state",
+        Options(only=ROLES, memory_broker=True, default_ports=False, env=env),
+    ) as running:
         yield running
 
 
@@ -136,7 +151,9 @@ class Deployment:
 
     async def propose(self, seed: int, base: Release, kind: Kind = "lora") -> Release:
         """A candidate of that kind, and the release that it becomes."""
-        tree = await asyncio.to_thread(*((adapter, self.files, seed) if kind == "lora" else (checkpoint, self.files / "full")))
+        tree = await asyncio.to_thread(
+            *((adapter, self.files, seed) if kind == "lora" else (checkpoint, self.files / "full"))
+        )
         manifest = describe(tree, kind, base="tiny")
         self.store.put(tree, manifest, "default")
         candidate = CandidateProposed(
@@ -153,16 +170,22 @@ class Deployment:
 
     async def roll_back(self, target: Release, command: str, within_s: float = 60.0) -> Release:
         """The release that serves what `target` served."""
-        asked = RollbackRequested(event_id=command, at=utc_now(), scenario="default", release_id=target.release_id)
+        asked = RollbackRequested(
+            event_id=command, at=utc_now(), scenario="default", release_id=target.release_id
+        )
         await self.events.publish(asked, topics.COMMANDS)
         return await self.watch.published(lambda e: e.command_id == command, within_s)
 
     async def answer(self, release: Release) -> str:
         """What the node says under this release; it names the release's own weights."""
         model = release.adapter or "reef"
-        [found] = await self.node.chat(model, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0)
+        [found] = await self.node.chat(
+            model, [{"role": "user", "content": "hello"}], max_tokens=12, temperature=0.0
+        )
         assert found.model == model
-        assert found.weight_version == release.adapter or found.weight_version == base_weights(release)
+        assert found.weight_version == release.adapter or found.weight_version == base_weights(
+            release
+        )
         return found.text
 
 
@@ -205,7 +228,9 @@ async def full_weights_and_back(deployed: Deployment, head: Release) -> None:
 async def roll_back_at_once(deployed: Deployment, target: Release, said: str) -> Release:
     """Rolled back and answering within two seconds, once the publisher that was started last has its partitions."""
     # The group forgets a killed member after its session time-out; until then commands wait.
-    await deployed.events.publish(ScenarioCreateRequested(event_id="cmd-0", at=utc_now(), scenario="other"), topics.COMMANDS)
+    await deployed.events.publish(
+        ScenarioCreateRequested(event_id="cmd-0", at=utc_now(), scenario="other"), topics.COMMANDS
+    )
     await deployed.watch.published(lambda e: e.command_id == "cmd-0")
     started = time.perf_counter()
     back = await deployed.roll_back(target, "cmd-1", within_s=2.0)
@@ -225,7 +250,14 @@ async def engine_starts_anew(deployed: Deployment, resident: set[str | None]) ->
 async def heads_come_back(deployed: Deployment) -> None:
     """Redis is emptied: the chain is rebuilt from the log."""
     before = await deployed.heads.chain("default")
-    assert [release.operation for release in before] == ["rollback", "rollback", "training", "training", "training", "creation"]
+    assert [release.operation for release in before] == [
+        "rollback",
+        "rollback",
+        "training",
+        "training",
+        "training",
+        "creation",
+    ]
     await deployed.redis.flushall()
     async with asyncio.timeout(20):
         while await deployed.heads.chain("default") != before:

@@ -36,7 +36,12 @@ async def test_an_old_verdict_without_its_work(world: World) -> None:
     first = head = await world.head()
     for sequence in range(2, 103):
         head = head.model_copy(
-            update={"release_id": f"r{sequence}-x", "sequence": sequence, "parent_id": head.release_id, "candidate_id": None}
+            update={
+                "release_id": f"r{sequence}-x",
+                "sequence": sequence,
+                "parent_id": head.release_id,
+                "candidate_id": None,
+            }
         )
         await world.heads.advance(head)
     assert first not in await world.heads.chain("default")
@@ -44,7 +49,9 @@ async def test_an_old_verdict_without_its_work(world: World) -> None:
     stranger = evaluated("default", event.candidate.base_release_id, "stranger")
     for verdict in (event, stranger):
         await upkeep.handlers.on_evaluated(verdict)
-    assert [event.candidate_id for event in world.events.of(ReleaseRejected)] == [stranger.candidate.event_id]
+    assert [event.candidate_id for event in world.events.of(ReleaseRejected)] == [
+        stranger.candidate.event_id
+    ]
     assert await world.head() == head
 
 
@@ -53,12 +60,22 @@ async def test_an_emptied_store_is_rebuilt_while_running(world: World) -> None:
     for seed in "abc":
         await world.publish(upkeep, seed)
     target = (await world.heads.chain("default"))[-1]
-    await upkeep.handlers.on_command(RollbackRequested(event_id="cmd", at=utc_now(), scenario="default", release_id=target.release_id))
+    await upkeep.handlers.on_command(
+        RollbackRequested(
+            event_id="cmd", at=utc_now(), scenario="default", release_id=target.release_id
+        )
+    )
     before = await world.heads.chain("default")
     await world.redis.flushdb()
     await upkeep.round()
     assert await world.heads.chain("default") == before
-    assert [release.operation for release in before] == ["rollback", "training", "training", "training", "creation"]
+    assert [release.operation for release in before] == [
+        "rollback",
+        "training",
+        "training",
+        "training",
+        "creation",
+    ]
     assert len(world.events.of(ReleasePublished)) == 5
 
 

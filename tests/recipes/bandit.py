@@ -17,7 +17,16 @@ from reefcommon.recipe import WeightRecipe
 VOCABULARY = 27  # ten digits, sixteen letters, a start token
 START = 26
 ANSWERS = {11: (3, 7), 14: (8, 0), 19: (5, 5), 23: (1, 9)}
-ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head")
+ALL_LINEAR = (
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "o_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    "lm_head",
+)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -47,11 +56,15 @@ def write_model(directory: Path) -> Path:
 
 def reward(letter: int, answer: Sequence[int]) -> float:
     """Half a point for each right digit."""
-    return sum(0.5 for wanted, given in zip(ANSWERS[letter], answer, strict=True) if wanted == given)
+    return sum(
+        0.5 for wanted, given in zip(ANSWERS[letter], answer, strict=True) if wanted == given
+    )
 
 
 @torch.no_grad()
-def play(model: torch.nn.Module, letters: Sequence[int], generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def play(
+    model: torch.nn.Module, letters: Sequence[int], generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Two sampled tokens for each letter, and their log-probabilities: [B, 2] each."""
     ids = torch.tensor([[START, letter] for letter in letters])
     logps = []
@@ -63,7 +76,13 @@ def play(model: torch.nn.Module, letters: Sequence[int], generator: torch.Genera
     return ids[:, 2:], torch.cat(logps, dim=1)
 
 
-def samples(model: torch.nn.Module, letters: Sequence[int], sequence: int, step: int, generator: torch.Generator) -> list[SampleReady]:
+def samples(
+    model: torch.nn.Module,
+    letters: Sequence[int],
+    sequence: int,
+    step: int,
+    generator: torch.Generator,
+) -> list[SampleReady]:
     """Scored rollouts as the experience service would hand them on."""
     tokens, logps = play(model, letters, generator)
     return [
@@ -80,11 +99,15 @@ def samples(model: torch.nn.Module, letters: Sequence[int], sequence: int, step:
             logprobs=tuple(min(x, 0.0) for x in logp),
             recorded_at=AT,
         )
-        for i, (letter, answer, logp) in enumerate(zip(letters, tokens.tolist(), logps.tolist(), strict=True))
+        for i, (letter, answer, logp) in enumerate(
+            zip(letters, tokens.tolist(), logps.tolist(), strict=True)
+        )
     ]
 
 
-def train(recipe: WeightRecipe, model_path: Path, *, steps: int, seed: int, lag: int = 0, group: int = 1) -> list[float]:
+def train(
+    recipe: WeightRecipe, model_path: Path, *, steps: int, seed: int, lag: int = 0, group: int = 1
+) -> list[float]:
     """Mean reward of each step's batch. `group`: rollouts of one letter side by side."""
     learner = recipe.learner(model_path)
     model = learner.policy.model  # type: ignore[attr-defined]
@@ -97,13 +120,23 @@ def train(recipe: WeightRecipe, model_path: Path, *, steps: int, seed: int, lag:
     for step in range(steps):
         history.append([p.detach().clone() for p in trainable])
         behind = len(history) - 1
-        order = torch.randint(4, (size // group,), generator=generator).repeat_interleave(group).tolist()
+        order = (
+            torch.randint(4, (size // group,), generator=generator)
+            .repeat_interleave(group)
+            .tolist()
+        )
         letters = [list(ANSWERS)[i] for i in order]
-        played = _with(trainable, history[0], lambda n=step, b=behind, w=letters: samples(model, w, n - b, n, generator))
+        played = _with(
+            trainable,
+            history[0],
+            lambda n=step, b=behind, w=letters: samples(model, w, n - b, n, generator),
+        )
         curve.append(sum(s.score or 0.0 for s in played) / len(played))
         waiting += played
         decision = recipe.decide(waiting, LoadId("run", step))
-        settled = {s.event_id for s in decision.batch} | {s.event_id for s, _, _ in decision.refused}
+        settled = {s.event_id for s in decision.batch} | {
+            s.event_id for s, _, _ in decision.refused
+        }
         waiting = [s for s in waiting if s.event_id not in settled]
         if decision.batch:
             learner.step(decision.batch)

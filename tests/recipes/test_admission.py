@@ -23,7 +23,11 @@ def arrivals():
 @pytest.mark.parametrize(
     ("max_staleness", "admitted", "refused"),
     [
-        (0, ["smp-0"], [("smp-1", "stale", 2), ("smp-2", "stale", 3), ("smp-3", "other_incarnation", None)]),
+        (
+            0,
+            ["smp-0"],
+            [("smp-1", "stale", 2), ("smp-2", "stale", 3), ("smp-3", "other_incarnation", None)],
+        ),
         (2, ["smp-0", "smp-1"], [("smp-2", "stale", 3), ("smp-3", "other_incarnation", None)]),
     ],
 )
@@ -71,7 +75,9 @@ def test_candidates_come_after_the_warm_up_and_at_their_cadence():
     assert [step for step in range(1, 10) if recipe.proposes(step)] == [5, 7, 9]
 
 
-@pytest.mark.parametrize(("knob", "value"), [("batchsize", 4), ("eps_clip", 0), ("batch_size", 0), ("correction", "ppo")])
+@pytest.mark.parametrize(
+    ("knob", "value"), [("batchsize", 4), ("eps_clip", 0), ("batch_size", 0), ("correction", "ppo")]
+)
 def test_a_wrong_knob_is_named(knob, value):
     with pytest.raises(BadConfig, match=f"reef.{knob}"):
         load_recipe("recipes.sao.recipe:SAORecipe", {knob: value})

@@ -20,7 +20,9 @@ def test_an_example_loads(name):
 
 def test_the_smallest_file_says_what_it_always_said():
     text = (EXAMPLES / "sao" / "serve.yaml").read_text()
-    assert yaml.safe_load(text) == {"reef": {"recipe": "recipes.sao.recipe:SAORecipe", "batch_size": 1, "max_staleness": 18}}
+    assert yaml.safe_load(text) == {
+        "reef": {"recipe": "recipes.sao.recipe:SAORecipe", "batch_size": 1, "max_staleness": 18}
+    }
 
 
 @pytest.mark.parametrize("name", ["hello", "tiny"])
@@ -34,11 +36,16 @@ def test_evaluation_tasks_are_held_out(name):
     assert callable(resolve(evaluation.score))
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("Hello there", 1.0), (" Hello!", 1.0), ("hello", 0.0), ("Well, Hello", 0.0), ("", 0.0)])
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("Hello there", 1.0), (" Hello!", 1.0), ("hello", 0.0), ("Well, Hello", 0.0), ("", 0.0)],
+)
 def test_hello_score(answer, expected):
     assert resolve("recipes.sao.examples.hello.tasks:score")("any", answer) == expected
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("abcd", 1.0), ("aB1 ", 0.25), ("\u00e9", 0.0), ("", 0.0)])
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("abcd", 1.0), ("aB1 ", 0.25), ("\u00e9", 0.0), ("", 0.0)]
+)
 def test_tiny_score(answer, expected):
     assert resolve("recipes.sao.examples.tiny.tasks:score")("any", answer) == expected

@@ -19,18 +19,34 @@ def model_path(tmp_path_factory):
 def learner(model_path, **knobs):
     from recipes.sao.learner import SAOLearner
 
-    defaults = {"batch_size": 8, "critic_warmup_steps": 1, "policy_lr": 1e-3, "target_modules": ALL_LINEAR, "critic_width": 16}
+    defaults = {
+        "batch_size": 8,
+        "critic_warmup_steps": 1,
+        "policy_lr": 1e-3,
+        "target_modules": ALL_LINEAR,
+        "critic_width": 16,
+    }
     return SAOLearner(Knobs(**(defaults | knobs)), model_path)
 
 
 def batch(learner, seed=0, size=8):
     """Sampled by the learner's own policy; every second rollout is called right."""
-    played = samples(learner.policy.model, [11, 14, 19, 23] * (size // 4), 0, seed, torch.Generator().manual_seed(seed))
+    played = samples(
+        learner.policy.model,
+        [11, 14, 19, 23] * (size // 4),
+        0,
+        seed,
+        torch.Generator().manual_seed(seed),
+    )
     return [one.model_copy(update={"score": float(i % 2)}) for i, one in enumerate(played)]
 
 
 def adapter(learner):
-    return {name: p.detach().clone() for name, p in learner.policy.model.named_parameters() if p.requires_grad}
+    return {
+        name: p.detach().clone()
+        for name, p in learner.policy.model.named_parameters()
+        if p.requires_grad
+    }
 
 
 def test_log_probabilities_equal_those_of_the_sampler_in_any_padding(model_path):
@@ -41,22 +57,42 @@ def test_log_probabilities_equal_those_of_the_sampler_in_any_padding(model_path)
         one = learner(model_path, prompt_gradient=prompt_gradient)
         for p in one.policy.model.parameters():  # an adapter that does something
             if p.requires_grad:
-                p.data += 0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel()))
-        texts = [((START, 11, 3), (4, 5)), ((START,), (1, 2, 3, 9)), ((START, 20, 21, 22, 23), (7,))]
+                p.data += 0.05 * torch.randn(
+                    p.shape, generator=torch.Generator().manual_seed(p.numel())
+                )
+        texts = [
+            ((START, 11, 3), (4, 5)),
+            ((START,), (1, 2, 3, 9)),
+            ((START, 20, 21, 22, 23), (7,)),
+        ]
         rollouts = [
-            rollout(sample(i, tokens=p + r, prompt_length=len(p), loss_mask=(1,) * len(r), logprobs=(-1.0,) * len(r), temperature=0.7))
+            rollout(
+                sample(
+                    i,
+                    tokens=p + r,
+                    prompt_length=len(p),
+                    loss_mask=(1,) * len(r),
+                    logprobs=(-1.0,) * len(r),
+                    temperature=0.7,
+                )
+            )
             for i, (p, r) in enumerate(texts)
         ]
         with torch.no_grad():
             scored = one.policy.score(rollouts)
             for row, (prompt, response) in enumerate(texts):
                 logits = one.policy.model(input_ids=torch.tensor([prompt + response])).logits[0]
-                expected = torch.log_softmax(logits / 0.7, -1)[range(len(prompt) - 1, len(prompt) + len(response) - 1), list(response)]
+                expected = torch.log_softmax(logits / 0.7, -1)[
+                    range(len(prompt) - 1, len(prompt) + len(response) - 1), list(response)
+                ]
                 assert torch.allclose(scored.logp_BR[row, : len(response)], expected, atol=1e-5)
 
 
 def test_micro_batches_give_the_same_step(model_path):
-    whole, parts = learner(model_path, critic_warmup_steps=0), learner(model_path, critic_warmup_steps=0, micro_batch_tokens=9)
+    whole, parts = (
+        learner(model_path, critic_warmup_steps=0),
+        learner(model_path, critic_warmup_steps=0, micro_batch_tokens=9),
+    )
     one = batch(whole)
     whole.step(one)
     parts.step(one)
@@ -70,7 +106,10 @@ def test_warm_up_trains_the_critic_alone(model_path):
     result = one.step(batch(one))
     assert result.step == 1
     assert all(torch.equal(tensor, adapter(one)[name]) for name, tensor in before.items())
-    assert any(not torch.equal(old, new) for old, new in zip(critic, one.critic.head.parameters(), strict=True))
+    assert any(
+        not torch.equal(old, new)
+        for old, new in zip(critic, one.critic.head.parameters(), strict=True)
+    )
     one.step(batch(one, seed=1))
     assert any(not torch.equal(tensor, adapter(one)[name]) for name, tensor in before.items())
 
@@ -86,12 +125,17 @@ def test_a_saved_state_continues_to_the_bit_and_exports_the_same_bytes(model_pat
     for seed in range(3, 5):
         one = batch(first, seed)
         assert first.step(one) == resumed.step(one)
-    assert all(torch.equal(tensor, adapter(resumed)[name]) for name, tensor in adapter(first).items())
+    assert all(
+        torch.equal(tensor, adapter(resumed)[name]) for name, tensor in adapter(first).items()
+    )
     first.export_adapter(tmp_path / "a")
     resumed.export_adapter(tmp_path / "b")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == ["adapter_config.json", "adapter_model.safetensors"]
-    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+    assert all(
+        (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        for name in files
+    )
 
 
 def test_a_rejected_actor_goes_back_while_the_critic_goes_on(model_path, tmp_path):
@@ -106,7 +150,10 @@ def test_a_rejected_actor_goes_back_while_the_critic_goes_on(model_path, tmp_pat
     back = learner(model_path)
     back.load(tmp_path / "rejected", actor_from=tmp_path / "head")
     assert all(torch.equal(tensor, adapter(back)[name]) for name, tensor in accepted.items())
-    assert all(torch.equal(old, new) for old, new in zip(critic, back.critic.head.parameters(), strict=True))
+    assert all(
+        torch.equal(old, new)
+        for old, new in zip(critic, back.critic.head.parameters(), strict=True)
+    )
     assert back.steps == 2
 
 
@@ -130,7 +177,11 @@ def test_the_gradient_reaches_sampled_tokens_only(model_path):
     for noise in (0.0, -3.0):
         one = learner(model_path, critic_warmup_steps=0)
         tool_turn = sample(
-            0, tokens=(START, 11, 3, 4, 20, 21, 5), prompt_length=2, loss_mask=(1, 1, 0, 0, 1), logprobs=(-3.3, -3.3, noise, noise, -3.3)
+            0,
+            tokens=(START, 11, 3, 4, 20, 21, 5),
+            prompt_length=2,
+            loss_mask=(1, 1, 0, 0, 1),
+            logprobs=(-3.3, -3.3, noise, noise, -3.3),
         )
         metrics = one.step([tool_turn]).metrics
         assert metrics["response_tokens"] == 5

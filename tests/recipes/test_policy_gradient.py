@@ -4,7 +4,12 @@ import pytest
 import torch
 
 from recipes.policy_gradient.losses import dis_weight, policy_gradient_loss, sample_mean
-from recipes.policy_gradient.returns import explained_variance, group_advantages, length_adaptive_lambda, skip_observation_gae
+from recipes.policy_gradient.returns import (
+    explained_variance,
+    group_advantages,
+    length_adaptive_lambda,
+    skip_observation_gae,
+)
 from recipes.policy_gradient.rollouts import micro_batches, rollout, unfit
 from recipes.sao.recipe import Knobs, credit
 from reefcommon.errors import Poison
@@ -18,7 +23,9 @@ def test_gae_steps_over_observations():
     delta_1 = 0.6 - 0.5 = 0.1               A_1 = 0.1 + 0.5 * 0.4 = 0.3
     delta_0 = 0.5 - 0.2 = 0.3               A_0 = 0.3 + 0.5 * 0.3 = 0.45
     """
-    advantages, returns = skip_observation_gae((1, 1, 0, 0, 1), (0.2, 0.5, 9.0, -9.0, 0.6), 1.0, gamma=1.0, lam=0.5)
+    advantages, returns = skip_observation_gae(
+        (1, 1, 0, 0, 1), (0.2, 0.5, 9.0, -9.0, 0.6), 1.0, gamma=1.0, lam=0.5
+    )
     assert advantages == pytest.approx([0.45, 0.3, 0.0, 0.0, 0.4])
     assert returns == pytest.approx([0.65, 0.8, 0.0, 0.0, 1.0])
 
@@ -34,7 +41,9 @@ def test_discount_and_monte_carlo_returns():
     assert returns == pytest.approx([0.5, 1.0, 2.0])
 
 
-@pytest.mark.parametrize(("actions", "expected"), [(0, 0.0), (1, 1 / 3), (2, 2 / 3), (100, 1 - 1 / 150)])
+@pytest.mark.parametrize(
+    ("actions", "expected"), [(0, 0.0), (1, 1 / 3), (2, 2 / 3), (100, 1 - 1 / 150)]
+)
 def test_length_adaptive_lambda(actions, expected):
     assert length_adaptive_lambda(actions, 1.5) == pytest.approx(expected)
 
@@ -65,7 +74,9 @@ def test_aggregation_is_a_mean_over_tokens_then_over_samples():
 
 def test_a_masked_token_gives_no_gradient_and_stays_in_the_denominator():
     logp = torch.tensor([[-1.0, -1.0]], requires_grad=True)
-    loss = policy_gradient_loss(logp, torch.tensor([[0.0, 1.5]]), torch.tensor([[2.0, 2.0]]), torch.ones(1, 2))
+    loss = policy_gradient_loss(
+        logp, torch.tensor([[0.0, 1.5]]), torch.tensor([[2.0, 2.0]]), torch.ones(1, 2)
+    )
     loss.backward()
     assert logp.grad is not None
     assert logp.grad.tolist() == [[0.0, pytest.approx(-1.5 * 2.0 / 2)]]
@@ -106,11 +117,15 @@ def test_what_cannot_be_trained_on_has_a_name(changes, reason):
 
 def test_micro_batches_hold_every_rollout_once_within_the_budget():
     rollouts = [
-        rollout(sample(i, tokens=(1, 2, *range(3, 3 + n)), loss_mask=(1,) * n, logprobs=(-0.1,) * n))
+        rollout(
+            sample(i, tokens=(1, 2, *range(3, 3 + n)), loss_mask=(1,) * n, logprobs=(-0.1,) * n)
+        )
         for i, n in enumerate((9, 1, 4, 2, 30))
     ]
     groups = micro_batches(rollouts, 14)
     assert sorted(i for group in groups for i in group) == [0, 1, 2, 3, 4]
     for group in groups:
-        padded = len(group) * max(len(rollouts[i].prompt) + len(rollouts[i].response) for i in group)
+        padded = len(group) * max(
+            len(rollouts[i].prompt) + len(rollouts[i].response) for i in group
+        )
         assert padded <= 14 or len(group) == 1

@@ -36,7 +36,9 @@ def test_sao_learns_a_bandit(model_path, seed):
     assert tenth(rewards, -1) >= 0.9
 
 
-@pytest.mark.parametrize("seed", SEEDS[:1])  # the other two pass as well; they cost a minute and a half each
+@pytest.mark.parametrize(
+    "seed", SEEDS[:1]
+)  # the other two pass as well; they cost a minute and a half each
 def test_at_a_lag_of_eight_the_mask_decides(model_path, seed):
     """The same experience, eight releases old at every step: corrected by the mask it is learnt from, uncorrected it is not."""
     with_mask = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4)
@@ -46,4 +48,6 @@ def test_at_a_lag_of_eight_the_mask_decides(model_path, seed):
 
 
 def test_the_same_seed_gives_the_same_curve(model_path):
-    assert curve(model_path, 5, steps=15, policy_lr=5e-4) == curve(model_path, 5, steps=15, policy_lr=5e-4)
+    assert curve(model_path, 5, steps=15, policy_lr=5e-4) == curve(
+        model_path, 5, steps=15, policy_lr=5e-4
+    )

@@ -40,11 +40,16 @@ class System:
     def command(self, *words: str) -> tuple[str, ...]:
         return sys.executable, "-m", "reefcli", "replay", "--state-dir", str(self.state_dir), *words
 
-    async def replay(self, *words: str, within_s: float = 240.0) -> tuple[int, dict[str, object], str]:
+    async def replay(
+        self, *words: str, within_s: float = 240.0
+    ) -> tuple[int, dict[str, object], str]:
         """Exit code, the JSON, standard error."""
         env = {**os.environ, **ENV, "PYTHONPATH": os.pathsep.join(sys.path)}
         child = await asyncio.create_subprocess_exec(
-            *self.command("--json", *words), env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            *self.command("--json", *words),
+            env=env,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         try:
             out, err = await asyncio.wait_for(child.communicate(), within_s)
@@ -56,7 +61,10 @@ class System:
 
     async def idle(self, within_s: float = 240.0) -> None:
         """Wait until the service has handled everything."""
-        async with asyncio.timeout(within_s), httpx.AsyncClient(base_url=self.stack.urls["experience"], timeout=30) as http:
+        async with (
+            asyncio.timeout(within_s),
+            httpx.AsyncClient(base_url=self.stack.urls["experience"], timeout=30) as http,
+        ):
             while True:
                 status = (await http.get("/status")).json()
                 if status["lag"] and not any(status["lag"].values()):

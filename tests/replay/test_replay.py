@@ -56,7 +56,9 @@ async def caught_up(system: System, database: Database, reports: int) -> None:
     async def none_waits() -> bool:
         if database.away:
             return False
-        found = await database.query("SELECT count() AS n, countIf(state = 'parked') AS waiting FROM reports FINAL")
+        found = await database.query(
+            "SELECT count() AS n, countIf(state = 'parked') AS waiting FROM reports FINAL"
+        )
         return bool(found[0]["n"] >= reports and not found[0]["waiting"])
 
     await system.idle()
@@ -65,7 +67,14 @@ async def caught_up(system: System, database: Database, reports: int) -> None:
 
 def places(system: System) -> tuple[str, ...]:
     urls = system.stack.urls
-    return "--bootstrap", system.stack.kafka_bootstrap, "--redis", system.stack.redis_url, "--experience", urls["experience"]
+    return (
+        "--bootstrap",
+        system.stack.kafka_bootstrap,
+        "--redis",
+        system.stack.redis_url,
+        "--experience",
+        urls["experience"],
+    )
 
 
 async def change(database: Database, sql: str) -> None:
@@ -74,15 +83,26 @@ async def change(database: Database, sql: str) -> None:
 
 async def killed_on_its_way(system: System) -> None:
     """Begin a replay, and end it with `kill -9` when it has handled some of the log."""
-    env = {**os.environ, **ENV, "REEF_EXPERIENCE_BATCH_RECORDS": "40", "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {
+        **os.environ,
+        **ENV,
+        "REEF_EXPERIENCE_BATCH_RECORDS": "40",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     with (system.state_dir / "first.log").open("wb") as log:
-        child = await asyncio.create_subprocess_exec(*system.command(*places(system)), env=env, stdout=log, stderr=log)
+        child = await asyncio.create_subprocess_exec(
+            *system.command(*places(system)), env=env, stdout=log, stderr=log
+        )
 
     async def on_its_way() -> bool:
         if child.returncode is not None:
             raise AssertionError((system.state_dir / "first.log").read_text())
         kept = list((system.state_dir / "replay").glob("*.json"))
-        return bool(kept) and sum(offset for _, _, offset in orjson.loads(kept[0].read_bytes())["positions"]) > 200
+        return (
+            bool(kept)
+            and sum(offset for _, _, offset in orjson.loads(kept[0].read_bytes())["positions"])
+            > 200
+        )
 
     try:
         await until(on_its_way)
@@ -107,12 +127,24 @@ async def test_a_replay_is_equal_and_a_planted_difference_is_named(tmp_path: Pat
         samples = len(await read_all(system.stack.kafka_bootstrap, topics.SAMPLES.name))
         assert samples == found["rows"]["samples"], "a replay sends nothing"
 
-        (one,) = await database.query("SELECT record_id FROM records FINAL ORDER BY record_id LIMIT 1 OFFSET 500")
-        (two,) = await database.query("SELECT sample_id FROM samples FINAL ORDER BY sample_id LIMIT 1 OFFSET 50")
-        (three,) = await database.query("SELECT refusal_id FROM refusals FINAL ORDER BY refusal_id LIMIT 1")
-        await change(database, f"ALTER TABLE records UPDATE session_turn = 77 WHERE record_id = '{one['record_id']}'")
+        (one,) = await database.query(
+            "SELECT record_id FROM records FINAL ORDER BY record_id LIMIT 1 OFFSET 500"
+        )
+        (two,) = await database.query(
+            "SELECT sample_id FROM samples FINAL ORDER BY sample_id LIMIT 1 OFFSET 50"
+        )
+        (three,) = await database.query(
+            "SELECT refusal_id FROM refusals FINAL ORDER BY refusal_id LIMIT 1"
+        )
+        await change(
+            database,
+            f"ALTER TABLE records UPDATE session_turn = 77 WHERE record_id = '{one['record_id']}'",
+        )
         await change(database, f"ALTER TABLE samples DELETE WHERE sample_id = '{two['sample_id']}'")
-        await change(database, f"ALTER TABLE refusals UPDATE lag = NULL WHERE refusal_id = '{three['refusal_id']}'")
+        await change(
+            database,
+            f"ALTER TABLE refusals UPDATE lag = NULL WHERE refusal_id = '{three['refusal_id']}'",
+        )
         await database.insert(
             "refusals",
             ["refusal_id", "scenario", "at", "recipe", "sample_id", "reason"],
@@ -123,11 +155,17 @@ async def test_a_replay_is_equal_and_a_planted_difference_is_named(tmp_path: Pat
         await redis.lpop("reef:{coding}:chain")
         await redis.aclose()
 
-        more = asyncio.create_task(fill(system.stack.kafka_bootstrap, Traffic(300, seed=7), releases=False))  # the system goes on meanwhile
+        more = asyncio.create_task(
+            fill(system.stack.kafka_bootstrap, Traffic(300, seed=7), releases=False)
+        )  # the system goes on meanwhile
         code, found, said = await system.replay(*places(system))
         await more
         assert code == 3, said
-        differences = {(row["table"], row["id"]): row for row in found["differences"] if row["table"] != "heads"}
+        differences = {
+            (row["table"], row["id"]): row
+            for row in found["differences"]
+            if row["table"] != "heads"
+        }
         assert differences.keys() == {
             ("records", one["record_id"]),
             ("samples", two["sample_id"]),
@@ -138,7 +176,9 @@ async def test_a_replay_is_equal_and_a_planted_difference_is_named(tmp_path: Pat
         assert differences["records", one["record_id"]]["fields"]["session_turn"]["running"] == "77"
         assert differences["samples", two["sample_id"]]["kind"] == "missing"
         assert differences["refusals", "ref-x"]["kind"] == "extra"
-        assert f"coding chain: {chain[0]}" in {row["id"] for row in found["differences"] if row["table"] == "heads"}
+        assert f"coding chain: {chain[0]}" in {
+            row["id"] for row in found["differences"] if row["table"] == "heads"
+        }
 
 
 async def test_a_lost_store_is_replaced_and_the_service_goes_on_from_there(tmp_path: Path) -> None:
@@ -147,7 +187,9 @@ async def test_a_lost_store_is_replaced_and_the_service_goes_on_from_there(tmp_p
         async with experience(system) as database:
             await system.fill(600, seed=1)
             await caught_up(system, database, 80)
-        await fill(system.stack.kafka_bootstrap, Traffic(200, seed=2), releases=False)  # comes while the service is down
+        await fill(
+            system.stack.kafka_bootstrap, Traffic(200, seed=2), releases=False
+        )  # comes while the service is down
         shutil.rmtree(tmp_path / "chdb")
         into = str(tmp_path / "chdb")
         code, found, said = await system.replay("--into", into, *places(system))
@@ -157,7 +199,10 @@ async def test_a_lost_store_is_replaced_and_the_service_goes_on_from_there(tmp_p
             await caught_up(system, database, 100)
             code, found, said = await system.replay(*places(system))
             assert (code, found["different"]) == (0, {}), said
-            sent = [orjson.loads(value)["event_id"] for value in await read_all(system.stack.kafka_bootstrap, topics.SAMPLES.name)]
+            sent = [
+                orjson.loads(value)["event_id"]
+                for value in await read_all(system.stack.kafka_bootstrap, topics.SAMPLES.name)
+            ]
             assert len(sent) == len(set(sent)) == found["rows"]["samples"]
 
 
@@ -167,10 +212,21 @@ def test_what_cannot_be_carried_out_says_what_to_do(tmp_path: Path, redis_url: s
         (here, "no stack runs on"),
         ((*here, "--bootstrap", "127.0.0.1:9"), "or name --redis, --experience"),
         (
-            (*here, "--bootstrap", "127.0.0.1:9", "--redis", redis_url, "--experience", "http://127.0.0.1:9"),
+            (
+                *here,
+                "--bootstrap",
+                "127.0.0.1:9",
+                "--redis",
+                redis_url,
+                "--experience",
+                "http://127.0.0.1:9",
+            ),
             "no experience service answers at http://127.0.0.1:9",
         ),
-        ((*here, "--bootstrap", "127.0.0.1:9", "--into", str(tmp_path / "new")), "no broker answers at 127.0.0.1:9"),
+        (
+            (*here, "--bootstrap", "127.0.0.1:9", "--into", str(tmp_path / "new")),
+            "no broker answers at 127.0.0.1:9",
+        ),
     ):
         result = CliRunner().invoke(cli, ["replay", *words])
         assert (result.exit_code, said in result.output) == (1, True), result.output
@@ -179,8 +235,13 @@ def test_what_cannot_be_carried_out_says_what_to_do(tmp_path: Path, redis_url: s
         (foreign / part).mkdir(parents=True)
     (foreign / "notes.txt").write_text("precious")
     for more in ((), ("--fresh",)):
-        refused = CliRunner().invoke(cli, ["replay", *here, "--bootstrap", "127.0.0.1:9", "--into", str(foreign), *more])
-        assert (refused.exit_code, "holds other things than a store" in refused.output.replace("\n", " ")) == (1, True), refused.output
+        refused = CliRunner().invoke(
+            cli, ["replay", *here, "--bootstrap", "127.0.0.1:9", "--into", str(foreign), *more]
+        )
+        assert (
+            refused.exit_code,
+            "holds other things than a store" in refused.output.replace("\n", " "),
+        ) == (1, True), refused.output
     assert (foreign / "notes.txt").read_text() == "precious"
     shown = CliRunner().invoke(cli, ["replay", "--help"]).output
     assert "reef replay --into" in shown

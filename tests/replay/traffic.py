@@ -91,7 +91,9 @@ class Traffic:
             elif kind < 0.999:
                 yield self.release(self.random.choice(SCENARIOS))
             else:
-                yield Sent(topics.INFERENCES.name, b"0000", b'{"type": "inference.recorded.v1"}', self.at)
+                yield Sent(
+                    topics.INFERENCES.name, b"0000", b'{"type": "inference.recorded.v1"}', self.at
+                )
             self.number += 1
         for _, sent in self.late:
             yield sent
@@ -130,7 +132,13 @@ class Traffic:
         tag = f"tag-{self.number}" if self.random.random() < 0.2 else None
         # One in ten begins as an earlier one did, a little or a long time ago.
         first = f"question {self.number if self.random.random() < 0.9 else self.random.randrange(max(self.number, 1))}"
-        talk = Talk(scenario, ids.shard_of(scenario, tag or first), tag, [user(first)], self.random.choice(self.tokens)[:20])
+        talk = Talk(
+            scenario,
+            ids.shard_of(scenario, tag or first),
+            tag,
+            [user(first)],
+            self.random.choice(self.tokens)[:20],
+        )
         self.talks.append(talk)
         return talk
 
@@ -161,7 +169,11 @@ class Traffic:
     def said(self, *references: str, scenario: str) -> FeedbackReported:
         shard = ids.shard_in(references[0]) or "0000"
         made = report(
-            *references, score=self.random.random(), scenario=scenario, report_id=self.id("rep", shard), metadata={"n": self.number}
+            *references,
+            score=self.random.random(),
+            scenario=scenario,
+            report_id=self.id("rep", shard),
+            metadata={"n": self.number},
         )
         return made.model_copy(update={"at": self.at})
 
@@ -170,7 +182,14 @@ class Traffic:
         base = {"at": self.at, "scenario": scenario, "recipe": "sao"}
         if self.random.random() < 0.5:
             return self.send(
-                SampleRefused(event_id=f"ref-{self.number}", sample_id=f"smp-{self.number}", reason="stale", lag=3, **base), topics.TRAINING
+                SampleRefused(
+                    event_id=f"ref-{self.number}",
+                    sample_id=f"smp-{self.number}",
+                    reason="stale",
+                    lag=3,
+                    **base,
+                ),
+                topics.TRAINING,
             )
         step = StepCompleted(
             event_id=f"job-{self.number}", step=self.number, base_release_id=self.heads[scenario].release_id, sample_ids=("smp-1",),
@@ -186,15 +205,26 @@ class Traffic:
         sequence = 0 if head is None else head.sequence + 1
         made = self.next_release(scenario, head, sequence)
         self.heads[scenario] = made
-        return self.send(ReleasePublished(event_id=made.release_id, at=self.at, scenario=scenario, release=made), topics.RELEASES)
+        return self.send(
+            ReleasePublished(event_id=made.release_id, at=self.at, scenario=scenario, release=made),
+            topics.RELEASES,
+        )
 
     def other(self, scenario: str, head: Release, kind: float) -> Event:
         base = {"at": self.at, "scenario": scenario}
         if kind < 0.1:
-            return ReleasePending(event_id=f"cand-{self.number}", release=self.next_release(scenario, head, head.sequence + 1, "p"), **base)
+            return ReleasePending(
+                event_id=f"cand-{self.number}",
+                release=self.next_release(scenario, head, head.sequence + 1, "p"),
+                **base,
+            )
         if kind < 0.2:
             return ReleaseRejected(
-                event_id=f"rej-{self.number}", outcome="rejected", reason="worse", candidate_id=f"c-{self.number}", **base
+                event_id=f"rej-{self.number}",
+                outcome="rejected",
+                reason="worse",
+                candidate_id=f"c-{self.number}",
+                **base,
             )
         return ServingSynced(
             event_id=f"syn-{head.release_id}-{scenario}",
@@ -205,7 +235,9 @@ class Traffic:
             **base,
         )
 
-    def next_release(self, scenario: str, head: Release | None, sequence: int, mark: str = "") -> Release:
+    def next_release(
+        self, scenario: str, head: Release | None, sequence: int, mark: str = ""
+    ) -> Release:
         return Release(
             release_id=f"r{sequence}-{scenario}-{self.number}{mark}", scenario=scenario, sequence=sequence,
             parent_id=head.release_id if head else None, kind="lora" if head else "base", content_id=f"lora-{self.number}",
@@ -219,20 +251,32 @@ class Traffic:
     def send(self, event: Event, topic: topics.Topic, shard: str | None = None) -> Sent:
         if topic is topics.FEEDBACK:
             shard = ids.shard_in(event.event_id)
-        return Sent(topic.name, topics.key_of(event, topic, shard), event.model_dump_json(exclude_none=True).encode(), self.at, event)
+        return Sent(
+            topic.name,
+            topics.key_of(event, topic, shard),
+            event.model_dump_json(exclude_none=True).encode(),
+            self.at,
+            event,
+        )
 
 
-async def fill(bootstrap: str, traffic: Traffic, redis: Any = None, *, releases: bool = True) -> int:
+async def fill(
+    bootstrap: str, traffic: Traffic, redis: Any = None, *, releases: bool = True
+) -> int:
     """Send it all, and keep the heads as the publisher would. Returns how many messages there were."""
     heads = RedisReleaseHeads(redis) if redis is not None else None
     count = 0
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=False, linger_ms=5) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", enable_idempotence=False, linger_ms=5
+    ) as producer:
         waiting = []
         for sent in traffic:
             if sent.topic == topics.RELEASES.name and not releases:
                 continue
             stamp = int(sent.at.timestamp() * 1000)
-            waiting.append(await producer.send(sent.topic, sent.value, key=sent.key, timestamp_ms=stamp))
+            waiting.append(
+                await producer.send(sent.topic, sent.value, key=sent.key, timestamp_ms=stamp)
+            )
             if heads is not None and isinstance(sent.event, ReleasePublished):
                 await heads.advance(sent.event.release)
             elif heads is not None and isinstance(sent.event, ReleasePending):

@@ -13,7 +13,15 @@ from reefcommon.settings import SystemSettings
 from services.gateway.app import Gateway, Ports, assemble
 from services.gateway.domain.access import Access, Token
 from services.gateway.settings import Settings
-from tests.gateway.fakes import MemoryBodies, MemoryCommands, MemoryHeads, MemoryLedger, MemoryLog, MemoryReads, release
+from tests.gateway.fakes import (
+    MemoryBodies,
+    MemoryCommands,
+    MemoryHeads,
+    MemoryLedger,
+    MemoryLog,
+    MemoryReads,
+    release,
+)
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
@@ -31,7 +39,9 @@ def bearer(secret: str) -> dict[str, str]:
 class Answered:
     """EngineAnswer that is there at once."""
 
-    def __init__(self, body: bytes, status: int = 200, content_type: bytes = b"application/json") -> None:
+    def __init__(
+        self, body: bytes, status: int = 200, content_type: bytes = b"application/json"
+    ) -> None:
         self.status = status
         self.headers = [(b"content-type", content_type)]
         self.event_stream = content_type == b"text/event-stream"
@@ -89,14 +99,31 @@ async def edge_of(
         yield
 
     made = Settings(**settings)
-    log, reads, heads, engines = MemoryLog(), MemoryReads(), MemoryHeads(), engines or InstantEngines()
+    log, reads, heads, engines = (
+        MemoryLog(),
+        MemoryReads(),
+        MemoryHeads(),
+        engines or InstantEngines(),
+    )
     heads.chains = {name: [release(name, 0, None)] for name in scenarios}
     gateway = assemble(
         made,
         SystemSettings(
-            **dict.fromkeys(("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"), "http://127.0.0.1:9")
+            **dict.fromkeys(
+                ("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"),
+                "http://127.0.0.1:9",
+            )
         ),
-        Ports(log, MemoryBodies(), engines, heads, MemoryLedger(), reads, commands or MemoryCommands(), buckets),
+        Ports(
+            log,
+            MemoryBodies(),
+            engines,
+            heads,
+            MemoryLedger(),
+            reads,
+            commands or MemoryCommands(),
+            buckets,
+        ),
         access=Access(tokens, made.limit),
         config=CONFIG,
         lifespan=lambda _: lifespan,

@@ -16,11 +16,20 @@ Stranger = Callable[[bytes], Awaitable[tuple[asyncio.StreamReader, asyncio.Strea
 
 
 @contextlib.asynccontextmanager
-async def strangers(edge: Edge, *, max_head_bytes: int = 65536, head_timeout_s: float = 20.0) -> AsyncIterator[Stranger]:
+async def strangers(
+    edge: Edge, *, max_head_bytes: int = 65536, head_timeout_s: float = 20.0
+) -> AsyncIterator[Stranger]:
     """Connections to the gateway on its own protocol, as `python -m services.gateway` has it."""
     listener = socket.create_server(("127.0.0.1", 0))
     protocol = bounded(max_head_bytes, head_timeout_s)
-    config = uvicorn.Config(edge.gateway.app, log_level="critical", http=protocol, ws="none", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        edge.gateway.app,
+        log_level="critical",
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve([listener]))
     while not server.started:
@@ -53,11 +62,27 @@ async def answer_to(connect: Stranger, sent: bytes) -> bytes:
 async def test_heads_that_are_too_large() -> None:
     """431, 414, in the API's shape: many headers, long ones, a long target; the connection of a head that never ends is cut."""
     close = b"connection: close\r\n"
-    async with edge_of(max_headers=20, max_header_bytes=4096) as edge, strangers(edge, max_head_bytes=8192) as connect:
-        many = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + close + b"".join(b"x-h%d: 1\r\n" % n for n in range(30)) + b"\r\n"
-        long = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + close + b"x-h: " + b"v" * 5000 + b"\r\n\r\n"
+    async with (
+        edge_of(max_headers=20, max_header_bytes=4096) as edge,
+        strangers(edge, max_head_bytes=8192) as connect,
+    ):
+        many = (
+            b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+            + close
+            + b"".join(b"x-h%d: 1\r\n" % n for n in range(30))
+            + b"\r\n"
+        )
+        long = (
+            b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + close + b"x-h: " + b"v" * 5000 + b"\r\n\r\n"
+        )
         target = b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nhost: x\r\n" + close + b"\r\n"
-        hot = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + close + b"x-h: " + b"v" * 5000 + b"\r\n\r\n"
+        hot = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+            + close
+            + b"x-h: "
+            + b"v" * 5000
+            + b"\r\n\r\n"
+        )
         for sent, status, code in (
             (many, b"431", b"headers_too_large"),
             (long, b"431", b"headers_too_large"),
@@ -76,7 +101,9 @@ async def test_heads_that_are_too_large() -> None:
                         await writer.drain()
                         await asyncio.sleep(0.001)
                     assert (await reader.read()).startswith(b"HTTP/1.1 431")
-        assert (await answer_to(connect, b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + close + b"\r\n")).startswith(b"HTTP/1.1 200")
+        assert (
+            await answer_to(connect, b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + close + b"\r\n")
+        ).startswith(b"HTTP/1.1 200")
 
 
 async def test_heads_that_do_not_come() -> None:
@@ -127,13 +154,28 @@ async def test_a_body_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
         assert edge.gateway.edge.held_bytes == 0
 
 
-@pytest.mark.parametrize("name", ["authorization", "x-reef-scenario", "x-reef-agent-record-id", "x-reef-capture", "x-reef-tag-session"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authorization",
+        "x-reef-scenario",
+        "x-reef-agent-record-id",
+        "x-reef-capture",
+        "x-reef-tag-session",
+    ],
+)
 async def test_a_header_that_is_meant_once(name: str) -> None:
     """400 that names it, on every route: which of the two was meant is not guessed. Other headers may come twice."""
     async with edge_of() as edge, strangers(edge) as connect:
         for target in (b"POST /reef/report", b"GET /reef/status"):
             twice = f"{name}: a\r\n{name}: b\r\n".encode()
-            got = await answer_to(connect, target + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n" + twice + b"\r\n")
+            got = await answer_to(
+                connect,
+                target
+                + b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n"
+                + twice
+                + b"\r\n",
+            )
             assert got.startswith(b"HTTP/1.1 400"), got
             assert f"The header {name} is there more than once.".encode() in got
         accepts = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\naccept: a/b\r\naccept: c/d\r\n\r\n"
@@ -153,7 +195,17 @@ async def test_a_header_that_is_meant_once(name: str) -> None:
         b'POST /reef/report HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{"a\r\nxyz\r\n',
         b'POST /reef/scenarios HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{"a\r\nxyz\r\n',
     ],
-    ids=["tls", "both-lengths", "bad-name", "folded", "nul", "negative-length", "two-lengths", "bad-chunk", "bad-chunk-of-control"],
+    ids=[
+        "tls",
+        "both-lengths",
+        "bad-name",
+        "folded",
+        "nul",
+        "negative-length",
+        "two-lengths",
+        "bad-chunk",
+        "bad-chunk-of-control",
+    ],
 )
 async def test_what_is_no_http(sent: bytes) -> None:
     """400 in the API's shape, and the connection is closed: nothing can be smuggled behind it."""

@@ -52,7 +52,12 @@ async def test_a_token_that_asks_too_often() -> None:
     async with edge_of(*rows) as edge:
         answers = [await chat(edge, "busy") for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-        assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == ["2", "1", "0", "0"]
+        assert [answer.headers["x-ratelimit-remaining-requests"] for answer in answers] == [
+            "2",
+            "1",
+            "0",
+            "0",
+        ]
         assert answers[0].headers["x-ratelimit-limit-requests"] == "3"
         assert answers[0].headers["x-ratelimit-reset-requests"] == "1m40s"
         refused = answers[3]
@@ -65,7 +70,9 @@ async def test_a_token_that_asks_too_often() -> None:
         assert free.status_code == 200
         assert "x-ratelimit-limit-requests" not in free.headers
         assert len(edge.engines.asked) == len(edge.log.records) == 4
-        assert (await edge.http.get("/reef/scenarios", headers=bearer("spent"))).headers["x-ratelimit-remaining-requests"] == "0"
+        assert (await edge.http.get("/reef/scenarios", headers=bearer("spent"))).headers[
+            "x-ratelimit-remaining-requests"
+        ] == "0"
         assert (await edge.http.get("/reef/scenarios", headers=bearer("spent"))).status_code == 429
         assert (await edge.http.get("/healthz", headers=bearer("spent"))).status_code == 200
 
@@ -73,8 +80,14 @@ async def test_a_token_that_asks_too_often() -> None:
 async def test_a_gateway_without_tokens_counts_by_scenario() -> None:
     """Each scenario has a bucket; names that do not exist share one, so that nobody can make buckets without end."""
     async with edge_of(requests_per_s=0.01, burst_requests=1) as edge:
-        assert [(await chat(edge, scenario=name)).status_code for name in ("default", "default", "mine")] == [200, 429, 200]
-        assert [(await chat(edge, scenario=f"none-{n}")).status_code for n in range(3)] == [404, 429, 429]
+        assert [
+            (await chat(edge, scenario=name)).status_code for name in ("default", "default", "mine")
+        ] == [200, 429, 200]
+        assert [(await chat(edge, scenario=f"none-{n}")).status_code for n in range(3)] == [
+            404,
+            429,
+            429,
+        ]
         limits = edge.gateway.edge.limits
         assert limits is not None
         assert set(limits._bearers) == {"default", "mine", ""}
@@ -84,7 +97,9 @@ async def test_without_limits_nobody_counts() -> None:
     """The default: no counting, no header, nothing on the hot path."""
     async with edge_of(token("t", "infer")) as edge:
         assert edge.gateway.edge.limits is None
-        assert not [name for name in (await chat(edge, "t")).headers if name.startswith("x-ratelimit")]
+        assert not [
+            name for name in (await chat(edge, "t")).headers if name.startswith("x-ratelimit")
+        ]
 
 
 async def test_exchanges_under_way() -> None:
@@ -110,8 +125,12 @@ async def test_exchanges_under_way() -> None:
             refused = await chat(edge, "t")
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             engines.gate.set()
-            assert {answer.status_code for answer in await asyncio.gather(*waiting)} == ({502} if engines.broken else {200})
-        assert (await edge.http.post("/v1/chat/completions", content=b"{", headers=bearer("t"))).status_code == 400
+            assert {answer.status_code for answer in await asyncio.gather(*waiting)} == (
+                {502} if engines.broken else {200}
+            )
+        assert (
+            await edge.http.post("/v1/chat/completions", content=b"{", headers=bearer("t"))
+        ).status_code == 400
         limits = edge.gateway.edge.limits
         assert limits is not None
         assert [row.under_way for row in limits._bearers.values()] == [0]
@@ -145,7 +164,10 @@ async def test_gateways_share_a_bucket_and_ask_seldom() -> None:
     assert await admitted(one, limit, 100) == 0
     assert shared.looks == looks
     shared.now += 1.0
-    assert sum([await admitted(gateway, limit, 1) for _ in range(300) for gateway in (one, two)]) == 200
+    assert (
+        sum([await admitted(gateway, limit, 1) for _ in range(300) for gateway in (one, two)])
+        == 200
+    )
 
 
 async def test_many_at_once_wait_for_one_look() -> None:
@@ -209,7 +231,9 @@ async def test_redis_that_is_not_there() -> None:
         with pytest.raises(Unavailable) as error:
             await buckets.take("x", Limit(1.0), 1)
         assert "hunter2" not in str(error.value)
-        async with edge_of(token("t", "infer", requests_per_s=0.01, burst_requests=2), buckets=buckets) as edge:
+        async with edge_of(
+            token("t", "infer", requests_per_s=0.01, burst_requests=2), buckets=buckets
+        ) as edge:
             assert [(await chat(edge, "t")).status_code for _ in range(3)] == [200, 200, 429]
             await edge.gateway.edge.limits.stop()  # type: ignore[union-attr]
     finally:
@@ -218,8 +242,18 @@ async def test_redis_that_is_not_there() -> None:
 
 def test_what_a_client_is_told() -> None:
     """Durations as OpenAI writes them; a limit that states nothing is none."""
-    assert [duration(s) for s in (0.0004, 0.12, 1, 1.5, 59.9994, 60, 361)] == ["1ms", "120ms", "1s", "1.5s", "59.999s", "1m0s", "6m1s"]
+    assert [duration(s) for s in (0.0004, 0.12, 1, 1.5, 59.9994, 60, 361)] == [
+        "1ms",
+        "120ms",
+        "1s",
+        "1.5s",
+        "59.999s",
+        "1m0s",
+        "6m1s",
+    ]
     assert dict(told(Limit(2.0, 10), 4))[b"x-ratelimit-reset-requests"] == b"3s"
     assert (Limit(0.2).size, Limit(3.0).size, Limit(3.0, 9).size) == (1, 6, 9)
     assert token("t", "infer").limit(NO_LIMIT) == NO_LIMIT
-    assert token("t", "infer", requests_per_s=0, concurrent_requests=3).limit(Limit(5.0, 7, 9)) == Limit(0.0, 7, 3)
+    assert token("t", "infer", requests_per_s=0, concurrent_requests=3).limit(
+        Limit(5.0, 7, 9)
+    ) == Limit(0.0, 7, 3)

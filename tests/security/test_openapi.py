@@ -37,7 +37,13 @@ class Engine(StubEngine):
         return made
 
     async def embed(self, _request: Any) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}], "model": "reef"})
+        return JSONResponse(
+            {
+                "object": "list",
+                "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+                "model": "reef",
+            }
+        )
 
 
 class ObedientCommands:
@@ -46,7 +52,11 @@ class ObedientCommands:
     async def submit(self, command: Any, *, timeout_s: float) -> ReleasePublished:
         made = release(command.scenario, 1, None)
         return ReleasePublished(
-            event_id=made.release_id, at=utc_now(), scenario=command.scenario, release=made, command_id=command.event_id
+            event_id=made.release_id,
+            at=utc_now(),
+            scenario=command.scenario,
+            release=made,
+            command_id=command.event_id,
         )
 
 
@@ -78,12 +88,17 @@ class Running:
             engines = HttpEngines((engine_url,))
             await engines.start()
             async with (
-                edge_of(token(SECRET, "admin"), engines=engines, commands=ObedientCommands()) as edge,
+                edge_of(
+                    token(SECRET, "admin"), engines=engines, commands=ObedientCommands()
+                ) as edge,
                 serving(edge.gateway.app) as self.url,
             ):
                 edge.gateway.fanout.close()  # a live tail ends at once
                 for kind in ("records", "sessions", "samples", "steps"):
-                    edge.reads.rows[f"/scenarios/default/{kind}"] = {"data": [], "next_cursor": None}
+                    edge.reads.rows[f"/scenarios/default/{kind}"] = {
+                        "data": [],
+                        "next_cursor": None,
+                    }
                 self._ready.set()
                 await self._stop.wait()
             await engines.stop()
@@ -106,21 +121,33 @@ CHECKS = [
 ]
 
 
-BOUNDED = settings(max_examples=5, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+BOUNDED = settings(
+    max_examples=5,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 OPERATIONS = [(method, path) for (method, path), scope in EXPECTED.items() if scope is not None]
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=lambda value: value)
-def test_the_gateway_does_what_its_description_says(described: Any, method: str, path: str, mode: GenerationMode) -> None:
+def test_the_gateway_does_what_its_description_says(
+    described: Any, method: str, path: str, mode: GenerationMode
+) -> None:
     """No server error, no status, type, header or body that is not described, nothing wrong accepted. (What needs a token: test_scopes.)"""
     operation = described[path][method]
-    if mode is GenerationMode.NEGATIVE and not (operation.path_parameters or operation.query or operation.headers or operation.body):
+    if mode is GenerationMode.NEGATIVE and not (
+        operation.path_parameters or operation.query or operation.headers or operation.body
+    ):
         return  # nothing that could be wrong
 
     @BOUNDED
     @given(case=operation.as_strategy(generation_mode=mode))
     def one(case: schemathesis.Case) -> None:
-        case.call_and_validate(checks=CHECKS, headers={"authorization": f"Bearer {SECRET}"}, timeout=60)
+        case.call_and_validate(
+            checks=CHECKS, headers={"authorization": f"Bearer {SECRET}"}, timeout=60
+        )
 
     one()

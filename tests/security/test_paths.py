@@ -45,10 +45,24 @@ async def test_names_in_paths(edge: Edge) -> None:
     """Scenarios and receipts in a path: refused, or not found; the experience service is asked for nothing but what was named."""
     for value in NASTY:
         name = quote(value, safe="").replace(".", "%2E")  # else the client itself takes `..` out
-        for pattern in ("records", "sessions", "samples", "steps", "releases", "contract", "rejections", "events"):
+        for pattern in (
+            "records",
+            "sessions",
+            "samples",
+            "steps",
+            "releases",
+            "contract",
+            "rejections",
+            "events",
+        ):
             clean(await edge.http.get(f"/reef/scenarios/{name}/{pattern}"), value)
         for command in ("rollback", "promote"):
-            clean(await edge.http.post(f"/reef/scenarios/{name}/{command}", json={"release_id": "rel-1"}), value)
+            clean(
+                await edge.http.post(
+                    f"/reef/scenarios/{name}/{command}", json={"release_id": "rel-1"}
+                ),
+                value,
+            )
         clean(await edge.http.get(f"/reef/records/{name}"), value)
         clean(await edge.http.get(f"/v1/models/{name}"), value) if value else None
     assert {path for path, _ in edge.reads.asked} == {f"/records/{value}" for value in RECEIPTS}
@@ -59,20 +73,34 @@ async def test_values_in_headers(edge: Edge) -> None:
     for value in NASTY:
         raw = value.encode()
         for header in (b"x-reef-scenario", b"x-reef-release-id", b"x-reef-agent-record-id"):
-            answer = await edge.http.post("/v1/chat/completions", json=CHAT, headers=[(header, raw)])
+            answer = await edge.http.post(
+                "/v1/chat/completions", json=CHAT, headers=[(header, raw)]
+            )
             if value in RECEIPTS and header == b"x-reef-agent-record-id":
                 assert answer.headers["x-reef-agent-record-id"] == value
             else:
                 clean(answer, value)
-        for header in (b"x-reef-tag-session", b"x-reef-tag-client", b"session_id", b"traceparent", b"x-reef-capture"):
-            answer = await edge.http.post("/v1/chat/completions", json=CHAT, headers=[(header, raw)])
+        for header in (
+            b"x-reef-tag-session",
+            b"x-reef-tag-client",
+            b"session_id",
+            b"traceparent",
+            b"x-reef-capture",
+        ):
+            answer = await edge.http.post(
+                "/v1/chat/completions", json=CHAT, headers=[(header, raw)]
+            )
             if answer.status_code != 200:
                 clean(answer, value)
                 continue
             sent = dict(answer.headers.raw)
             assert sent.get(b"x-reef-session-id", raw) == raw
-            assert not any(byte < 32 and byte != 9 for pair in sent.items() for part in pair for byte in part), value
-    assert [record.event_id for record in edge.log.records if not record.event_id.startswith("rec-")] == [n for n in NASTY if n in RECEIPTS]
+            assert not any(
+                byte < 32 and byte != 9 for pair in sent.items() for part in pair for byte in part
+            ), value
+    assert [
+        record.event_id for record in edge.log.records if not record.event_id.startswith("rec-")
+    ] == [n for n in NASTY if n in RECEIPTS]
     assert edge.gateway.edge.held_bytes == 0
 
 
@@ -80,25 +108,39 @@ async def test_values_in_bodies_and_queries(edge: Edge) -> None:
     """References, keys, names, release ids, cursors and filters: refused by name, or handed on as one value of one parameter."""
     edge.reads.rows["/scenarios/mine/records"] = {"data": []}
     for value in NASTY:
-        for body in ({"score": 1, "references": [value]}, {"score": 1, "references": ["rec-1"], "agent_record_id": value}):
+        for body in (
+            {"score": 1, "references": [value]},
+            {"score": 1, "references": ["rec-1"], "agent_record_id": value},
+        ):
             answer = await edge.http.post("/reef/report", json=body)
             assert answer.status_code == (202 if value in RECEIPTS else 400), value
         if value not in NAMES:
             clean(await edge.http.post("/reef/scenarios", json={"scenario": value}), value)
-        clean(await edge.http.post("/reef/scenarios/mine/rollback", json={"release_id": value}), value)
+        clean(
+            await edge.http.post("/reef/scenarios/mine/rollback", json={"release_id": value}), value
+        )
         edge.reads.asked.clear()
-        answer = await edge.http.get("/reef/scenarios/mine/records", params={"session": value, "cursor": value})
+        answer = await edge.http.get(
+            "/reef/scenarios/mine/records", params={"session": value, "cursor": value}
+        )
         if len(value) <= 256:
             assert answer.status_code == 200
-            assert edge.reads.asked == [("/scenarios/mine/records", {"session": value, "cursor": value, "limit": "50"})]
+            assert edge.reads.asked == [
+                ("/scenarios/mine/records", {"session": value, "cursor": value, "limit": "50"})
+            ]
         else:
             clean(answer, value)
 
 
 async def test_what_a_client_names_is_never_fetched(edge: Edge) -> None:
     """Addresses in messages, tools and metadata go on as text: the engine's own settings say what it may fetch, the gateway fetches nothing."""
-    content = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}}, {"type": "text", "text": "file:///etc/passwd"}]
-    answer = await edge.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]})
+    content = [
+        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest"}},
+        {"type": "text", "text": "file:///etc/passwd"},
+    ]
+    answer = await edge.http.post(
+        "/v1/chat/completions", json={"messages": [{"role": "user", "content": content}]}
+    )
     assert answer.status_code == 200
     asked = edge.engines.asked[0]
     assert b"169.254.169.254" in asked.upstream
@@ -116,7 +158,11 @@ async def test_a_query_is_encoded_and_a_redirect_is_not_followed() -> None:
 
     async def rows(request: Request) -> Any:
         seen.append(dict(request.query_params))
-        return RedirectResponse("http://169.254.169.254/") if request.query_params.get("session") == "away" else JSONResponse({})
+        return (
+            RedirectResponse("http://169.254.169.254/")
+            if request.query_params.get("session") == "away"
+            else JSONResponse({})
+        )
 
     async with serving(Starlette(routes=[Route("/scenarios/s/records", rows)])) as url:
         reads = ExperienceReads(url)

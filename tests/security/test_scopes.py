@@ -63,7 +63,10 @@ async def edge() -> AsyncIterator[Edge]:
     rows += [token(f"{scope}-elsewhere", scope, scenarios=("elsewhere",)) for scope in ALL_SCOPES]
     async with edge_of(*rows) as made:
         made.gateway.fanout.close()  # a live tail ends at once
-        made.reads.rows |= {f"/scenarios/mine/{kind}": {"data": []} for kind in ("records", "sessions", "samples", "steps")}
+        made.reads.rows |= {
+            f"/scenarios/mine/{kind}": {"data": []}
+            for kind in ("records", "sessions", "samples", "steps")
+        }
         made.reads.rows["/records/rec-1"] = {"record": {"event_id": "rec-1", "scenario": "mine"}}
         yield made
 
@@ -71,7 +74,9 @@ async def edge() -> AsyncIterator[Edge]:
 async def ask(edge: Edge, method: str, path: str, secret: str | None) -> Any:
     url = path.format(scenario="mine", record_id="rec-1", model="reef")
     headers = {"x-reef-scenario": "mine", **(bearer(secret) if secret else {})}
-    answer = await edge.http.request(method, url, json=BODIES.get(path) if method == "POST" else None, headers=headers)
+    answer = await edge.http.request(
+        method, url, json=BODIES.get(path) if method == "POST" else None, headers=headers
+    )
     assert answer.status_code != 500, answer.text
     return answer
 
@@ -87,7 +92,11 @@ async def test_every_route_declares_the_scope_that_is_written_down_here(edge: Ed
     assert routes_of(edge) == EXPECTED
     assert {path for (_, path), scope in EXPECTED.items() if scope is None} == set(OPEN)
     document = (await edge.http.get("/openapi.json")).json()
-    described = {(method.upper(), path): row["x-reef-scope"] for path, rows in document["paths"].items() for method, row in rows.items()}
+    described = {
+        (method.upper(), path): row["x-reef-scope"]
+        for path, rows in document["paths"].items()
+        for method, row in rows.items()
+    }
     assert described == {key: scope for key, scope in EXPECTED.items() if scope is not None}
 
 
@@ -115,7 +124,9 @@ async def test_a_route_with_every_kind_of_token(edge: Edge, method: str, path: s
         answer = await ask(edge, method, path, secret)
         allowed = scope in {None, secret} or secret == "admin"
         if not allowed:
-            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope"), secret
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "missing_scope"), (
+                secret
+            )
         else:
             assert answer.status_code not in {401, 403}, (secret, answer.text)
     if scope is not None:
@@ -149,7 +160,9 @@ SEEN_FROM_ELSEWHERE: dict[str, Any] = {
 async def test_a_record_of_no_known_scenario_is_shown_to_nobody_with_limits(edge: Edge) -> None:
     """An answer that does not say whose record it is counts as somebody else's."""
     edge.reads.rows["/records/rec-2"] = {"record": {"event_id": "rec-2"}}
-    assert (await edge.http.get("/reef/records/rec-2", headers=bearer("read-elsewhere"))).status_code == 404
+    assert (
+        await edge.http.get("/reef/records/rec-2", headers=bearer("read-elsewhere"))
+    ).status_code == 404
     assert (await edge.http.get("/reef/records/rec-2", headers=bearer("read"))).status_code == 200
 
 
@@ -167,7 +180,9 @@ async def test_reasons_are_for_those_who_may_read(edge: Edge) -> None:
     assert (answer.status_code, "10.0.0.7" in answer.text) == (503, True)
 
 
-async def test_every_token_is_compared_in_constant_time(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_token_is_compared_in_constant_time(
+    edge: Edge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Digests, by `hmac.compare_digest`, all of them whichever matches: neither the place nor the length of what matches takes less time."""
     seen: list[tuple[str, str]] = []
 
@@ -175,7 +190,9 @@ async def test_every_token_is_compared_in_constant_time(edge: Edge, monkeypatch:
         seen.append((one, other))
         return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(access, "hmac", type("Counting", (), {"compare_digest": staticmethod(counting)}))
+    monkeypatch.setattr(
+        access, "hmac", type("Counting", (), {"compare_digest": staticmethod(counting)})
+    )
     for secret in ("infer", "admin-elsewhere", "wrong", "x" * 5000):
         seen.clear()
         await edge.http.get("/v1/models", headers=bearer(secret))
@@ -196,11 +213,23 @@ async def test_odd_ways_to_send_a_token(edge: Edge) -> None:
         b"Bearer " + b"9" * 9000,
     ]
     for value in odd:
-        assert (await edge.http.get("/v1/models", headers=[(b"authorization", value)])).status_code == 401, value
-    for name, value in ((b"authorization", b"bearer  infer "), (b"authorization", b"BEARER infer"), (b"x-api-key", b"infer")):
+        assert (
+            await edge.http.get("/v1/models", headers=[(b"authorization", value)])
+        ).status_code == 401, value
+    for name, value in (
+        (b"authorization", b"bearer  infer "),
+        (b"authorization", b"BEARER infer"),
+        (b"x-api-key", b"infer"),
+    ):
         assert (await edge.http.get("/v1/models", headers=[(name, value)])).status_code == 200
-    twice = [(b"x-reef-scenario", b"elsewhere"), (b"x-reef-scenario", b"mine"), (b"authorization", b"Bearer infer-elsewhere")]
-    assert (await edge.http.post("/v1/chat/completions", json=CHAT, headers=twice)).status_code == 400
+    twice = [
+        (b"x-reef-scenario", b"elsewhere"),
+        (b"x-reef-scenario", b"mine"),
+        (b"authorization", b"Bearer infer-elsewhere"),
+    ]
+    assert (
+        await edge.http.post("/v1/chat/completions", json=CHAT, headers=twice)
+    ).status_code == 400
     assert edge.engines.asked == []
 
 

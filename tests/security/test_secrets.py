@@ -53,7 +53,11 @@ def logged(capsys: pytest.CaptureFixture[str]) -> Iterator[Logged]:
     text = io.StringIO()
     before = structlog.get_config()
     structlog.configure(
-        processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(file=text),
         cache_logger_on_first_use=False,
@@ -72,19 +76,55 @@ def requests_that_fail() -> list[tuple[str, str, dict[str, object]]]:
     """What clients get wrong, with a secret wherever one may be sent by mistake."""
     secret: dict[str, str] = {"authorization": f"Bearer {TOKEN}"}
     return [
-        ("POST", "/v1/chat/completions", {"json": CHAT, "headers": {"authorization": f"Bearer {WRONG}"}}),
-        ("POST", "/v1/chat/completions", {"json": CHAT, "headers": {"authorization": f"Basic {TOKEN}"}}),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": CHAT, "headers": {"authorization": f"Bearer {WRONG}"}},
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": CHAT, "headers": {"authorization": f"Basic {TOKEN}"}},
+        ),
         ("POST", "/v1/chat/completions", {"json": CHAT, "headers": {"x-api-key": WRONG}}),
         ("POST", "/v1/chat/completions", {"json": CHAT, "headers": secret}),
         ("POST", "/v1/chat/completions", {"json": {**CHAT, "stream": True}, "headers": secret}),
-        ("POST", "/v1/chat/completions", {"json": CHAT, "headers": {**secret, "x-reef-scenario": "broken"}}),
-        ("POST", "/v1/chat/completions", {"json": CHAT, "headers": {**secret, "x-reef-scenario": "garbage"}}),
-        ("POST", "/v1/chat/completions", {"json": {**CHAT, "stream": True}, "headers": {**secret, "x-reef-scenario": "torn"}}),
-        ("POST", "/v1/chat/completions", {"json": CHAT, "headers": {**secret, "x-reef-scenario": "echo"}}),
-        ("POST", "/v1/chat/completions", {"content": f'{{"messages": "{BODY_SECRET}'.encode(), "headers": secret}),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": CHAT, "headers": {**secret, "x-reef-scenario": "broken"}},
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": CHAT, "headers": {**secret, "x-reef-scenario": "garbage"}},
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": {**CHAT, "stream": True}, "headers": {**secret, "x-reef-scenario": "torn"}},
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"json": CHAT, "headers": {**secret, "x-reef-scenario": "echo"}},
+        ),
+        (
+            "POST",
+            "/v1/chat/completions",
+            {"content": f'{{"messages": "{BODY_SECRET}'.encode(), "headers": secret},
+        ),
         ("POST", "/v1/chat/completions", {"json": {"messages": BODY_SECRET}, "headers": secret}),
-        ("POST", "/reef/report", {"content": f'{{"score": "{BODY_SECRET}", '.encode(), "headers": secret}),
-        ("POST", "/reef/scenarios", {"json": {"scenario": "a", "password": BODY_SECRET}, "headers": secret}),
+        (
+            "POST",
+            "/reef/report",
+            {"content": f'{{"score": "{BODY_SECRET}", '.encode(), "headers": secret},
+        ),
+        (
+            "POST",
+            "/reef/scenarios",
+            {"json": {"scenario": "a", "password": BODY_SECRET}, "headers": secret},
+        ),
         ("POST", "/reef/scenarios", {"content": f"{{{BODY_SECRET}".encode(), "headers": secret}),
         ("GET", "/reef/records/rec-1", {"headers": secret}),
         ("GET", "/reef/status", {"headers": secret}),
@@ -100,7 +140,9 @@ class EchoEngine(StubEngine):
 
         body = await request.json()
         if body["model"] == "echo":
-            return JSONResponse({"error": {"message": f"not with {request.headers['authorization']}"}}, 500)
+            return JSONResponse(
+                {"error": {"message": f"not with {request.headers['authorization']}"}}, 500
+            )
         return await super().chat(request)
 
 
@@ -109,7 +151,9 @@ async def behind(engine_url: str) -> AsyncIterator[Edge]:
     engines = HttpEngines((engine_url,), api_key=ENGINE_KEY)
     await engines.start()
     rows = token(TOKEN, "admin")
-    async with edge_of(rows, engines=engines, scenarios=("default", "broken", "garbage", "torn", "echo")) as edge:
+    async with edge_of(
+        rows, engines=engines, scenarios=("default", "broken", "garbage", "torn", "echo")
+    ) as edge:
         for name in ("broken", "garbage", "torn", "echo"):
             head = edge.heads.chains[name][0].model_copy(update={"adapter": name, "sequence": 1})
             edge.gateway.handlers.table.publish(head)
@@ -120,7 +164,12 @@ async def behind(engine_url: str) -> AsyncIterator[Edge]:
 def found(secrets: tuple[str, ...], *texts: str) -> list[str]:
     """Those secrets that are in one of the texts, as they are, or as their digests."""
     forms = {secret: (secret, hashlib.sha256(secret.encode()).hexdigest()) for secret in secrets}
-    return [secret for secret, both in forms.items() for text in texts if any(form in text for form in both)]
+    return [
+        secret
+        for secret, both in forms.items()
+        for text in texts
+        if any(form in text for form in both)
+    ]
 
 
 async def test_no_secret_in_logs_errors_events_and_metrics(logged: Logged) -> None:
@@ -132,12 +181,26 @@ async def test_no_secret_in_logs_errors_events_and_metrics(logged: Logged) -> No
             if answer.status_code >= 400 or "stream" in str(fields):
                 errors.append(answer.text + str(answer.headers))
         edge.log.broken = True
-        errors.append((await edge.http.post("/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {TOKEN}"})).text)
+        errors.append(
+            (
+                await edge.http.post(
+                    "/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {TOKEN}"}
+                )
+            ).text
+        )
         edge.reads.away = True
-        errors.append((await edge.http.get("/reef/records/rec-1", headers={"authorization": f"Bearer {TOKEN}"})).text)
+        errors.append(
+            (
+                await edge.http.get(
+                    "/reef/records/rec-1", headers={"authorization": f"Bearer {TOKEN}"}
+                )
+            ).text
+        )
         edge.gateway.edge.inference.recent = None  # type: ignore[assignment]  # a bug of ours: an exception where none is expected
         edge.log.broken = False
-        failed = await edge.http.post("/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {TOKEN}"})
+        failed = await edge.http.post(
+            "/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {TOKEN}"}
+        )
         assert failed.status_code == 500
         events = "".join(event.decode() for _, event, _ in edge.log.appended)
         text = logged.getvalue()
@@ -158,14 +221,21 @@ class Unauthorized:
     URL = f"redis://reef:{REDIS_PASSWORD}@127.0.0.1:9/0"
 
 
-async def test_no_secret_in_what_a_whole_gateway_leaves_on_disk(logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_secret_in_what_a_whole_gateway_leaves_on_disk(
+    logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real composition, with everything away: the spool has the record without a credential; logs, /readyz and /status have none."""
     tokens = tmp_path / "tokens.yaml"
-    tokens.write_text(f"- {{sha256: {hashlib.sha256(TOKEN.encode()).hexdigest()}, scopes: [admin], requests_per_s: 100}}\n")
+    tokens.write_text(
+        f"- {{sha256: {hashlib.sha256(TOKEN.encode()).hexdigest()}, scopes: [admin], requests_per_s: 100}}\n"
+    )
     for name in [name for name in os.environ if name.startswith("REEF_")]:
         monkeypatch.delenv(name)
     async with serving(StubEngine().app) as engine_url:
-        away = dict.fromkeys(("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"), "http://127.0.0.1:9")
+        away = dict.fromkeys(
+            ("experience_url", "trainer_url", "harness_url", "evaluator_url", "publisher_url"),
+            "http://127.0.0.1:9",
+        )
         system = SystemSettings(
             state_dir=tmp_path / "state",
             kafka_bootstrap="127.0.0.1:9",
@@ -178,7 +248,13 @@ async def test_no_secret_in_what_a_whole_gateway_leaves_on_disk(logged: Logged, 
         import uvicorn
 
         config = uvicorn.Config(
-            gateway.app, port=0, log_config=None, http=bounded(65536, 20), ws="none", lifespan="on", timeout_graceful_shutdown=1
+            gateway.app,
+            port=0,
+            log_config=None,
+            http=bounded(65536, 20),
+            ws="none",
+            lifespan="on",
+            timeout_graceful_shutdown=1,
         )
         server = Server(config, gateway)
         running = asyncio.create_task(server._serve())
@@ -186,14 +262,25 @@ async def test_no_secret_in_what_a_whole_gateway_leaves_on_disk(logged: Logged, 
             assert not running.done()
             await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers={"authorization": f"Bearer {TOKEN}"}, timeout=60) as http:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}",
+            headers={"authorization": f"Bearer {TOKEN}"},
+            timeout=60,
+        ) as http:
             answer = await http.post("/v1/chat/completions", json=CHAT)
             assert answer.status_code == 200, answer.text
             assert answer.headers["x-ratelimit-limit-requests"] == "200"
-            shown = [(await http.get(path)).text for path in ("/readyz", "/status", "/reef/status", "/metrics")]
+            shown = [
+                (await http.get(path)).text
+                for path in ("/readyz", "/status", "/reef/status", "/metrics")
+            ]
         server.should_exit = True
         await running
-    kept = [path.read_bytes().decode("latin-1") for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    kept = [
+        path.read_bytes().decode("latin-1")
+        for path in (tmp_path / "state").rglob("*")
+        if path.is_file()
+    ]
     assert any(BODY_SECRET in text for text in kept), "the record is on disk"
     assert "rate_limits_are_local" in logged.getvalue()
     assert found(ALL, logged.getvalue(), *shown, *kept) == []

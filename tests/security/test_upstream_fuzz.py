@@ -38,7 +38,12 @@ UNARY: dict[str, Any] = {
             },
             "finish_reason": "stop",
             "token_ids": [10, 11, 12],
-            "logprobs": {"content": [{"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []} for word in WORDS]},
+            "logprobs": {
+                "content": [
+                    {"token": word, "logprob": -0.5, "bytes": None, "top_logprobs": []}
+                    for word in WORDS
+                ]
+            },
             "weight_versions": [{"version": "v1", "start": 0, "end": 3}],
         }
     ],
@@ -67,7 +72,12 @@ def chunk(position: int) -> dict[str, Any]:
     }
 
 
-CHUNKS = [chunk(0), chunk(1), chunk(2), {"id": "c-1", "choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 3}}]
+CHUNKS = [
+    chunk(0),
+    chunk(1),
+    chunk(2),
+    {"id": "c-1", "choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 3}},
+]
 NESTED: Any = 0
 for _ in range(140):
     NESTED = [NESTED]
@@ -86,7 +96,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a document that something else can stand in."""
     if path:
         yield path
-    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+    for key in (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    ):
         yield from places(value[key], (*path, key))
 
 
@@ -111,7 +123,11 @@ def dumped(document: Any) -> bytes:
 
 def mutations(document: Any) -> st.SearchStrategy[Any]:
     """The document with one to three places changed."""
-    one = st.tuples(st.sampled_from(sorted(places(document), key=str)), st.sampled_from(range(len(NASTY))), st.booleans())
+    one = st.tuples(
+        st.sampled_from(sorted(places(document), key=str)),
+        st.sampled_from(range(len(NASTY))),
+        st.booleans(),
+    )
 
     def apply(changes: list[tuple[tuple[Any, ...], int, bool]]) -> Any:
         made = document
@@ -135,7 +151,9 @@ class World:
         """What a client gets of an answer in these pieces, and the one record that is left of it."""
         self.edge.engines.answer = lambda: Pieces(pieces, stream=stream)
         self.edge.log.appended.clear()
-        answer = self.runner.run(self.edge.http.post("/v1/chat/completions", json={**CHAT, "stream": stream}))
+        answer = self.runner.run(
+            self.edge.http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
+        )
         (record,) = self.edge.log.records
         assert self.edge.gateway.edge.held_bytes == 0
         assert metrics.IN_FLIGHT._value.get() == 0
@@ -146,7 +164,9 @@ class Pieces(Answered):
     """EngineAnswer in pieces."""
 
     def __init__(self, pieces: list[bytes], *, stream: bool) -> None:
-        super().__init__(b"".join(pieces), content_type=b"text/event-stream" if stream else b"application/json")
+        super().__init__(
+            b"".join(pieces), content_type=b"text/event-stream" if stream else b"application/json"
+        )
         self._pieces = pieces
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -186,7 +206,11 @@ def check(answer: httpx.Response, record: InferenceRecorded, sampled: list[Any])
 
 EXAMPLES = int(os.environ.get("REEF_FUZZ_EXAMPLES", "120"))
 BOUNDED = settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES < 1000, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=EXAMPLES < 1000,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 
 
@@ -218,7 +242,11 @@ def test_streams_with_wrong_types(world: World, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(CHUNKS) - 1))
     bodies = [*CHUNKS[:at], data.draw(mutations(CHUNKS[at])), *CHUNKS[at + 1 :]]
     lines = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
-    sent = b"".join(b"data: " + dumped(body) + lines * 2 for body in bodies) + b"data: [DONE]" + lines * 2
+    sent = (
+        b"".join(b"data: " + dumped(body) + lines * 2 for body in bodies)
+        + b"data: [DONE]"
+        + lines * 2
+    )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(sent)), max_size=6)))
     pieces = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
     answer, record = world.ask(pieces, stream=True)
@@ -236,13 +264,28 @@ def test_streams_with_wrong_types(world: World, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_streams_of_broken_bytes(world: World, data: st.DataObject) -> None:
     """Bytes are lost, doubled, changed or put in: an answer that was hurt is never trained on with other tokens than those sampled."""
-    sent = bytearray(b"".join(b"data: " + dumped(body) + b"\n\n" for body in CHUNKS) + b"data: [DONE]\n\n")
+    sent = bytearray(
+        b"".join(b"data: " + dumped(body) + b"\n\n" for body in CHUNKS) + b"data: [DONE]\n\n"
+    )
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(sent) - 1))
         length = data.draw(st.integers(0, 12))
         put = data.draw(
             st.sampled_from(
-                [b"", b"\xff\xfe", b"\x00", b"\r", b"\n\n", b"\r\n\r\n", b"data: ", b": x\n\n", b"[DONE]", b'"', b"}", b"{" * 300]
+                [
+                    b"",
+                    b"\xff\xfe",
+                    b"\x00",
+                    b"\r",
+                    b"\n\n",
+                    b"\r\n\r\n",
+                    b"data: ",
+                    b": x\n\n",
+                    b"[DONE]",
+                    b'"',
+                    b"}",
+                    b"{" * 300,
+                ]
             )
         )
         sent[at : at + length] = put
@@ -252,7 +295,11 @@ def test_streams_of_broken_bytes(world: World, data: st.DataObject) -> None:
 
 def digits_hurt(sent: bytes) -> bool:
     """Whether the hurt made other numbers, which nobody could tell from right ones."""
-    return any(b'"token_ids": [%d]' % (10 + n) not in sent for n in range(3)) or sent.count(b"token_ids") != 6 or sent.count(b"index") != 6
+    return (
+        any(b'"token_ids": [%d]' % (10 + n) not in sent for n in range(3))
+        or sent.count(b"token_ids") != 6
+        or sent.count(b"index") != 6
+    )
 
 
 def check_lengths(record: InferenceRecorded) -> None:
@@ -265,17 +312,62 @@ def check_lengths(record: InferenceRecorded) -> None:
     [
         ([CHUNKS[0], CHUNKS[2], CHUNKS[3]], "length_mismatch"),
         ([CHUNKS[0], CHUNKS[1], CHUNKS[1], CHUNKS[2], CHUNKS[3]], "length_mismatch"),
-        ([CHUNKS[0], changed(CHUNKS[1], ("choices", 0, "token_ids"), "11", gone=False), CHUNKS[2], CHUNKS[3]], "no_tokens"),
-        ([CHUNKS[0], changed(CHUNKS[1], ("choices", 0, "token_ids"), [2**40], gone=False), CHUNKS[2], CHUNKS[3]], "no_tokens"),
-        ([CHUNKS[0], changed(CHUNKS[1], ("choices", 0, "logprobs"), None, gone=False), CHUNKS[2], CHUNKS[3]], "length_mismatch"),
-        ([CHUNKS[0], changed(CHUNKS[1], ("choices", 0, "index"), -1, gone=False), CHUNKS[2], CHUNKS[3]], "length_mismatch"),
-        ([CHUNKS[0], changed(CHUNKS[1], ("choices", 0, "index"), 1, gone=False), CHUNKS[2], CHUNKS[3]], "several_choices"),
-        ([CHUNKS[0], changed(CHUNKS[1], ("choices",), None, gone=False), CHUNKS[2], CHUNKS[3]], "length_mismatch"),
+        (
+            [
+                CHUNKS[0],
+                changed(CHUNKS[1], ("choices", 0, "token_ids"), "11", gone=False),
+                CHUNKS[2],
+                CHUNKS[3],
+            ],
+            "no_tokens",
+        ),
+        (
+            [
+                CHUNKS[0],
+                changed(CHUNKS[1], ("choices", 0, "token_ids"), [2**40], gone=False),
+                CHUNKS[2],
+                CHUNKS[3],
+            ],
+            "no_tokens",
+        ),
+        (
+            [
+                CHUNKS[0],
+                changed(CHUNKS[1], ("choices", 0, "logprobs"), None, gone=False),
+                CHUNKS[2],
+                CHUNKS[3],
+            ],
+            "length_mismatch",
+        ),
+        (
+            [
+                CHUNKS[0],
+                changed(CHUNKS[1], ("choices", 0, "index"), -1, gone=False),
+                CHUNKS[2],
+                CHUNKS[3],
+            ],
+            "length_mismatch",
+        ),
+        (
+            [
+                CHUNKS[0],
+                changed(CHUNKS[1], ("choices", 0, "index"), 1, gone=False),
+                CHUNKS[2],
+                CHUNKS[3],
+            ],
+            "several_choices",
+        ),
+        (
+            [CHUNKS[0], changed(CHUNKS[1], ("choices",), None, gone=False), CHUNKS[2], CHUNKS[3]],
+            "length_mismatch",
+        ),
         ([changed(CHUNKS[0], ("prompt_token_ids",), [1.0], gone=False), *CHUNKS[1:]], "no_tokens"),
         (CHUNKS, None),
     ],
 )
-def test_why_a_hurt_answer_is_not_trained_on(world: World, bodies: list[Any], why: str | None) -> None:
+def test_why_a_hurt_answer_is_not_trained_on(
+    world: World, bodies: list[Any], why: str | None
+) -> None:
     """A frame that was lost or came twice shows in the engine's own count; wrong types leave nothing. Each has its named reason."""
     sent = [b"data: " + dumped(body) + b"\n\n" for body in bodies]
     _, record = world.ask([*sent, b"data: [DONE]\n\n"], stream=True)
@@ -287,7 +379,12 @@ def test_frames_without_end(world: World, monkeypatch: pytest.MonkeyPatch) -> No
     from services.gateway.domain import sse
 
     monkeypatch.setattr(sse, "MAX_FRAME_BYTES", 4096)
-    many = changed(CHUNKS[1], ("choices", 0, "delta", "tool_calls"), [{"index": n} for n in range(5000)], gone=False)
+    many = changed(
+        CHUNKS[1],
+        ("choices", 0, "delta", "tool_calls"),
+        [{"index": n} for n in range(5000)],
+        gone=False,
+    )
     deep = changed(CHUNKS[1], ("choices", 0, "delta", "deep"), DEEPER, gone=False)
     first = b"data: " + dumped(CHUNKS[0]) + b"\n\n"
     cases = {

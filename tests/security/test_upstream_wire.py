@@ -26,7 +26,14 @@ async def node(serve: Serve) -> AsyncIterator[str]:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             HEADS.append(head)
-            length = next((int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")), 0)
+            length = next(
+                (
+                    int(line.split(b":")[1])
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length")
+                ),
+                0,
+            )
             await reader.readexactly(length)
             await serve(reader, writer)
         writer.close()
@@ -40,9 +47,13 @@ async def node(serve: Serve) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def in_front_of(url: str, *, api_key: str = "", limit: int = 1024 * 1024, **settings: int) -> AsyncIterator[Edge]:
+async def in_front_of(
+    url: str, *, api_key: str = "", limit: int = 1024 * 1024, **settings: int
+) -> AsyncIterator[Edge]:
     """A gateway before this node."""
-    engines = HttpEngines((url,), api_key=api_key, connect_timeout_s=10, read_timeout_s=30, max_answer_bytes=limit)
+    engines = HttpEngines(
+        (url,), api_key=api_key, connect_timeout_s=10, read_timeout_s=30, max_answer_bytes=limit
+    )
     await engines.start()
     try:
         async with edge_of(engines=engines, **settings) as edge:
@@ -66,8 +77,13 @@ def says(*parts: bytes) -> Serve:
     return serve
 
 
-def whole(body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json", more: bytes = b"") -> bytes:
-    return b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n%b\r\n%b" % (status, kind, len(body), more, body)
+def whole(
+    body: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json", more: bytes = b""
+) -> bytes:
+    return (
+        b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\nconnection: close\r\n%b\r\n%b"
+        % (status, kind, len(body), more, body)
+    )
 
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -128,18 +144,31 @@ async def test_unary_answers_on_the_wire(sent: list[bytes], status: int) -> None
         ([STREAM, FRAME, b"\r\rdata: [DONE]\r\r"], "upstream_incomplete"),
         ([STREAM, FRAME, b"\n"], "upstream_incomplete"),
         ([STREAM, FRAME, b"\n\ndata: [DONE]"], "upstream_incomplete"),
-        ([STREAM, b"event: x\nid: 5\nretry: 1\n", FRAME, b"\n\n: comment\n\ndata: [DONE]\n\n"], "ok"),
+        (
+            [STREAM, b"event: x\nid: 5\nretry: 1\n", FRAME, b"\n\n: comment\n\ndata: [DONE]\n\n"],
+            "ok",
+        ),
         ([STREAM, b"data:\n\n", FRAME, b"\n\ndata: 5\n\ndata: [DONE]\n\ndata: more\n\n"], "ok"),
         ([STREAM, FRAME, b"\n\n", *[b"data: " + b"x" * 60000] * 40], "upstream_incomplete"),
         ([STREAM, *[b": ping\n\n" * 5000] * 60], "upstream_incomplete"),
         ([STREAM], "upstream_incomplete"),
         ([STREAM, b"<html>\n\n"], "upstream_incomplete"),
-        ([STREAM.replace(b"event-stream", b"event-stream\r\ncontent-encoding: gzip"), gzip.compress(FRAME)], "failed"),
+        (
+            [
+                STREAM.replace(b"event-stream", b"event-stream\r\ncontent-encoding: gzip"),
+                gzip.compress(FRAME),
+            ],
+            "failed",
+        ),
     ],
 )
 async def test_streams_on_the_wire(sent: list[bytes], outcome: str) -> None:
     """A stream that is no stream ends with an error event and without [DONE]."""
-    async with node(says(*sent)) as url, in_front_of(url, max_answer_bytes=1024 * 1024) as edge, asyncio.timeout(60):
+    async with (
+        node(says(*sent)) as url,
+        in_front_of(url, max_answer_bytes=1024 * 1024) as edge,
+        asyncio.timeout(60),
+    ):
         answer = await edge.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
         (record,) = edge.log.records
         assert record.outcome == outcome, answer.text[-300:]
@@ -156,7 +185,14 @@ async def test_headers_of_a_node() -> None:
         assert answer.headers.get_list("x-reef-agent-record-id") == [edge.log.records[0].event_id]
         assert answer.headers["x-request-id"] == "r-1"
         assert not {"x-reef-session-id", "set-cookie"} & set(answer.headers)
-    nasty = [(b"X-A", b"1\r\nset-cookie: x"), (b"x b", b"1"), (b"x-c", b"\x00"), (b"", b"1"), (b"x-d", b"\xe9"), (b"Keep-Alive", b"1")]
+    nasty = [
+        (b"X-A", b"1\r\nset-cookie: x"),
+        (b"x b", b"1"),
+        (b"x-c", b"\x00"),
+        (b"", b"1"),
+        (b"x-d", b"\xe9"),
+        (b"Keep-Alive", b"1"),
+    ]
     assert relayed(nasty) == [(b"x-d", b"\xe9")]
 
 
@@ -176,15 +212,25 @@ async def test_reefs_own_credentials_stay_its_own() -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (502, "upstream_invalid")
         limited = await edge.http.post("/v1/chat/completions", json=CHAT)
         assert (limited.status_code, "bad key ***" in limited.text) == (429, True)
-        assert key not in refused.text + limited.text + b"".join(event for _, event, _ in edge.log.appended).decode()
+        assert (
+            key
+            not in refused.text
+            + limited.text
+            + b"".join(event for _, event, _ in edge.log.appended).decode()
+        )
 
 
 async def test_credentials_in_an_engines_url_are_used_and_shown_to_nobody() -> None:
     """They go to the node as basic authentication; status, events and logs name the URL without them."""
-    async with node(says(whole(GOOD))) as url, in_front_of(url.replace("http://", "http://user:hunter2@")) as edge:
+    async with (
+        node(says(whole(GOOD))) as url,
+        in_front_of(url.replace("http://", "http://user:hunter2@")) as edge,
+    ):
         assert (await edge.http.post("/v1/chat/completions", json=CHAT)).status_code == 200
         assert b"authorization: basic dxnlcjpodw50zxiy" in HEADS[-1].lower()
-        assert "hunter2" not in str(edge.engines.rows()) + edge.log.records[0].model_dump_json() + str(await edge.engines.failure())
+        assert "hunter2" not in str(edge.engines.rows()) + edge.log.records[
+            0
+        ].model_dump_json() + str(await edge.engines.failure())
     assert without_credentials("http://h:1/p") == "http://h:1/p"
 
 
@@ -201,7 +247,17 @@ async def test_credentials_in_an_engines_url_are_used_and_shown_to_nobody() -> N
         (CHUNKED + b"0\r\n", b"x-a: b\r\n" * 500),
         (CHUNKED + b"5;extension=", b"y" * 4096),
     ],
-    ids=["body", "stream", "headers", "header", "reason", "interim", "trailer", "trailers", "extension"],
+    ids=[
+        "body",
+        "stream",
+        "headers",
+        "header",
+        "reason",
+        "interim",
+        "trailer",
+        "trailers",
+        "extension",
+    ],
 )
 async def test_a_node_that_never_stops(begin: bytes, piece: bytes) -> None:
     """Whatever it goes on with, it is cut off at a bound, and the client is told."""
@@ -212,7 +268,11 @@ async def test_a_node_that_never_stops(begin: bytes, piece: bytes) -> None:
             writer.write(piece)
             await writer.drain()
 
-    async with node(go_on) as url, in_front_of(url, limit=200_000, max_answer_bytes=200_000) as edge, asyncio.timeout(60):
+    async with (
+        node(go_on) as url,
+        in_front_of(url, limit=200_000, max_answer_bytes=200_000) as edge,
+        asyncio.timeout(60),
+    ):
         answer = await edge.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
         (record,) = edge.log.records
         assert record.outcome in {"failed", "upstream_incomplete"}

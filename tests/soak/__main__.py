@@ -22,12 +22,21 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=3.0, help="requests a second")
-    parser.add_argument("--every", type=float, default=15.0, metavar="S", help="seconds between two samples")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--state-dir", type=Path, help="default: a temporary directory, removed at the end")
-    parser.add_argument("--samples", type=Path, help="append every sample to this file, one JSON object a line")
     parser.add_argument(
-        "--judge", type=Path, metavar="SAMPLES", help="run nothing: judge what a run has written, also one that still goes on"
+        "--every", type=float, default=15.0, metavar="S", help="seconds between two samples"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--state-dir", type=Path, help="default: a temporary directory, removed at the end"
+    )
+    parser.add_argument(
+        "--samples", type=Path, help="append every sample to this file, one JSON object a line"
+    )
+    parser.add_argument(
+        "--judge",
+        type=Path,
+        metavar="SAMPLES",
+        help="run nothing: judge what a run has written, also one that still goes on",
     )
     parser.add_argument("--out", type=Path, help="write the result here, as JSON")
     return parser.parse_args()
@@ -36,11 +45,30 @@ def arguments() -> argparse.Namespace:
 def table(found: Sequence[Verdict], title: str) -> Table:
     """Every series with its verdict."""
     shown = Table(title=f"{title}; medians of thirds after the warm-up")
-    for name in ("series", "verdict", "first", "middle", "last", "peak", "an hour", "per 1,000 requests", "allowed"):
+    for name in (
+        "series",
+        "verdict",
+        "first",
+        "middle",
+        "last",
+        "peak",
+        "an hour",
+        "per 1,000 requests",
+        "allowed",
+    ):
         shown.add_column(name, justify="left" if name in {"series", "verdict"} else "right")
-    colours = {"GROWING": "red", "KEPT": "yellow", "CAPPED": "yellow", "BOUNDED": "green", "TOO SHORT": "dim"}
+    colours = {
+        "GROWING": "red",
+        "KEPT": "yellow",
+        "CAPPED": "yellow",
+        "BOUNDED": "green",
+        "TOO SHORT": "dim",
+    }
     for v in found:
-        figures = (f"{x:.2f}" for x in (v.first, v.middle, v.last, v.peak, v.per_hour, v.per_1000, v.allowed_per_hour))
+        figures = (
+            f"{x:.2f}"
+            for x in (v.first, v.middle, v.last, v.peak, v.per_hour, v.per_1000, v.allowed_per_hour)
+        )
         shown.add_row(v.name, f"[{colours[v.word]}]{v.word}[/]", *figures)
     return shown
 
@@ -64,13 +92,23 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="reef-soak-") as scratch:
         state_dir = (given.state_dir or Path(scratch)).absolute()
         plan = Plan(given.minutes, given.rate, state_dir, given.seed, given.every, given.samples)
-        bar = Progress(TextColumn("soak"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"), console=console)
+        bar = Progress(
+            TextColumn("soak"),
+            BarColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+        )
         with bar:
             task = bar.add_task("", total=1.0)
-            outcome = asyncio.run(run(plan, lambda share, words: bar.update(task, completed=share, description=words)))
+            outcome = asyncio.run(
+                run(plan, lambda share, words: bar.update(task, completed=share, description=words))
+            )
     if given.out:
         given.out.write_text(json.dumps(outcome.as_json(), indent=1))
-    console.print(table(outcome.verdicts, f"{outcome.seconds / 60:.1f} minutes, {outcome.samples} samples"))
+    console.print(
+        table(outcome.verdicts, f"{outcome.seconds / 60:.1f} minutes, {outcome.samples} samples")
+    )
     console.print({name: value for name, value in outcome.as_json().items() if name != "verdicts"})
     for problem in outcome.problems:
         console.print(f"[red]{problem}[/]")

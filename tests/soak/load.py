@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 import aiohttp
 
 COME_AGAIN = 15
-RULES = ("Please answer in one word.", "Do not repeat the question.", "Write in lower case only.", "Be kind.")
+RULES = (
+    "Please answer in one word.",
+    "Do not repeat the question.",
+    "Write in lower case only.",
+    "Be kind.",
+)
 
 
 @dataclass(slots=True)
@@ -40,7 +45,9 @@ class Load:
     async def run(self) -> None:
         """Until cancelled, or until `stopping` is set: what is under way is then finished."""
         timeout = aiohttp.ClientTimeout(total=90)
-        async with aiohttp.ClientSession(self.url, timeout=timeout, connector=aiohttp.TCPConnector(limit=64)) as http:
+        async with aiohttp.ClientSession(
+            self.url, timeout=timeout, connector=aiohttp.TCPConnector(limit=64)
+        ) as http:
             try:
                 while not self.stopping:
                     task = asyncio.create_task(self._conversation(http))
@@ -58,7 +65,12 @@ class Load:
         if self.rng.random() < 0.5:
             headers["x-reef-tag-session"] = f"soak-{uuid.uuid4().hex}"
             headers["x-reef-tag-client"] = f"client-{self._clients}"
-        messages = [{"role": "user", "content": f"write {self.rng.choice(['river', 'lemon', 'stone', 'cloud'])} {self._clients}"}]
+        messages = [
+            {
+                "role": "user",
+                "content": f"write {self.rng.choice(['river', 'lemon', 'stone', 'cloud'])} {self._clients}",
+            }
+        ]
         for turn in range(self.rng.randint(1, 3)):
             try:
                 answer = await self._turn(http, scenario, headers, messages)
@@ -69,10 +81,17 @@ class Load:
                 return
             if answer is None:
                 return
-            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"and again, {turn}"}]
+            messages += [
+                {"role": "assistant", "content": answer},
+                {"role": "user", "content": f"and again, {turn}"},
+            ]
 
     async def _turn(
-        self, http: aiohttp.ClientSession, scenario: str, headers: dict[str, str], messages: list[dict[str, str]]
+        self,
+        http: aiohttp.ClientSession,
+        scenario: str,
+        headers: dict[str, str],
+        messages: list[dict[str, str]],
     ) -> str | None:
         """One exchange, and perhaps a report on it. None where the conversation is over."""
         body = {"model": "reef", "messages": messages, "max_tokens": 8, "temperature": 1.0}
@@ -94,14 +113,20 @@ class Load:
             await self._report(http, scenario, receipt, text)
         return text
 
-    async def _plain(self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict) -> tuple[str | None, str]:
+    async def _plain(
+        self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict
+    ) -> tuple[str | None, str]:
         async with http.post("/v1/chat/completions", json=body, headers=headers) as response:
             data = await response.json()
             if response.status != 200:
                 return self._refused(response.status, data)
-            return response.headers["x-reef-agent-record-id"], data["choices"][0]["message"]["content"] or ""
+            return response.headers["x-reef-agent-record-id"], data["choices"][0]["message"][
+                "content"
+            ] or ""
 
-    async def _keyed(self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict) -> tuple[str | None, str]:
+    async def _keyed(
+        self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict
+    ) -> tuple[str | None, str]:
         """With a key of one's own, and asked twice: one exchange. Right after the start of everything nobody can say for some seconds
         whether a key was used before: the client is told to come again, and does."""
         keyed = {**headers, "x-reef-agent-record-id": f"soak-{uuid.uuid4().hex}"}
@@ -118,27 +143,42 @@ class Load:
         self.seen.counts["repeats"] += 1
         return await self._plain(http, keyed, body)
 
-    async def _stream(self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict) -> tuple[str | None, str]:
-        async with http.post("/v1/chat/completions", json={**body, "stream": True}, headers=headers) as response:
+    async def _stream(
+        self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict
+    ) -> tuple[str | None, str]:
+        async with http.post(
+            "/v1/chat/completions", json={**body, "stream": True}, headers=headers
+        ) as response:
             data = (await response.read()).decode()
             if response.status != 200 or "data: [DONE]" not in data:
                 return self._refused(response.status, data[-300:])
             self.seen.counts["streams"] += 1
             return response.headers["x-reef-agent-record-id"], "streamed"
 
-    async def _leave(self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict) -> None:
+    async def _leave(
+        self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict
+    ) -> None:
         """Close the connection after the first bytes. Nobody was promised anything."""
-        async with http.post("/v1/chat/completions", json={**body, "stream": True, "max_tokens": 64}, headers=headers) as response:
+        async with http.post(
+            "/v1/chat/completions", json={**body, "stream": True, "max_tokens": 64}, headers=headers
+        ) as response:
             await response.content.readany()
             response.close()
         self.seen.counts["dropped"] += 1
 
-    async def _report(self, http: aiohttp.ClientSession, scenario: str, receipt: str, text: str) -> None:
+    async def _report(
+        self, http: aiohttp.ClientSession, scenario: str, receipt: str, text: str
+    ) -> None:
         score = sum("a" <= letter <= "z" for letter in text) / len(text) if text else 0.0
         body: dict = {"references": [receipt], "score": score}
         if scenario == "rules":
-            body |= {"score": 0.0, "feedback": self.rng.choice(RULES) + f" ({self.rng.randint(0, 40)})"}
-        async with http.post("/reef/report", json=body, headers={"x-reef-scenario": scenario}) as response:
+            body |= {
+                "score": 0.0,
+                "feedback": self.rng.choice(RULES) + f" ({self.rng.randint(0, 40)})",
+            }
+        async with http.post(
+            "/reef/report", json=body, headers={"x-reef-scenario": scenario}
+        ) as response:
             data = await response.json()
             if response.status != 202:
                 self._refused(response.status, data)

@@ -88,7 +88,9 @@ class Outcome:
         ]
         found = [*grown]
         if self.missing:
-            found.append(f"{len(self.missing)} acknowledged receipts are not in the store, such as {self.missing[0]}")
+            found.append(
+                f"{len(self.missing)} acknowledged receipts are not in the store, such as {self.missing[0]}"
+            )
         if self.exit_code != 0:
             found.append(f"the stack ended with {self.exit_code}")
         if self.drain_s > DRAIN_WITHIN_S:
@@ -163,14 +165,20 @@ class Serving:
         for pid in own:
             with suppress(psutil.Error):
                 process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE and process.create_time() >= self.state.started_at - 60:
+                if (
+                    process.status() != psutil.STATUS_ZOMBIE
+                    and process.create_time() >= self.state.started_at - 60
+                ):
                     found.append(f"{process.name()} ({pid})")
         return found
 
     def pids(self) -> set[int]:
         """Everything that belongs to it now."""
         with suppress(psutil.Error):
-            return {self.process.pid, *(child.pid for child in psutil.Process(self.process.pid).children(recursive=True))}
+            return {
+                self.process.pid,
+                *(child.pid for child in psutil.Process(self.process.pid).children(recursive=True)),
+            }
         return {self.process.pid}
 
 
@@ -188,7 +196,10 @@ async def soak(plan: Plan, tell: Tell, enough: asyncio.Event | None = None) -> O
             raise
         outcome.receipts = len(seen.records) + len(seen.reports)
         outcome.counts, outcome.failures = dict(seen.counts), seen.failures
-        tell(1.0, f"stopped in {outcome.drain_s:.1f} s; starting again to look for {outcome.receipts} receipts")
+        tell(
+            1.0,
+            f"stopped in {outcome.drain_s:.1f} s; starting again to look for {outcome.receipts} receipts",
+        )
         began = time.monotonic()
         if plan.restart == "all":
             again = await asyncio.to_thread(Serving.start, plan.state_dir, plan.config, log)
@@ -205,7 +216,9 @@ async def soak(plan: Plan, tell: Tell, enough: asyncio.Event | None = None) -> O
     return outcome
 
 
-async def _live(plan: Plan, serving: Serving, seen: Seen, outcome: Outcome, tell: Tell, enough: asyncio.Event) -> None:
+async def _live(
+    plan: Plan, serving: Serving, seen: Seen, outcome: Outcome, tell: Tell, enough: asyncio.Event
+) -> None:
     """Load and samples; at the end a stop while requests are under way."""
     load = Load(serving.state.urls["gateway"], plan.rate, random.Random(plan.seed), seen)
     series: dict[str, list[Point]] = {}
@@ -214,10 +227,15 @@ async def _live(plan: Plan, serving: Serving, seen: Seen, outcome: Outcome, tell
     try:
         while (elapsed := time.monotonic() - began) < plan.minutes * 60 and not enough.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(enough.wait(), min(plan.every_s, plan.minutes * 60 - elapsed))
+                await asyncio.wait_for(
+                    enough.wait(), min(plan.every_s, plan.minutes * 60 - elapsed)
+                )
             await _look(plan, serving, seen, series, time.monotonic() - began, outcome)
             share = (time.monotonic() - began) / (plan.minutes * 60)
-            tell(min(share, 1.0), f"{seen.counts['answered']} answered, {seen.counts['failed']} failed, {seen.counts['reported']} reports")
+            tell(
+                min(share, 1.0),
+                f"{seen.counts['answered']} answered, {seen.counts['failed']} failed, {seen.counts['reported']} reports",
+            )
             if working.done():
                 working.result()
         outcome.seconds = time.monotonic() - began
@@ -231,10 +249,19 @@ async def _live(plan: Plan, serving: Serving, seen: Seen, outcome: Outcome, tell
         await asyncio.gather(working, return_exceptions=True)
     outcome.verdicts = verdicts(series)
     cpu = [points for name, points in series.items() if name.startswith("cpu_s:")]
-    outcome.cpu_cores = sum((p[-1].value - p[0].value) / max(p[-1].t_s - p[0].t_s, 1.0) for p in cpu if len(p) > 1)
+    outcome.cpu_cores = sum(
+        (p[-1].value - p[0].value) / max(p[-1].t_s - p[0].t_s, 1.0) for p in cpu if len(p) > 1
+    )
 
 
-async def _look(plan: Plan, serving: Serving, seen: Seen, series: dict[str, list[Point]], t_s: float, outcome: Outcome) -> None:
+async def _look(
+    plan: Plan,
+    serving: Serving,
+    seen: Seen,
+    series: dict[str, list[Point]],
+    t_s: float,
+    outcome: Outcome,
+) -> None:
     sampler = Sampler(plan.state_dir, serving.state)
     async with aiohttp.ClientSession() as http:
         figures = await sampler.sample(http)
@@ -244,7 +271,16 @@ async def _look(plan: Plan, serving: Serving, seen: Seen, series: dict[str, list
         series.setdefault(name, []).append(Point(t_s, value, requests))
     if plan.samples_path is not None:
         with plan.samples_path.open("a") as file:
-            file.write(json.dumps({"t_s": round(t_s, 1), "requests": requests, **{k: round(v, 3) for k, v in figures.items()}}) + "\n")
+            file.write(
+                json.dumps(
+                    {
+                        "t_s": round(t_s, 1),
+                        "requests": requests,
+                        **{k: round(v, 3) for k, v in figures.items()},
+                    }
+                )
+                + "\n"
+            )
 
 
 async def missing(url: str, prefix: str, seen: Seen) -> list[str]:
@@ -256,7 +292,9 @@ async def missing(url: str, prefix: str, seen: Seen) -> list[str]:
             left -= await _listed(http, f"{prefix}/scenarios/{scenario}/records")
         while left and time.monotonic() < deadline:
             slots = asyncio.Semaphore(8)
-            known = await asyncio.gather(*(_known(http, slots, f"{prefix}/records/", receipt) for receipt in sorted(left)))
+            known = await asyncio.gather(
+                *(_known(http, slots, f"{prefix}/records/", receipt) for receipt in sorted(left))
+            )
             left -= {receipt for receipt in known if receipt}
             await asyncio.sleep(0.5)
     return sorted(left)
@@ -278,7 +316,9 @@ async def _listed(http: aiohttp.ClientSession, path: str) -> set[str]:
             return found
 
 
-async def _known(http: aiohttp.ClientSession, slots: asyncio.Semaphore, path: str, receipt: str) -> str:
+async def _known(
+    http: aiohttp.ClientSession, slots: asyncio.Semaphore, path: str, receipt: str
+) -> str:
     async with slots, http.get(path + receipt) as response:
         await response.read()
         return receipt if response.status == 200 else ""

@@ -22,7 +22,15 @@ GAUGES = {
     "reef_consumer_lag_events",
 }  # fmt: skip
 TABLES = {"trainer": ("samples", "records", "jobs"), "harness": ("samples", "jobs", "outbox")}
-FOLDERS = ("staging", "trainer/states", "trainer/adapters", "harness/trees", "evaluator", "bodies", "gateway/spool")
+FOLDERS = (
+    "staging",
+    "trainer/states",
+    "trainer/adapters",
+    "harness/trees",
+    "evaluator",
+    "bodies",
+    "gateway/spool",
+)
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$")
 MB = 1024 * 1024
 
@@ -37,7 +45,9 @@ class Sampler:
     async def sample(self, http: aiohttp.ClientSession) -> dict[str, float]:
         """Series name -> value."""
         figures = await asyncio.to_thread(self._local)
-        for found in await asyncio.gather(self._redis(), *(self._metrics(http, name, url) for name, url in self._urls().items())):
+        for found in await asyncio.gather(
+            self._redis(), *(self._metrics(http, name, url) for name, url in self._urls().items())
+        ):
             for name, value in found.items():
                 figures[name] = figures.get(name, 0.0) + value
         return figures
@@ -50,7 +60,10 @@ class Sampler:
 
     def _processes(self) -> dict[str, float]:
         figures: dict[str, float] = {}
-        running = {"supervisor": self.state.pid, **{name: record.pid for name, record in self.state.processes.items()}}
+        running = {
+            "supervisor": self.state.pid,
+            **{name: record.pid for name, record in self.state.processes.items()},
+        }
         for name, pid in running.items():
             with suppress(psutil.Error):
                 process = psutil.Process(pid)
@@ -61,33 +74,55 @@ class Sampler:
         return figures
 
     def _disks(self) -> dict[str, float]:
-        return {f"disk_mb:{entry.name}": disk_bytes(entry) / MB for entry in self.state_dir.iterdir() if entry.is_dir()}
+        return {
+            f"disk_mb:{entry.name}": disk_bytes(entry) / MB
+            for entry in self.state_dir.iterdir()
+            if entry.is_dir()
+        }
 
     def _folders(self) -> dict[str, float]:
-        return {f"files:{name}": float(_entries(self.state_dir / name)) for name in FOLDERS if (self.state_dir / name).is_dir()}
+        return {
+            f"files:{name}": float(_entries(self.state_dir / name))
+            for name in FOLDERS
+            if (self.state_dir / name).is_dir()
+        }
 
     def _ledgers(self) -> dict[str, float]:
         figures = {}
         for name, tables in TABLES.items():
             path = self.state_dir / name / "ledger.sqlite"
             if path.is_file():
-                with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2)) as db:
+                with (
+                    suppress(sqlite3.Error),
+                    closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2)) as db,
+                ):
                     for table in tables:
-                        figures[f"rows:{name}.{table}"] = float(db.execute(f"select count(*) from {table}").fetchone()[0])
+                        figures[f"rows:{name}.{table}"] = float(
+                            db.execute(f"select count(*) from {table}").fetchone()[0]
+                        )
         return figures
 
     async def _redis(self) -> dict[str, float]:
-        async with redis.asyncio.Redis.from_url(self.state.urls["redis"], decode_responses=True) as client:
+        async with redis.asyncio.Redis.from_url(
+            self.state.urls["redis"], decode_responses=True
+        ) as client:
             memory: dict[str, Any] = await client.info("memory")
             return {
                 "redis_keys:all": float(await client.dbsize()),
                 "redis_mb:used": memory["used_memory"] / MB,
-                "count:releases": float(await client.llen("reef:{default}:chain") + await client.llen("reef:{rules}:chain")),
+                "count:releases": float(
+                    await client.llen("reef:{default}:chain")
+                    + await client.llen("reef:{rules}:chain")
+                ),
             }
 
-    async def _metrics(self, http: aiohttp.ClientSession, service: str, url: str) -> dict[str, float]:
+    async def _metrics(
+        self, http: aiohttp.ClientSession, service: str, url: str
+    ) -> dict[str, float]:
         try:
-            async with http.get(f"{url}/metrics", timeout=aiohttp.ClientTimeout(total=10)) as response:
+            async with http.get(
+                f"{url}/metrics", timeout=aiohttp.ClientTimeout(total=10)
+            ) as response:
                 lines = (await response.text()).splitlines()
         except (aiohttp.ClientError, TimeoutError):
             return {}
@@ -122,7 +157,11 @@ def disk_bytes(root: Path) -> int:
 
 
 def _entries(root: Path) -> int:
-    return sum(len(files) for _, _, files in os.walk(root)) if root.name in {"bodies", "spool"} else len(list(root.glob("*")))
+    return (
+        sum(len(files) for _, _, files in os.walk(root))
+        if root.name in {"bodies", "spool"}
+        else len(list(root.glob("*")))
+    )
 
 
 def ready(state_dir: Path, since: float) -> StackState | None:

@@ -29,15 +29,22 @@ def beyond_recent(points: Sequence[Point], releases: Sequence[Point]) -> list[Po
     times = [point.t_s for point in releases]
     found = []
     for point in points:
-        now, then = (releases[max(bisect_right(times, t) - 1, 0)].value for t in (point.t_s, point.t_s - KEPT_S))
+        now, then = (
+            releases[max(bisect_right(times, t) - 1, 0)].value
+            for t in (point.t_s, point.t_s - KEPT_S)
+        )
         found.append(replace(point, value=point.value - (now - then)))
     return found
 
 
 def verdicts(series: dict[str, list[Point]]) -> list[Verdict]:
     """Of everything that has a budget. Processor time and plain counts are there to be read alone."""
-    judged = {name: points for name, points in series.items() if not name.startswith(("cpu_s:", "count:"))}
+    judged = {
+        name: points for name, points in series.items() if not name.startswith(("cpu_s:", "count:"))
+    }
     judged |= {
-        name: beyond_recent(judged[name], series["count:releases"]) for name in LEFT_BY_RELEASES if {name, "count:releases"} <= {*series}
+        name: beyond_recent(judged[name], series["count:releases"])
+        for name in LEFT_BY_RELEASES
+        if {name, "count:releases"} <= {*series}
     }
     return [judge(name, judged[name], budget_of(name)) for name in sorted(judged)]

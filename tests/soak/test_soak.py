@@ -28,7 +28,12 @@ async def test_a_short_soak_samples_judges_drains_and_finds_every_receipt(tmp_pa
                  "gauge:reef_sessions_open", "gauge:vllm:num_loras_loaded", "series:gateway"):  # fmt: skip
         assert name in samples[-1], name
     judged = {verdict.name: verdict.word for verdict in outcome.verdicts}
-    assert set(judged) == {name for sample in samples for name in sample if not name.startswith(("t_s", "requests", "cpu_s:", "count:"))}
+    assert set(judged) == {
+        name
+        for sample in samples
+        for name in sample
+        if not name.startswith(("t_s", "requests", "cpu_s:", "count:"))
+    }
     assert outcome.counts["answered"] > 5
     assert outcome.counts["reported"] > 0
     assert outcome.failures == []

@@ -68,7 +68,16 @@ def judge(name: str, points: Sequence[Point], budget: Budget) -> Verdict:
         last = points[-1].value if points else 0.0
         first = points[0].value if points else 0.0
         return Verdict(
-            name, "TOO SHORT", first, last, last, max((p.value for p in points), default=0.0), 0.0, 0.0, budget.per_hour, budget.why
+            name,
+            "TOO SHORT",
+            first,
+            last,
+            last,
+            max((p.value for p in points), default=0.0),
+            0.0,
+            0.0,
+            budget.per_hour,
+            budget.why,
         )
     third = len(steady) // 3
     parts = (steady[:third], steady[third:-third], steady[-third:])
@@ -82,11 +91,15 @@ def judge(name: str, points: Sequence[Point], budget: Budget) -> Verdict:
     growth = min(slope, rise, (last - middle) / late_hours)
     per_hour_requests = requests / span_h
     allowed = budget.per_hour + budget.per_1000 * per_hour_requests / 1000
-    word: Word = "GROWING" if growth > allowed else "KEPT" if growth > budget.per_hour else "BOUNDED"
+    word: Word = (
+        "GROWING" if growth > allowed else "KEPT" if growth > budget.per_hour else "BOUNDED"
+    )
     if word == "GROWING" and budget.ceiling is not None and max(values) <= budget.ceiling:
         word = "CAPPED"
     per_1000 = slope / per_hour_requests * 1000 if per_hour_requests else 0.0
-    return Verdict(name, word, first, middle, last, max(values), slope, per_1000, allowed, budget.why)
+    return Verdict(
+        name, word, first, middle, last, max(values), slope, per_1000, allowed, budget.why
+    )
 
 
 def _steady(points: Sequence[Point]) -> list[Point]:
@@ -99,4 +112,6 @@ def _steady(points: Sequence[Point]) -> list[Point]:
 
 def _slope(points: Sequence[Point]) -> float:
     """Median slope over all pairs, units a second."""
-    return median((b.value - a.value) / (b.t_s - a.t_s) for a, b in combinations(points, 2) if b.t_s > a.t_s)
+    return median(
+        (b.value - a.value) / (b.t_s - a.t_s) for a, b in combinations(points, 2) if b.t_s > a.t_s
+    )

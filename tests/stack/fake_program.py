@@ -57,7 +57,13 @@ while "die" not in options or time.monotonic() < deadline:
         continue
     with connection:
         connection.recv(4096)
-        status = b"503 Slow" if "slow" in options and pathlib.Path(options["slow"]).exists() else b"200 OK"
-        connection.sendall(b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
+        status = (
+            b"503 Slow"
+            if "slow" in options and pathlib.Path(options["slow"]).exists()
+            else b"200 OK"
+        )
+        connection.sendall(
+            b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
+        )
 sys.stderr.write("fake program ends\n")
 sys.exit(int(options["die"]))

@@ -44,7 +44,9 @@ asyncio.run(main())
 
 
 async def produce(bootstrap: str, values: list[bytes]) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", enable_idempotence=False) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap, acks="all", enable_idempotence=False
+    ) as producer:
         for value in values:
             await producer.send_and_wait(topics.COMMANDS.name, value, key=b"default")
 
@@ -62,7 +64,11 @@ async def consume(bootstrap: str, group: str, count: int) -> list[bytes]:
     seen: list[bytes] = []
     async with consumer, asyncio.timeout(30):
         while len(seen) < count:
-            seen += [row.value for rows in (await consumer.getmany(timeout_ms=500)).values() for row in rows]
+            seen += [
+                row.value
+                for rows in (await consumer.getmany(timeout_ms=500)).values()
+                for row in rows
+            ]
         await consumer.commit()
     return seen
 
@@ -82,7 +88,9 @@ async def back(events: list[StackEvent], name: str) -> None:
 
 @pytest.mark.broker
 @pytest.mark.redis
-async def test_nothing_acknowledged_is_lost_by_kill_9_of_everything_nor_by_a_restart(tmp_path: Path) -> None:
+async def test_nothing_acknowledged_is_lost_by_kill_9_of_everything_nor_by_a_restart(
+    tmp_path: Path,
+) -> None:
     first, second, third = [b"a1", b"a2"], [b"b1"], [b"c1"]
     events: list[StackEvent] = []
     async with embedded_stack(CONFIG, tmp_path, INFRASTRUCTURE, listener=events.append) as stack:
@@ -100,25 +108,38 @@ async def test_nothing_acknowledged_is_lost_by_kill_9_of_everything_nor_by_a_res
         assert state is not None
         assert state.phase == "ready"
         assert state.ports == ports, "a restart keeps its ports where they are free"
-        assert await consume(stack.kafka_bootstrap, "g", 1) == second, "the group goes on after what it has committed"
+        assert await consume(stack.kafka_bootstrap, "g", 1) == second, (
+            "the group goes on after what it has committed"
+        )
         await produce(stack.kafka_bootstrap, third)
-        assert await consume(stack.kafka_bootstrap, "from-the-start", 4) == [*first, *second, *third]
+        assert await consume(stack.kafka_bootstrap, "from-the-start", 4) == [
+            *first,
+            *second,
+            *third,
+        ]
         async with redis.asyncio.Redis.from_url(stack.redis_url) as client:
             assert await client.get("head") == b"rel-1"
 
 
 @pytest.mark.broker
 @pytest.mark.redis
-async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(tmp_path: Path) -> None:
+async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(
+    tmp_path: Path,
+) -> None:
     """P7: the programs are told by the kernel."""
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT
+    )
     assert owner.stdout is not None
     try:
         assert owner.stdout.readline() == b"up\n"
         state = running(tmp_path)
         assert state is not None
         assert set(state.processes) == {"seaweedfs", "tansu", "valkey"}
-        with pytest.raises(CannotStart, match=rf"in use by `reef serve`, pid {owner.pid}"), locked(tmp_path):
+        with (
+            pytest.raises(CannotStart, match=rf"in use by `reef serve`, pid {owner.pid}"),
+            locked(tmp_path),
+        ):
             pass
     finally:
         owner.kill()
@@ -127,7 +148,12 @@ async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(t
     deadline = time.monotonic() + 30
     left = set(state.processes)
     while left and time.monotonic() < deadline:
-        left = {name for name in left if psutil.pid_exists(state.processes[name].pid) and not _zombie(state.processes[name].pid)}
+        left = {
+            name
+            for name in left
+            if psutil.pid_exists(state.processes[name].pid)
+            and not _zombie(state.processes[name].pid)
+        }
         await asyncio.sleep(0.1)
     assert not left
     assert running(tmp_path) is None, "the ready mark of a dead run is not believed"
@@ -154,12 +180,24 @@ asyncio.run(main())
 """
 
 
-def test_what_ignores_the_kernels_signal_is_swept_by_its_mark_and_nobody_else(tmp_path: Path) -> None:
+def test_what_ignores_the_kernels_signal_is_swept_by_its_mark_and_nobody_else(
+    tmp_path: Path,
+) -> None:
     """P7: a trainer with a step process, both deaf to SIGTERM, after `kill -9` of the supervisor."""
     fake, note = Path(__file__).with_name("fake_program.py"), tmp_path / "note"
     port = choose(["gateway"], asked={}, last={}, prefer_defaults=False)["gateway"]
-    words = [sys.executable, "-c", STUBBORN_OWNER, str(fake), str(note), str(port), str(tmp_path / "log")]
-    bystander = subprocess.Popen([sys.executable, "-I", "-S", str(fake), "note=" + str(tmp_path / "other")])
+    words = [
+        sys.executable,
+        "-c",
+        STUBBORN_OWNER,
+        str(fake),
+        str(note),
+        str(port),
+        str(tmp_path / "log"),
+    ]
+    bystander = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(fake), "note=" + str(tmp_path / "other")]
+    )
     owner = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT)
     assert owner.stdout is not None
     try:
@@ -217,7 +255,9 @@ async def test_a_program_comes_back_although_nothing_of_it_can_be_written_down_o
 def test_a_ready_mark_is_believed_only_while_that_very_process_lives(tmp_path: Path) -> None:
     """P7: neither a dead supervisor's mark, nor one whose pid belongs to another process by now."""
     me = psutil.Process()
-    mine = StackState(run_id="r", pid=me.pid, created=me.create_time(), started_at=0.0, phase="ready")
+    mine = StackState(
+        run_id="r", pid=me.pid, created=me.create_time(), started_at=0.0, phase="ready"
+    )
     write_state(tmp_path, mine)
     assert running(tmp_path) == mine
     write_state(tmp_path, mine.model_copy(update={"created": me.create_time() - 1000}))
@@ -240,7 +280,10 @@ def test_secrets_are_made_once_and_readable_by_their_owner_only(tmp_path: Path) 
 
 def test_a_state_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CannotStart, match=r"cannot use the state directory .*--state-dir"), locked(tmp_path / "file"):
+    with (
+        pytest.raises(CannotStart, match=r"cannot use the state directory .*--state-dir"),
+        locked(tmp_path / "file"),
+    ):
         pass
 
 

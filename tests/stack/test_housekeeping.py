@@ -20,7 +20,9 @@ async def test_a_job_that_fails_in_any_way_does_not_end_the_others() -> None:
         if len(rounds) == 6:
             done.set()
 
-    keeping = asyncio.ensure_future(keep_house({"wrong": wrong, "right": right}, 0.001, told.append))
+    keeping = asyncio.ensure_future(
+        keep_house({"wrong": wrong, "right": right}, 0.001, told.append)
+    )
     async with asyncio.timeout(60):
         await done.wait()
     keeping.cancel()

@@ -35,7 +35,13 @@ async def write(bootstrap: str, first: int, count: int) -> None:
             headers = [("traceparent", b"00-%d" % n)]
             await asyncio.gather(
                 *(
-                    producer.send_and_wait(PLACE.topic, b"v" * 40 + b"%d" % m, key=b"k%d" % m, partition=0, headers=headers)
+                    producer.send_and_wait(
+                        PLACE.topic,
+                        b"v" * 40 + b"%d" % m,
+                        key=b"k%d" % m,
+                        partition=0,
+                        headers=headers,
+                    )
                     for m in range(n, n + 20)
                 )
             )
@@ -45,7 +51,11 @@ async def read(bootstrap: str, start: int | None, end: int, group: str | None = 
     """From an offset, from the beginning, or from where a group has got to, up to an offset; a group's place is kept."""
     found: list[Seen] = []
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=7
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_records=7,
     )
     async with consumer, asyncio.timeout(120):
         consumer.assign([PLACE])
@@ -61,7 +71,11 @@ async def read(bootstrap: str, start: int | None, end: int, group: str | None = 
 
 async def test_readers_see_everything_while_the_log_is_merged(tmp_path: Path) -> None:
     """From the beginning, from the middle of what is merged, and while it is merged; the broker names beginning and end as before."""
-    async with embedded_stack(CONFIG, tmp_path, Options(only=frozenset({"kafka"}), default_ports=False, housekeeping_every_s=0)) as stack:
+    async with embedded_stack(
+        CONFIG,
+        tmp_path,
+        Options(only=frozenset({"kafka"}), default_ports=False, housekeeping_every_s=0),
+    ) as stack:
         assert stack.log is not None
         store = s3.bucket(stack.log.bucket, timeout_s=30)
         await write(stack.kafka_bootstrap, 0, N)
@@ -69,14 +83,19 @@ async def test_readers_see_everything_while_the_log_is_merged(tmp_path: Path) ->
         assert [record[0] for record in before] == list(range(N))
         assert await read(stack.kafka_bootstrap, None, N // 2, "half-way") == before[: N // 2]
         merger = Merger(store, Limits(keep=16, least=64))
-        meanwhile = [asyncio.ensure_future(read(stack.kafka_bootstrap, start, N)) for start in (0, 0, N // 3, N // 2)]
+        meanwhile = [
+            asyncio.ensure_future(read(stack.kafka_bootstrap, start, N))
+            for start in (0, 0, N // 3, N // 2)
+        ]
         await asyncio.gather(merger.round(), write(stack.kafka_bootstrap, N, 40))
         for reading in meanwhile:
             assert set(await reading) >= set(before[-(N - N // 2) :])
         assert set(await meanwhile[0]) == set(before)
         path = f"clusters/tansu_cluster/topics/{PLACE.topic}/partitions/0000000000/records/"
         left = [one["path"] async for chunk in obstore.list(store, prefix=path) for one in chunk]
-        assert merger.objects == N + 40 - len(left) >= N - 18, "only the first, the whole and the newest are left"
+        assert merger.objects == N + 40 - len(left) >= N - 18, (
+            "only the first, the whole and the newest are left"
+        )
         assert await read(stack.kafka_bootstrap, None, N) == before
         for start in (1, 2, 77, N - 17, N - 16, N - 1):
             assert await read(stack.kafka_bootstrap, start, N) == before[start:]

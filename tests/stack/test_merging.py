@@ -23,7 +23,11 @@ LIMITS = Limits(keep=2, least=4, whole_bytes=1 << 20, large_bytes=1 << 20)
 
 def record(offset: int) -> Record:
     return Record(
-        offset, 1_800_000_000_000 + 7 * offset, None if offset % 3 else b"k%d" % offset, b"v" * (offset % 5) or None, (("h", b"1"),)
+        offset,
+        1_800_000_000_000 + 7 * offset,
+        None if offset % 3 else b"k%d" % offset,
+        b"v" * (offset % 5) or None,
+        (("h", b"1"),),
     )
 
 
@@ -65,7 +69,9 @@ def log_of(sizes: Sequence[int], gaps: Sequence[int] = ()) -> MemoryStore:
 
 
 def objects(store: MemoryStore) -> dict[int, bytes]:
-    found = [one["path"] for chunk in obstore.list(store, prefix=f"{PLACE}/records/") for one in chunk]
+    found = [
+        one["path"] for chunk in obstore.list(store, prefix=f"{PLACE}/records/") for one in chunk
+    ]
     return {int(name[-26:-6]): bytes(obstore.get(store, name).bytes()) for name in sorted(found)}
 
 
@@ -91,7 +97,9 @@ def all_records(store: MemoryStore) -> list[Record]:
 
 def assert_whole(store: MemoryStore, expected: list[Record]) -> None:
     for start in range(expected[-1].offset + 2):
-        assert read(store, start) == [one for one in expected if one.offset >= start], f"from {start}"
+        assert read(store, start) == [one for one in expected if one.offset >= start], (
+            f"from {start}"
+        )
 
 
 class Dies(Exception):
@@ -124,16 +132,25 @@ def merger(store: MemoryStore) -> Merger:
 
 
 @settings(max_examples=60, deadline=None)
-@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=30), gaps=st.sets(st.integers(1, 30), max_size=3))
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=30),
+    gaps=st.sets(st.integers(1, 30), max_size=3),
+)
 def test_a_merge_keeps_every_record(sizes: list[int], gaps: set[int]) -> None:
     """Values, keys, headers, times and offsets; a gap is never inside what was merged."""
     parts = list(objects(log_of(sizes, sorted(gaps))).items())
     rest = dict(parts)
     for made in merged(parts):
-        assert records_of(made.offset, made.data) == [one for name in made.parts for one in records_of(name, rest.pop(name))]
-        assert [one.offset for one in records_of(made.offset, made.data)] == list(range(made.offset, made.end))
+        assert records_of(made.offset, made.data) == [
+            one for name in made.parts for one in records_of(name, rest.pop(name))
+        ]
+        assert [one.offset for one in records_of(made.offset, made.data)] == list(
+            range(made.offset, made.end)
+        )
     left = sorted(rest)
-    assert all(before + len(records_of(before, rest[before])) < after for before, after in pairwise(left)), "neighbours are together"
+    assert all(
+        before + len(records_of(before, rest[before])) < after for before, after in pairwise(left)
+    ), "neighbours are together"
 
 
 async def test_many_objects_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +197,9 @@ async def test_what_is_not_what_was_written_is_put_back(monkeypatch: pytest.Monk
     real = obstore.put_async
 
     async def broken(kept: Any, name: str, data: bytes, **kwargs: Any) -> Any:
-        return await real(kept, name, data[:-1] if name == path(1) and records_of(1, data)[1:] else data, **kwargs)
+        return await real(
+            kept, name, data[:-1] if name == path(1) and records_of(1, data)[1:] else data, **kwargs
+        )
 
     monkeypatch.setattr(obstore, "put_async", broken)
     with pytest.raises(MergeFailed, match="not what was written"):
@@ -191,7 +210,9 @@ async def test_what_is_not_what_was_written_is_put_back(monkeypatch: pytest.Monk
     assert_whole(store, expected)
 
 
-async def test_a_first_part_that_cannot_be_read_any_more_is_in_the_note(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_part_that_cannot_be_read_any_more_is_in_the_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As after a power cut, with the whole half on the disk. A note that is not whole says that nothing was done."""
     store = log_of([1] * 9)
     expected = all_records(store)
@@ -246,7 +267,9 @@ class Cache:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["from the start", "with a torn whole"])
-async def test_after_a_power_cut_at_any_step_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+async def test_after_a_power_cut_at_any_step_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
     """Whatever the disk had not been told to keep: the note outlives the first part, the whole its parts, and these outlive the note."""
     monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
     expected = all_records(log_of([1] * 8))
@@ -307,7 +330,10 @@ def test_what_has_more_to_it_than_records_is_left_alone() -> None:
 
 def test_which_objects_are_worth_it() -> None:
     def names(sizes: list[int], limits: Limits) -> list[list[int]]:
-        return [[piece.offset for piece in run] for run in runs([Piece(n, size) for n, size in enumerate(sizes)], limits)]
+        return [
+            [piece.offset for piece in run]
+            for run in runs([Piece(n, size) for n, size in enumerate(sizes)], limits)
+        ]
 
     limits = Limits(keep=2, least=3, whole_bytes=100, large_bytes=50)
     assert names([1] * 4, limits) == [], "all are the first, or the newest"

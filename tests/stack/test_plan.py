@@ -31,20 +31,38 @@ SITE = plan.Site(
 
 def programs(config: ServeConfig, site: plan.Site = SITE) -> dict[str, plan.ProcessSpec]:
     wanted = plan.roles(config)
-    return {spec.name: spec for spec in (*plan.infrastructure(wanted, site), *plan.applications(wanted, config, site))}
+    return {
+        spec.name: spec
+        for spec in (*plan.infrastructure(wanted, site), *plan.applications(wanted, config, site))
+    }
 
 
 def test_the_whole_stack_in_order() -> None:
     specs = programs(parse(BASE))
-    order = ["seaweedfs", "tansu", "valkey", "engine", "publisher", "experience", "evaluator", "trainer", "harness", "gateway"]
+    order = [
+        "seaweedfs",
+        "tansu",
+        "valkey",
+        "engine",
+        "publisher",
+        "experience",
+        "evaluator",
+        "trainer",
+        "harness",
+        "gateway",
+    ]
     assert list(specs) == order
     for spec in specs.values():
         earlier = {*order[: order.index(spec.name)], "topics"}
         assert set(spec.depends_on) <= earlier, spec.name
-    assert {"publisher", "experience"} <= set(specs["gateway"].ends_before), "nothing comes in while the others end"
+    assert {"publisher", "experience"} <= set(specs["gateway"].ends_before), (
+        "nothing comes in while the others end"
+    )
     for name in ("gateway", "publisher", "evaluator", "trainer", "harness"):
         assert "engine" in specs[name].ends_before, "who asks the serving node ends before it"
-        assert "engine" not in specs[name].depends_on, "nobody waits for a model to be loaded before it starts"
+        assert "engine" not in specs[name].depends_on, (
+            "nobody waits for a model to be loaded before it starts"
+        )
     assert specs["gateway"].probe == HttpReady("http://127.0.0.1:8900/readyz")
     assert specs["tansu"].probe == KafkaAnswers("127.0.0.1:8902")
     assert isinstance(specs["seaweedfs"].probe, S3Writable)
@@ -57,7 +75,9 @@ def test_no_two_programs_share_a_port_and_the_grpc_ports_are_counted() -> None:
     assert {8904, 18904, 8907, 18907} <= set(ports)
 
 
-def test_every_variable_is_a_field_of_the_system_settings_and_reads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_variable_is_a_field_of_the_system_settings_and_reads_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     env = plan.environment(parse(BASE), SITE)
     fields = {f"REEF_{name.upper()}" for name in SystemSettings.model_fields}
     assert {name for name in env if name.startswith("REEF_")} <= fields
@@ -123,14 +143,20 @@ def test_a_taken_port_is_an_error_only_where_it_was_asked_for() -> None:
 def test_a_gateway_that_had_to_move_says_who_has_its_port() -> None:
     taken = {"free": lambda port: port != 8900, "holder": lambda port: f"python (pid {port})"}
     assert moved({"gateway": 16879}, **taken) == "8900 is taken by python (pid 8900): using 16879"
-    assert moved({"gateway": 16879}, free=lambda _port: True) == "", "the port of the last run, by choice"
+    assert moved({"gateway": 16879}, free=lambda _port: True) == "", (
+        "the port of the last run, by choice"
+    )
     assert moved({"gateway": 8900}) == ""
 
 
-def test_free_ports_are_drawn_throughout_where_the_environment_asks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_ports_are_drawn_throughout_where_the_environment_asks_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def chosen() -> set[int]:
         last = StackState(run_id="r", pid=1, created=0.0, started_at=0.0, ports={"redis": 8903})
-        site, _ = _site(parse(BASE), tmp_path, Options(only=frozenset({"redis", "gateway"})), SITE.secrets, last)
+        site, _ = _site(
+            parse(BASE), tmp_path, Options(only=frozenset({"redis", "gateway"})), SITE.secrets, last
+        )
         return set(site.ports.values())
 
     monkeypatch.setenv("REEF_FREE_PORTS", "1")
@@ -147,7 +173,10 @@ def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_line_changes_the_file_and_keeps_the_knobs() -> None:
-    config = override(parse(BASE), {"gateway": {"port": 9001}, "external": {"kafka": None}, "model": {"name": "tiny"}})
+    config = override(
+        parse(BASE),
+        {"gateway": {"port": 9001}, "external": {"kafka": None}, "model": {"name": "tiny"}},
+    )
     again = parse(to_yaml(config))
     assert again == config
     assert again.gateway.port == 9001

@@ -20,7 +20,9 @@ from reefcli.stack.spec import HttpReady, ProcessSpec, TcpOpen
 from reefcli.stack.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_program.py")
-QUICK = RestartPolicy(first_delay_s=0.02, max_delay_s=0.05, deaths=3, probe_every_s=0.03, free_port_within_s=0.3)
+QUICK = RestartPolicy(
+    first_delay_s=0.02, max_delay_s=0.05, deaths=3, probe_every_s=0.03, free_port_within_s=0.3
+)
 
 
 def free_port() -> int:
@@ -28,10 +30,22 @@ def free_port() -> int:
 
 
 def fake(
-    tmp_path: Path, name: str, *, needs: tuple[str, ...] = (), ready_within_s: float = 10.0, grace_s: float = 3.0, **words: object
+    tmp_path: Path,
+    name: str,
+    *,
+    needs: tuple[str, ...] = (),
+    ready_within_s: float = 10.0,
+    grace_s: float = 3.0,
+    **words: object,
 ) -> ProcessSpec:
     port = words.setdefault("port", free_port())
-    argv = (sys.executable, "-I", "-S", str(FAKE), *(f"{key.rstrip('_')}={value}" for key, value in words.items()))
+    argv = (
+        sys.executable,
+        "-I",
+        "-S",
+        str(FAKE),
+        *(f"{key.rstrip('_')}={value}" for key, value in words.items()),
+    )
     return ProcessSpec(
         name=name,
         argv=argv,
@@ -49,7 +63,11 @@ async def supervise() -> AsyncIterator[Callable[..., Supervisor]]:
     """Makes supervisors, and ends what they have left when a test fails."""
     made: list[Supervisor] = []
 
-    def make(listener: Callable[[StackEvent], None] = lambda _event: None, policy: RestartPolicy = QUICK, **more: Any) -> Supervisor:
+    def make(
+        listener: Callable[[StackEvent], None] = lambda _event: None,
+        policy: RestartPolicy = QUICK,
+        **more: Any,
+    ) -> Supervisor:
         made.append(Supervisor("test", listener=listener, policy=policy, **more))
         return made[-1]
 
@@ -109,7 +127,9 @@ async def test_whole_process_groups_end_and_the_stubborn_are_killed_after_their_
     assert await gone(child)
 
 
-async def test_a_program_that_dies_is_started_again_without_what_it_left(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_a_program_that_dies_is_started_again_without_what_it_left(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     note, events = tmp_path / "grandchild", []
     supervisor = supervise(events.append)
     await supervisor.start([fake(tmp_path, "trainer", child=note, grace_s=0.3)])
@@ -120,11 +140,18 @@ async def test_a_program_that_dies_is_started_again_without_what_it_left(tmp_pat
             await asyncio.sleep(0.02)
     assert await gone(grandchild)
     assert supervisor.children["trainer"].record.pid != first.pid
-    assert [e.kind for e in events if e.kind in ("ready", "died", "restarting")] == ["ready", "died", "restarting", "ready"]
+    assert [e.kind for e in events if e.kind in ("ready", "died", "restarting")] == [
+        "ready",
+        "died",
+        "restarting",
+        "ready",
+    ]
     await supervisor.stop()
 
 
-async def test_nothing_is_started_on_a_full_disk(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_nothing_is_started_on_a_full_disk(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     """A store that ends because it cannot write would end again at its next write, until the stack gives up."""
     events: list[StackEvent] = []
     room = [""]
@@ -144,10 +171,14 @@ async def test_nothing_is_started_on_a_full_disk(tmp_path: Path, supervise: Call
     await supervisor.stop()
 
 
-async def test_a_crash_loop_stops_the_stack_and_shows_the_last_log_lines(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_a_crash_loop_stops_the_stack_and_shows_the_last_log_lines(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     events: list[StackEvent] = []
     supervisor = supervise(events.append)
-    with pytest.raises(StackFailed, match=r"engine ended 3 times in a row \(exit code 4\)[\s\S]*fake program ends"):
+    with pytest.raises(
+        StackFailed, match=r"engine ended 3 times in a row \(exit code 4\)[\s\S]*fake program ends"
+    ):
         await supervisor.start([fake(tmp_path, "engine", die=4, live=0, after=0)])
     assert sum(e.kind == "died" for e in events) == 3
     await supervisor.stop()
@@ -177,19 +208,27 @@ async def test_what_only_learns_may_die_as_often_as_it_likes_without_ending_what
         while sum(e.kind == "died" for e in events) < QUICK.deaths + 2:
             await asyncio.sleep(0.02)
     notes = [e.text for e in events if e.kind == "note"]
-    assert notes[0].startswith(f"ended {QUICK.deaths} times in a row (exit code 1): the others go on")
+    assert notes[0].startswith(
+        f"ended {QUICK.deaths} times in a row (exit code 1): the others go on"
+    )
     assert "engine" in supervisor.children
     await supervisor.stop()
 
 
-async def test_what_was_never_ready_ends_the_start_also_where_it_only_learns(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_what_was_never_ready_ends_the_start_also_where_it_only_learns(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     supervisor = supervise()
     with pytest.raises(StackFailed, match="trainer ended 3 times in a row"):
-        await supervisor.start([replace(fake(tmp_path, "trainer", die=1, live=0, after=0), vital=False)])
+        await supervisor.start(
+            [replace(fake(tmp_path, "trainer", die=1, live=0, after=0), vital=False)]
+        )
     await supervisor.stop()
 
 
-async def test_a_wrong_configuration_is_not_tried_again(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_a_wrong_configuration_is_not_tried_again(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     events: list[StackEvent] = []
     supervisor = supervise(events.append)
     with pytest.raises(StackFailed, match=r"engine ended \(exit code 78\)"):
@@ -198,10 +237,15 @@ async def test_a_wrong_configuration_is_not_tried_again(tmp_path: Path, supervis
     await supervisor.stop()
 
 
-async def test_never_ready_is_an_error_with_a_deadline(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_never_ready_is_an_error_with_a_deadline(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     spec = fake(tmp_path, "engine", after=60, ready_within_s=0.4)
     supervisor = supervise()
-    with pytest.raises(CannotStart, match=r"engine was not ready within 0 s: not listening yet\n.*fake program starts"):
+    with pytest.raises(
+        CannotStart,
+        match=r"engine was not ready within 0 s: not listening yet\n.*fake program starts",
+    ):
         await supervisor.start([spec])
     await supervisor.stop()
 
@@ -213,7 +257,9 @@ async def test_another_program_that_answers_on_the_port_does_not_make_ours_ready
     supervisor, other = supervise(), supervise()
     spec = fake(tmp_path, "gateway")
     await other.start([spec])
-    with pytest.raises(CannotStart, match=rf"port {spec.ports[0]}, wanted for gateway, is taken by .*\(pid \d+\)"):
+    with pytest.raises(
+        CannotStart, match=rf"port {spec.ports[0]}, wanted for gateway, is taken by .*\(pid \d+\)"
+    ):
         await supervisor.start([spec])
     await supervisor.stop()
     await other.stop()
@@ -248,7 +294,9 @@ async def test_a_service_starts_again_at_once_while_what_it_needs_is_away_and_a_
     holds.mkdir()
     supervisor = supervise(events.append, holds=holds)
     broker = replace(fake(tmp_path, "broker", needs=("store",)), restarts_after=("store",))
-    await supervisor.start([fake(tmp_path, "store"), broker, fake(tmp_path, "gateway", needs=("broker",))])
+    await supervisor.start(
+        [fake(tmp_path, "store"), broker, fake(tmp_path, "gateway", needs=("broker",))]
+    )
     (holds / "store").touch()
     os.kill(supervisor.children["store"].record.pid, signal.SIGKILL)
     await seen(events, "store", "died", 1)
@@ -263,7 +311,9 @@ async def test_a_service_starts_again_at_once_while_what_it_needs_is_away_and_a_
     await supervisor.stop()
 
 
-async def test_deaths_after_a_settled_time_are_no_crash_loop(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_deaths_after_a_settled_time_are_no_crash_loop(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     events: list[StackEvent] = []
     supervisor = supervise(events.append, replace(QUICK, settled_s=0.0))
     await supervisor.start([fake(tmp_path, "engine", die=1, live=0.2)])
@@ -272,7 +322,9 @@ async def test_deaths_after_a_settled_time_are_no_crash_loop(tmp_path: Path, sup
     await supervisor.stop()
 
 
-async def test_a_restarted_program_may_be_long_in_getting_ready(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
+async def test_a_restarted_program_may_be_long_in_getting_ready(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
     """What it needs may be away for longer than a first start may take; only silence counts."""
     events: list[StackEvent] = []
     supervisor = supervise(events.append)
@@ -289,14 +341,20 @@ async def test_a_restarted_program_may_be_long_in_getting_ready(tmp_path: Path, 
     await supervisor.stop()
 
 
-async def test_a_missing_program_is_named(tmp_path: Path, supervise: Callable[..., Supervisor]) -> None:
-    spec = ProcessSpec("weed", (str(tmp_path / "nothing"),), TcpOpen("127.0.0.1", 1), tmp_path / "weed.log")
+async def test_a_missing_program_is_named(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    spec = ProcessSpec(
+        "weed", (str(tmp_path / "nothing"),), TcpOpen("127.0.0.1", 1), tmp_path / "weed.log"
+    )
     supervisor = supervise()
     with pytest.raises(CannotStart, match=r"weed: cannot run .*nothing.*No such file"):
         await supervisor.start([spec])
     await supervisor.stop()
 
 
-def test_the_first_restart_is_at_once_and_the_pause_before_further_ones_grows_up_to_a_limit() -> None:
+def test_the_first_restart_is_at_once_and_the_pause_before_further_ones_grows_up_to_a_limit() -> (
+    None
+):
     policy = RestartPolicy(first_delay_s=0.5, max_delay_s=10.0)
     assert [policy.delay_s(n) for n in (1, 2, 3, 9)] == [0.0, 0.5, 1.0, 10.0]

@@ -52,7 +52,9 @@ def test_a_terminal_gets_a_table_with_what_is_ready_what_waits_and_what_died() -
     view(StackEvent("gateway", "note", "8900 is taken by python (pid 1): using 16879"))
     assert out.getvalue().rstrip().endswith("8900 is taken by python (pid 1): using 16879")
     view(StackEvent("engine", "restarting"))
-    assert out.getvalue().rstrip().endswith("restarting"), "once up, events are lines below the table"
+    assert out.getvalue().rstrip().endswith("restarting"), (
+        "once up, events are lines below the table"
+    )
 
 
 def test_the_end_is_told_without_how_far_the_start_had_come() -> None:
@@ -60,7 +62,11 @@ def test_the_end_is_told_without_how_far_the_start_had_come() -> None:
     view = view_for(Console(file=out, force_terminal=True, width=100))
     assert isinstance(view, LiveView)
     with view:
-        for event in (StackEvent("tansu", "ready"), StackEvent("gateway", "starting"), StackEvent("tansu", "stopping")):
+        for event in (
+            StackEvent("tansu", "ready"),
+            StackEvent("gateway", "starting"),
+            StackEvent("tansu", "stopping"),
+        ):
             view(event)
         told = Console(file=io.StringIO(), width=100)
         told.print(view.render())

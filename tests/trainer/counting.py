@@ -54,7 +54,13 @@ class CountingLearner:
                 time.sleep(60)
         self.actor += [sample.event_id for sample in batch]
         self.critic += 1
-        return StepResult(step=self.critic, metrics={"reward_mean": sum(s.score or 0 for s in batch) / len(batch), "odd": float("nan")})
+        return StepResult(
+            step=self.critic,
+            metrics={
+                "reward_mean": sum(s.score or 0 for s in batch) / len(batch),
+                "odd": float("nan"),
+            },
+        )
 
     def save(self, directory: Path) -> None:
         self.export_adapter(directory)
@@ -77,14 +83,19 @@ class CountingRecipe(WeightRecipe):
 
     name: ClassVar[str] = "counting"
     summary: ClassVar[str] = "for tests"
-    dimensions: ClassVar[Dimensions] = Dimensions(signal="score", acquisition="reactive", evolves=("lora",))
+    dimensions: ClassVar[Dimensions] = Dimensions(
+        signal="score", acquisition="reactive", evolves=("lora",)
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
         found = admit(waiting, serving, self.knobs.max_staleness)
         size = self.knobs.batch_size
-        return Decision(batch=found.admitted[:size] if len(found.admitted) >= size else (), refused=found.refused)
+        return Decision(
+            batch=found.admitted[:size] if len(found.admitted) >= size else (),
+            refused=found.refused,
+        )
 
     def proposes(self, step: int) -> bool:
         return step > self.knobs.warmup and (step - self.knobs.warmup) % self.knobs.every == 0

@@ -11,7 +11,15 @@ import orjson
 
 from reefcommon.artifacts import MANIFEST_NAME, Manifest
 from reefcommon.errors import Unavailable
-from reefcommon.events import CandidateProposed, Event, Release, ReleasePublished, ReleaseRejected, SampleRefused, StepCompleted
+from reefcommon.events import (
+    CandidateProposed,
+    Event,
+    Release,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleRefused,
+    StepCompleted,
+)
 from reefcommon.fetched import FetchedTrees
 from reefcommon.topics import Topic
 from services.trainer.app import build
@@ -130,8 +138,15 @@ class MortalLedger(SqliteLedger):
 class InProcess:
     """StepProcess that runs the worker's own code in this process, which saves a second a start. `stepped`: the job of every step that ended."""
 
-    def __init__(self, binding: Binding, model_path: Path, mortal: Mortal, stepped: list[str]) -> None:
-        self._binding, self._model_path, self._mortal, self._stepped = binding, model_path, mortal, stepped
+    def __init__(
+        self, binding: Binding, model_path: Path, mortal: Mortal, stepped: list[str]
+    ) -> None:
+        self._binding, self._model_path, self._mortal, self._stepped = (
+            binding,
+            model_path,
+            mortal,
+            stepped,
+        )
         self._worker = Worker(binding.recipe, model_path)
 
     async def step(self, request: StepRequest) -> StepReply:
@@ -150,7 +165,13 @@ class Rig:
     """One trainer process; `restart` is the next one on the same disk, bus and store."""
 
     def __init__(
-        self, home: Path, *, mortal: Mortal | None = None, attempts: int = 3, timeout_s: float | None = None, **knobs: Any
+        self,
+        home: Path,
+        *,
+        mortal: Mortal | None = None,
+        attempts: int = 3,
+        timeout_s: float | None = None,
+        **knobs: Any,
     ) -> None:
         self.home, self.knobs = home, knobs
         self.mortal = mortal or Mortal()
@@ -175,13 +196,23 @@ class Rig:
             adapters=FetchedTrees(self.home / "adapters"),
             kept_states=2,
         )
-        binding = Binding("default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs)))
-        self.handlers, (self.loop,) = build((binding,), self.ledger, ports, self._process, self.patience)
+        binding = Binding(
+            "default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs))
+        )
+        self.handlers, (self.loop,) = build(
+            (binding,), self.ledger, ports, self._process, self.patience
+        )
 
     def _process(self, binding: Binding) -> StepProcess:
         if self.timeout_s is None:
             return InProcess(binding, self.home / "model", self.mortal, self.stepped)
-        return ChildProcess(binding, self.home / "model", self.home / "child.log", timeout_s=self.timeout_s, niceness=0)
+        return ChildProcess(
+            binding,
+            self.home / "model",
+            self.home / "child.log",
+            timeout_s=self.timeout_s,
+            niceness=0,
+        )
 
     def _clock(self) -> datetime:
         self.now += timedelta(seconds=1)
@@ -201,21 +232,40 @@ class Rig:
         while await self.loop.once():
             pass
 
-    async def publish(self, sequence: int, content: str = "base", *, candidate: str | None = None, incarnation: str = "run") -> None:
+    async def publish(
+        self,
+        sequence: int,
+        content: str = "base",
+        *,
+        candidate: str | None = None,
+        incarnation: str = "run",
+    ) -> None:
         """The head moves."""
         await self.handlers.on_publication(
-            ReleasePublished(event_id=f"r{sequence}", at=AT, scenario="default", release=release(sequence, content, candidate, incarnation))
+            ReleasePublished(
+                event_id=f"r{sequence}",
+                at=AT,
+                scenario="default",
+                release=release(sequence, content, candidate, incarnation),
+            )
         )
 
     async def reject(self, candidate: str) -> None:
         await self.handlers.on_publication(
             ReleaseRejected(
-                event_id=f"rej-{candidate}", at=AT, scenario="default", outcome="rejected", reason="worse", candidate_id=candidate
+                event_id=f"rej-{candidate}",
+                at=AT,
+                scenario="default",
+                outcome="rejected",
+                reason="worse",
+                candidate_id=candidate,
             )
         )
 
 
-def release(sequence: int, content: str = "base", candidate: str | None = None, incarnation: str = "run") -> Release:
+def release(
+    sequence: int, content: str = "base", candidate: str | None = None, incarnation: str = "run"
+) -> Release:
     """The release of this sequence; its load has the same one."""
     return Release(
         release_id=f"r{sequence}",

@@ -6,7 +6,17 @@ import pytest
 
 from reefcommon.evaluation import is_held_out
 from reefcommon.events import ReleasePublished
-from services.trainer.domain import Binding, Start, choose, open_job, plan_start, sort_by_use, states_to_keep, verdict_of, weights_content
+from services.trainer.domain import (
+    Binding,
+    Start,
+    choose,
+    open_job,
+    plan_start,
+    sort_by_use,
+    states_to_keep,
+    verdict_of,
+    weights_content,
+)
 from tests.recipes.samples import AT, sample
 from tests.trainer.counting import CountingRecipe, Knobs
 from tests.trainer.rig import release
@@ -36,12 +46,34 @@ def job(number, *, base="base", content=None, verdict=None):
         (job(1), "base", Start(state="job-1")),
         (job(2, content="lora-2", verdict="published"), "lora-2", Start(state="job-2")),
         (job(2, content="lora-2", verdict="rejected"), "base", Start(state="job-2", adopt="base")),
-        (job(3, base="lora-1", content="lora-3", verdict="rejected"), "lora-1", Start(state="job-3", actor="job-1")),
-        (job(3, base="lora-1", content="lora-3", verdict="pending"), "lora-1", Start(state="job-3", actor="job-1")),
-        (job(3, base="lora-1", content="lora-3", verdict="published"), "lora-1", Start(state="job-3", actor="job-1")),
+        (
+            job(3, base="lora-1", content="lora-3", verdict="rejected"),
+            "lora-1",
+            Start(state="job-3", actor="job-1"),
+        ),
+        (
+            job(3, base="lora-1", content="lora-3", verdict="pending"),
+            "lora-1",
+            Start(state="job-3", actor="job-1"),
+        ),
+        (
+            job(3, base="lora-1", content="lora-3", verdict="published"),
+            "lora-1",
+            Start(state="job-3", actor="job-1"),
+        ),
         (job(3, base="lora-1"), "lora-foreign", Start(state="job-3", adopt="lora-foreign")),
     ],
-    ids=["first", "first-on-foreign", "unproposed", "published", "rejected-to-base", "rejected", "pending", "rolled-back", "foreign"],
+    ids=[
+        "first",
+        "first-on-foreign",
+        "unproposed",
+        "published",
+        "rejected-to-base",
+        "rejected",
+        "pending",
+        "rolled-back",
+        "foreign",
+    ],
 )
 def test_the_actor_follows_the_head(last, head, start):
     assert plan_start(last, head, {"lora-1": "job-1"}) == start
@@ -49,18 +81,28 @@ def test_the_actor_follows_the_head(last, head, start):
 
 def test_weights_of_a_harness_release_are_those_below_it():
     composite = release(3, "lora-1").model_copy(
-        update={"kind": "harness", "content_id": "harness-1", "contents": {"lora": "lora-1", "harness": "harness-1"}}
+        update={
+            "kind": "harness",
+            "content_id": "harness-1",
+            "contents": {"lora": "lora-1", "harness": "harness-1"},
+        }
     )
     assert weights_content(composite) == "lora-1"
     assert weights_content(release(1)) == "base"
 
 
 def test_a_record_is_used_once_and_its_second_sample_waits_for_the_first():
-    a, b, c = sample(0, record_ids=("r1", "r2")), sample(1, record_ids=("r2",)), sample(2, record_ids=("r3",))
+    a, b, c = (
+        sample(0, record_ids=("r1", "r2")),
+        sample(1, record_ids=("r2",)),
+        sample(2, record_ids=("r3",)),
+    )
     assert [s.event_id for s in sort_by_use([a, b, c], set()).fresh] == ["smp-0", "smp-2"]
     usable = sort_by_use([b, c], {"r2"})
     assert [s.event_id for s in usable.spent] == ["smp-1"]
-    assert [(s.event_id, why) for s, why, _ in choose(BINDING, [b, c], {"r2"}, release(5)).refused] == [("smp-1", "already_trained")]
+    assert [
+        (s.event_id, why) for s, why, _ in choose(BINDING, [b, c], {"r2"}, release(5)).refused
+    ] == [("smp-1", "already_trained")]
 
 
 def test_the_same_inputs_give_the_same_job():
@@ -73,13 +115,18 @@ def test_the_same_inputs_give_the_same_job():
 
 
 def test_verdicts_are_read_from_the_release_chain():
-    event = ReleasePublished(event_id="r9", at=AT, scenario="default", release=release(9, "lora-9", "cnd-1"))
+    event = ReleasePublished(
+        event_id="r9", at=AT, scenario="default", release=release(9, "lora-9", "cnd-1")
+    )
     assert verdict_of(event) == ("cnd-1", "published")
     assert verdict_of(event.model_copy(update={"release": release(9, "lora-9")})) is None
 
 
 def test_bounded_disk():
-    jobs = [job(i, content=f"lora-{i}", verdict="rejected" if i % 2 else "published") for i in range(1, 9)]
+    jobs = [
+        job(i, content=f"lora-{i}", verdict="rejected" if i % 2 else "published")
+        for i in range(1, 9)
+    ]
     assert states_to_keep(jobs, "lora-2", 2) == {"job-2", "job-6", "job-8"}
 
 
@@ -87,7 +134,13 @@ def test_what_is_under_way_keeps_what_it_starts_from_and_what_is_not_judged_keep
     jobs = [job(i, content=f"lora-{i}", verdict="rejected") for i in range(1, 6)]
     jobs[2] = job(3, content="lora-3")
     running = replace(job(6), state="running", start=Start(state="job-4", actor="job-1"))
-    assert states_to_keep([*jobs, running], "base", 2) == {"job-1", "job-3", "job-4", "job-5", "job-6"}
+    assert states_to_keep([*jobs, running], "base", 2) == {
+        "job-1",
+        "job-3",
+        "job-4",
+        "job-5",
+        "job-6",
+    }
 
 
 def test_where_candidates_are_judged_by_replay_the_judges_are_never_trained_on():
@@ -99,4 +152,8 @@ def test_where_candidates_are_judged_by_replay_the_judges_are_never_trained_on()
     assert apart
     assert len(decision.batch) == 20
     assert apart.isdisjoint(s.event_id for s in decision.batch)
-    assert not [why for _, why, _ in choose(BINDING, waiting, set(), release(5)).refused if why == "held_out"]
+    assert not [
+        why
+        for _, why, _ in choose(BINDING, waiting, set(), release(5)).refused
+        if why == "held_out"
+    ]

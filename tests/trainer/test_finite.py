@@ -35,9 +35,16 @@ class TensorLearner(CountingLearner):
 
     def save(self, directory: Path) -> None:
         super().save(directory)
-        moments = {"state": {0: {"step": torch.tensor(3), "exp_avg": torch.tensor([0.0, self.numbers["moment"]])}}}
+        moments = {
+            "state": {
+                0: {"step": torch.tensor(3), "exp_avg": torch.tensor([0.0, self.numbers["moment"]])}
+            }
+        }
         head = {"weight": torch.full((4,), self.numbers["head"])}
-        torch.save({"head": head, "optimizer": {**moments, "param_groups": [{"lr": 0.1}]}}, directory / "critic.pt")
+        torch.save(
+            {"head": head, "optimizer": {**moments, "param_groups": [{"lr": 0.1}]}},
+            directory / "critic.pt",
+        )
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
         super().load(directory, actor_from=actor_from)
@@ -48,7 +55,8 @@ class TensorLearner(CountingLearner):
         super().export_adapter(directory)
         if directory.name == "adapter":
             save_file(
-                {"lora_A": torch.full((2, 2), self.numbers["exported"], dtype=torch.bfloat16)}, directory / "adapter_model.safetensors"
+                {"lora_A": torch.full((2, 2), self.numbers["exported"], dtype=torch.bfloat16)},
+                directory / "adapter_model.safetensors",
             )
 
 
@@ -65,7 +73,14 @@ def worker(tmp_path: Path) -> Worker:
 def request(tmp_path: Path, job: str, score: float, state: str | None = None) -> dict[str, Any]:
     at = str(tmp_path / state) if state else None
     batch = [sample(0, score=score).model_dump(mode="json")]
-    return {"job_id": job, "state": at, "actor": None, "adopt": None, "out": str(tmp_path / job), "batch": batch}
+    return {
+        "job_id": job,
+        "state": at,
+        "actor": None,
+        "adopt": None,
+        "out": str(tmp_path / job),
+        "batch": batch,
+    }
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -78,7 +93,12 @@ def request(tmp_path: Path, job: str, score: float, state: str | None = None) ->
     ],
 )
 def test_a_step_that_leaves_them_is_refused(
-    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, named: str, bad: float
+    worker: Worker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    named: str,
+    bad: float,
 ) -> None:
     """Nothing of it is kept, and the next batch goes on from the state before."""
     monkeypatch.setattr(TensorLearner, "place", place)
@@ -99,7 +119,8 @@ def test_a_saved_state_with_them_is_set_aside(worker: Worker, tmp_path: Path) ->
     torch.save({"head": {"weight": torch.tensor([float("nan")])}}, tmp_path / "job-1" / "critic.pt")
     fresh = Worker(TensorRecipe(Knobs()), tmp_path)
     with pytest.raises(
-        Poison, match=r"the saved state job-1 holds critic.pt, head.weight: .* set aside, and the next batch starts without it"
+        Poison,
+        match=r"the saved state job-1 holds critic.pt, head.weight: .* set aside, and the next batch starts without it",
     ):
         fresh.handle(request(tmp_path, "job-2", 1.0, "job-1"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job-1.damaged"]

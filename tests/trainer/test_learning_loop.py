@@ -88,7 +88,12 @@ async def test_a_foreign_release_is_adopted_from_the_store(rig, tmp_path):
     await other.publish(6, mine.content_id)
     await arrive(other, 2, 3, load_id="run:6")
     await other.settle()
-    assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == [
+        "smp-0",
+        "smp-1",
+        "smp-2",
+        "smp-3",
+    ]
     await other.stop()
 
 
@@ -102,14 +107,27 @@ async def test_a_state_that_was_lost_costs_the_critic_and_not_the_actor(rig):
     await rig.restart()
     await arrive(rig, 2, 3, load_id="run:6")
     await rig.settle()
-    assert rig.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    assert rig.shelf.trained_on(rig.bus.candidates[-1].content_id) == [
+        "smp-0",
+        "smp-1",
+        "smp-2",
+        "smp-3",
+    ]
     assert [step.step for step in rig.bus.steps] == [1, 1]
 
 
 async def test_other_base_weights_than_the_learners_are_waited_out(rig):
     """An adapter that is trained on the base model is none for a checkpoint that serves in its place."""
-    full = release(6).model_copy(update={"kind": "checkpoint", "content_id": "checkpoint-1", "contents": {"checkpoint": "checkpoint-1"}})
-    await rig.handlers.on_publication(ReleasePublished(event_id="r6", at=AT, scenario="default", release=full))
+    full = release(6).model_copy(
+        update={
+            "kind": "checkpoint",
+            "content_id": "checkpoint-1",
+            "contents": {"checkpoint": "checkpoint-1"},
+        }
+    )
+    await rig.handlers.on_publication(
+        ReleasePublished(event_id="r6", at=AT, scenario="default", release=full)
+    )
     await arrive(rig, 0, 1, load_id="run:6")
     await rig.settle()
     assert (rig.loop.doing.partition(" serves")[0], rig.bus.steps) == ("waiting: checkpoint-1", [])
@@ -142,7 +160,10 @@ async def test_refusals_are_durable_and_told_when_the_broker_is_back(tmp_path):
     rig.bus.away = False
     await rig.restart()
     await rig.settle()
-    assert [(e.sample_id, e.reason, e.lag) for e in rig.bus.refusals] == [("smp-2", "stale", 3), ("smp-3", "other_incarnation", None)]
+    assert [(e.sample_id, e.reason, e.lag) for e in rig.bus.refusals] == [
+        ("smp-2", "stale", 3),
+        ("smp-3", "other_incarnation", None),
+    ]
     assert rig.bus.steps[0].sample_ids == ("smp-0", "smp-1")
     assert rig.bus.steps[0].metrics["lag_max"] == 2.0
     assert rig.ledger.refusals(rig.loop.binding.key) == {"stale": 1, "other_incarnation": 1}
@@ -164,11 +185,16 @@ async def test_a_record_trains_once(rig):
         (lambda waiting: waiting[7], "IndexError"),
         (lambda waiting: None, "AttributeError"),
         (lambda waiting: Decision(batch=(waiting[0], waiting[0])), "1 samples are named twice"),
-        (lambda waiting: Decision(batch=tuple(waiting), refused=((waiting[0], "no", None),)), "1 samples are named twice"),
+        (
+            lambda waiting: Decision(batch=tuple(waiting), refused=((waiting[0], "no", None),)),
+            "1 samples are named twice",
+        ),
         (lambda waiting: Decision(batch=(sample(77),)), "smp-77 was not offered"),
     ],
 )
-async def test_a_recipe_that_decides_nonsense_stops_its_own_learning_until_it_is_mended(rig, monkeypatch, odd, message):
+async def test_a_recipe_that_decides_nonsense_stops_its_own_learning_until_it_is_mended(
+    rig, monkeypatch, odd, message
+):
     """Anything else than a failure to be tried again would end the service, again and again, and the whole stack with it."""
     await arrive(rig, 0, 1)
     with monkeypatch.context() as patch:
@@ -239,7 +265,10 @@ async def test_an_interrupted_step_is_decided_anew_when_another_release_serves(r
     await rig.publish(6)
     await rig.settle()
     assert rig.bus.steps == []
-    assert [(e.sample_id, e.reason, e.lag) for e in rig.bus.refusals] == [("smp-0", "stale", 1), ("smp-1", "stale", 1)]
+    assert [(e.sample_id, e.reason, e.lag) for e in rig.bus.refusals] == [
+        ("smp-0", "stale", 1),
+        ("smp-1", "stale", 1),
+    ]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -250,7 +279,12 @@ async def test_killed_at_every_effect(tmp_path, after):
         effect = len(killed) + 1
         killed.append(await killed_at(tmp_path / str(effect), effect, after))
     assert len(killed) > 11
-    assert killed[-4:] == ["publish CandidateProposed", "publish StepCompleted", "save complete", None]
+    assert killed[-4:] == [
+        "publish CandidateProposed",
+        "publish StepCompleted",
+        "save complete",
+        None,
+    ]
 
 
 async def killed_at(home, effect, after):
@@ -268,11 +302,16 @@ async def killed_at(home, effect, after):
     assert len(rig.stepped) == 1, "a step that ended is on the disk, and is not made again"
     assert len({e.model_dump_json() for e in rig.bus.candidates}) == 1
     assert len({e.model_dump_json() for e in rig.bus.steps}) == 1
-    assert (rig.bus.steps[0].event_id, rig.bus.steps[0].candidate_id) == (rig.stepped[0], rig.bus.candidates[0].event_id)
+    assert (rig.bus.steps[0].event_id, rig.bus.steps[0].candidate_id) == (
+        rig.stepped[0],
+        rig.bus.candidates[0].event_id,
+    )
     assert rig.shelf.trained_on(rig.bus.candidates[0].content_id) == ["smp-0", "smp-1"]
     assert rig.bus.steps[0].step == 1
     assert rig.ledger.counts(rig.loop.binding.key) == {"trained": 2, "refused": 1}
-    assert {(e.event_id, e.sample_id, e.reason) for e in rig.bus.refusals} == {(rig.bus.refusals[0].event_id, "smp-7", "stale")}
+    assert {(e.event_id, e.sample_id, e.reason) for e in rig.bus.refusals} == {
+        (rig.bus.refusals[0].event_id, "smp-7", "stale")
+    }
     assert not [*rig.ledger.untold(rig.loop.binding.key)]
     await rig.stop()
     return rig.mortal.killed_at
@@ -340,7 +379,9 @@ async def test_whoever_sees_the_verdict_sees_the_head_that_it_made(rig):
 
     handlers = replace(rig.handlers, jobs=Looking())
     won = release(6, candidate.content_id, candidate.event_id)
-    await handlers.on_publication(ReleasePublished(event_id="r6", at=AT, scenario="default", release=won))
+    await handlers.on_publication(
+        ReleasePublished(event_id="r6", at=AT, scenario="default", release=won)
+    )
     assert seen == [("published", 6)]
 
 

@@ -43,7 +43,10 @@ def test_a_job_that_cannot_be_opened_whole_is_not_opened(ledger, how):
     """It fails at its last rows: neither is the job there, nor are its samples gone; with room again it is opened."""
     for number in range(3):
         ledger.put(KEY, sample(number))
-    taken, wide = sample(0, record_ids=("rec-9",)), sample(1, record_ids=tuple(f"rec-{n:0200}" for n in range(9, 400)))
+    taken, wide = (
+        sample(0, record_ids=("rec-9",)),
+        sample(1, record_ids=tuple(f"rec-{n:0200}" for n in range(9, 400))),
+    )
     ledger.open(job_of(taken), [taken])
     if how == "the disk is full":
         (pages,) = ledger._rows("pragma page_count")[0]
@@ -76,7 +79,11 @@ def test_a_job_is_opened_once_and_forgotten_whole(ledger):
     assert not ledger.put(KEY, first)
     assert (waiting(ledger), ledger.counts(KEY)) == (["smp-1"], {"taken": 1, "waiting": 1})
     ledger.reopen(job_of(first))
-    assert (waiting(ledger), ledger.trained(KEY, ["rec-0"]), ledger.unfinished(KEY)) == (["smp-0", "smp-1"], set(), None)
+    assert (waiting(ledger), ledger.trained(KEY, ["rec-0"]), ledger.unfinished(KEY)) == (
+        ["smp-0", "smp-1"],
+        set(),
+        None,
+    )
 
 
 def test_what_is_settled_is_not_settled_otherwise(ledger):
@@ -87,11 +94,15 @@ def test_what_is_settled_is_not_settled_otherwise(ledger):
     ledger.open(job_of(first), [first])
     ledger.refuse(KEY, [("smp-0", "stale", 3), ("smp-1", "stale", 3)], AT)
     ledger.refuse(KEY, [("smp-1", "held_out", None)], AT)
-    assert [(one.event_id, reason, lag) for one, reason, lag, _ in ledger.untold(KEY)] == [("smp-1", "stale", 3)]
+    assert [(one.event_id, reason, lag) for one, reason, lag, _ in ledger.untold(KEY)] == [
+        ("smp-1", "stale", 3)
+    ]
     ledger.told(KEY, ["smp-1"])
     assert ledger.untold(KEY) == []
     ledger.save(replace(job_of(first), state="failed", reason="odd", finished_at=AT))
-    assert [(one.event_id, reason) for one, reason, _, _ in ledger.untold(KEY)] == [("smp-0", "odd")]
+    assert [(one.event_id, reason) for one, reason, _, _ in ledger.untold(KEY)] == [
+        ("smp-0", "odd")
+    ]
     assert ledger.counts(KEY) == {"refused": 2, "waiting": 1}
 
 
@@ -133,7 +144,9 @@ def trained(ledger, number, **end):
     return job
 
 
-def test_what_is_forgotten_later_and_is_older_opens_no_way_back_for_what_was_forgotten_before(ledger):
+def test_what_is_forgotten_later_and_is_older_opens_no_way_back_for_what_was_forgotten_before(
+    ledger,
+):
     refused(ledger, 10, day=10)
     assert ledger.forget(KEY, FAR_MS, ()) == {"samples": 1, "jobs": 0}
     refused(ledger, 5, day=5)
@@ -162,7 +175,9 @@ def test_the_last_job_is_kept_without_its_state_too(ledger):
 
 
 @pytest.mark.parametrize("verdict", [None, "pending", "rejected"])
-def test_a_job_is_kept_while_its_candidate_is_judged_or_its_content_lies_in_the_store(ledger, verdict):
+def test_a_job_is_kept_while_its_candidate_is_judged_or_its_content_lies_in_the_store(
+    ledger, verdict
+):
     job = trained(ledger, 0, proposes=True, content_id="lora-0")
     if verdict is not None:
         ledger.judge(job.candidate_id, verdict)

@@ -55,17 +55,23 @@ async def rig(tmp_path):
     await made.stop()
 
 
-def retention(rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None) -> Retention:
+def retention(
+    rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None
+) -> Retention:
     return Retention(
         bindings=(rig.loop.binding,), ledger=rig.ledger, checkpoints=rig.checkpoints, adapters=rig.loop.ports.adapters,
         rejected=Rejected(rig.ledger, store or Dropping(), heads or Heads(), rig.loop.ports.storing), settled_kept_s=30 * DAY_S, rejected_kept_s=7 * DAY_S, clock=lambda: now,
     )  # fmt: skip
 
 
-async def step(rig: Rig, day: float, first: int, *, publish: int | None = None, load: str = "run:5") -> str:
+async def step(
+    rig: Rig, day: float, first: int, *, publish: int | None = None, load: str = "run:5"
+) -> str:
     """One job of two samples of that day. Returns its candidate's content."""
     for number in (first, first + 1):
-        await rig.handlers.on_sample(sample(number, record_ids=(receipt(day, number),), load_id=load))
+        await rig.handlers.on_sample(
+            sample(number, record_ids=(receipt(day, number),), load_id=load)
+        )
     await rig.settle()
     candidate = rig.bus.candidates[-1]
     if publish is not None:
@@ -88,43 +94,67 @@ async def test_settled_work_is_forgotten_and_its_samples_are_refused_when_they_c
     assert (gone["jobs"], gone["samples"]) == (1, 2)
     trained = [sample_id for job in rig.bus.steps for sample_id in job.sample_ids]
     again = sample(0, record_ids=(receipt(0, 0),), load_id="run:10")
-    other = sample(77, record_ids=(receipt(0, 1), receipt(40, 9)), load_id="run:10")  # another report on a record that was trained on
+    other = sample(
+        77, record_ids=(receipt(0, 1), receipt(40, 9)), load_id="run:10"
+    )  # another report on a record that was trained on
     new = sample(78, record_ids=(receipt(41, 9),), load_id="run:10")
     for arrived in (again, other, new):
         await rig.handlers.on_sample(arrived)
     await rig.settle()
-    assert {(r.sample_id, r.reason) for r in rig.bus.refusals} == {("smp-0", "too_old"), ("smp-77", "too_old")}
+    assert {(r.sample_id, r.reason) for r in rig.bus.refusals} == {
+        ("smp-0", "too_old"),
+        ("smp-77", "too_old"),
+    }
     assert [sample_id for job in rig.bus.steps for sample_id in job.sample_ids] == trained
-    assert rig.ledger.counts(rig.loop.binding.key)["waiting"] == 1, "what is newer than the horizon waits as ever"
+    assert rig.ledger.counts(rig.loop.binding.key)["waiting"] == 1, (
+        "what is newer than the horizon waits as ever"
+    )
 
 
 async def test_nothing_that_is_of_use_is_forgotten(rig):
     far = T0 + timedelta(days=365)
-    await rig.handlers.on_sample(sample(900, record_ids=(receipt(0, 90),)))  # waits for a second one
+    await rig.handlers.on_sample(
+        sample(900, record_ids=(receipt(0, 90),))
+    )  # waits for a second one
     assert (await retention(rig, far).round())["samples"] == 0
     await step(rig, 0, 0, publish=6)
     held = {job.job_id for job in [rig.ledger.last(rig.loop.binding.key)]}
     assert rig.checkpoints.kept(rig.loop.binding.key) == held
-    assert (await retention(rig, far).round())["jobs"] == 0, "the last job, whose state the next step starts from"
+    assert (await retention(rig, far).round())["jobs"] == 0, (
+        "the last job, whose state the next step starts from"
+    )
     waiting = rig.ledger.counts(rig.loop.binding.key)["waiting"]
     assert waiting == 1
     await rig.handlers.on_sample(sample(901, record_ids=(receipt(1, 91),), load_id="run:6"))
     await rig.settle()
-    assert (await retention(rig, far).round())["jobs"] == 0, "the newest has no verdict yet, the other one's state is on disk"
+    assert (await retention(rig, far).round())["jobs"] == 0, (
+        "the newest has no verdict yet, the other one's state is on disk"
+    )
 
 
 async def test_a_receipt_that_a_client_chose_says_no_time_and_is_remembered(rig):
-    assert record_times_ms([receipt(1), receipt(2)]) == (int((T0.timestamp() + DAY_S) * 1000), int((T0.timestamp() + 2 * DAY_S) * 1000))
-    assert record_times_ms([receipt(1), "my-own-key"]) == (int((T0.timestamp() + DAY_S) * 1000), None)
+    assert record_times_ms([receipt(1), receipt(2)]) == (
+        int((T0.timestamp() + DAY_S) * 1000),
+        int((T0.timestamp() + 2 * DAY_S) * 1000),
+    )
+    assert record_times_ms([receipt(1), "my-own-key"]) == (
+        int((T0.timestamp() + DAY_S) * 1000),
+        None,
+    )
     for number in (0, 1):
         await rig.handlers.on_sample(sample(number, record_ids=(f"my-own-{number}",)))
     await rig.settle()
-    await rig.publish(6, rig.bus.candidates[-1].content_id, candidate=rig.bus.candidates[-1].event_id)
+    await rig.publish(
+        6, rig.bus.candidates[-1].content_id, candidate=rig.bus.candidates[-1].event_id
+    )
     for number in range(1, 5):
         await step(rig, number, 10 * number, publish=6 + number, load=f"run:{5 + number}")
     await retention(rig, T0 + timedelta(days=365)).round()
     assert rows(rig, "jobs") == 3, "its job is gone, which tells most of what is kept"
-    assert {record for (record,) in rig.ledger._rows("select record_id from records")} >= {"my-own-0", "my-own-1"}
+    assert {record for (record,) in rig.ledger._rows("select record_id from records")} >= {
+        "my-own-0",
+        "my-own-1",
+    }
     await rig.handlers.on_sample(sample(0, record_ids=("my-own-0",), load_id="run:10"))
     await rig.handlers.on_sample(sample(55, record_ids=("my-own-1",), load_id="run:10"))
     await rig.settle()
@@ -135,7 +165,9 @@ async def test_rejected_contents_go_once_nothing_names_them(rig):
     contents = [await step(rig, day, 10 * day) for day in range(4)]
     assert len(set(contents)) == 4
     heads, store = Heads("lora-served", contents[1], pending=(contents[2],)), Dropping()
-    assert (await retention(rig, AT + timedelta(days=6), heads, store).round())["contents"] == 0, "not old enough"
+    assert (await retention(rig, AT + timedelta(days=6), heads, store).round())["contents"] == 0, (
+        "not old enough"
+    )
     gone = await retention(rig, AT + timedelta(days=8), heads, store).round()
     assert gone["contents"] == 2
     assert sorted(store.dropped) == sorted([contents[0], contents[3]]), (
@@ -179,7 +211,9 @@ class Late:
         await self.process.stop()
 
 
-async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has_just_looked(rig, tmp_path):
+async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has_just_looked(
+    rig, tmp_path
+):
     """The round finds no job; before it removes what it found, one is opened that starts from a fetched adapter."""
     content = await step(rig, 0, 0)
     other = Rig(tmp_path / "other")
@@ -202,7 +236,12 @@ async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has
     assert await asyncio.to_thread(adapters.prune, look) == 1
     late.let.set()
     await asyncio.wrap_future(learning[0])
-    assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == ["smp-0", "smp-1", "smp-2", "smp-3"]
+    assert other.shelf.trained_on(rig.bus.candidates[-1].content_id) == [
+        "smp-0",
+        "smp-1",
+        "smp-2",
+        "smp-3",
+    ]
     await other.stop()
 
 

@@ -51,7 +51,9 @@ async def start(home: Path, kafka: str, redis: str, port: int) -> asyncio.subpro
         "REEF_TRAINER_PORT": str(port),
     }
     with (home / "trainer.log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(sys.executable, "-m", "services.trainer", env=environment, stderr=log, stdout=log)
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "services.trainer", env=environment, stderr=log, stdout=log
+        )
 
 
 async def stop(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
@@ -63,13 +65,24 @@ async def stop(process: asyncio.subprocess.Process, how: signal.Signals) -> int:
 async def send(kafka: str, *sent: tuple[Event, topics.Topic]) -> None:
     async with AIOKafkaProducer(bootstrap_servers=kafka, acks="all") as producer:
         for event, topic in sent:
-            await producer.send_and_wait(topic.name, event.model_dump_json(exclude_none=True).encode(), key=event.scenario.encode())
+            await producer.send_and_wait(
+                topic.name,
+                event.model_dump_json(exclude_none=True).encode(),
+                key=event.scenario.encode(),
+            )
 
 
-async def read(kafka: str, scenario: str, topic: topics.Topic, adapter: TypeAdapter, wanted: int) -> list:
+async def read(
+    kafka: str, scenario: str, topic: topics.Topic, adapter: TypeAdapter, wanted: int
+) -> list:
     """The first `wanted` events of this scenario; the same id again is a repeat."""
     found: dict[str, Event] = {}
-    async with AIOKafkaConsumer(topic.name, bootstrap_servers=kafka, auto_offset_reset="earliest") as consumer, asyncio.timeout(120):
+    async with (
+        AIOKafkaConsumer(
+            topic.name, bootstrap_servers=kafka, auto_offset_reset="earliest"
+        ) as consumer,
+        asyncio.timeout(120),
+    ):
         async for record in consumer:
             try:
                 event = adapter.validate_json(record.value)
@@ -93,21 +106,46 @@ async def test_samples_become_a_candidate_across_a_kill(tmp_path, own_kafka_boot
     batch = [sample(i, scenario=scenario) for i in range(5)]
     process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
     try:
-        await send(own_kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in batch))
-        (candidate,) = await read(own_kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
+        await send(
+            own_kafka_bootstrap,
+            (published, topics.RELEASES),
+            *((one, topics.SAMPLES) for one in batch),
+        )
+        (candidate,) = await read(
+            own_kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1
+        )
         assert candidate.lineage.sample_ids == ("smp-0", "smp-1")
-        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/status") as response:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{port}/status") as response,
+        ):
             (facts,) = (await response.json())["bindings"].values()
         assert facts["samples"]["trained"] == 2
         await stop(process, signal.SIGKILL)
 
         process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
-        won = head.model_copy(update={"release_id": "r6", "sequence": 6, "load_id": "run:6", "candidate_id": candidate.event_id})
-        won = won.model_copy(update={"kind": "lora", "content_id": candidate.content_id, "contents": {"lora": candidate.content_id}})
+        won = head.model_copy(
+            update={
+                "release_id": "r6",
+                "sequence": 6,
+                "load_id": "run:6",
+                "candidate_id": candidate.event_id,
+            }
+        )
+        won = won.model_copy(
+            update={
+                "kind": "lora",
+                "content_id": candidate.content_id,
+                "contents": {"lora": candidate.content_id},
+            }
+        )
         fresh = [sample(i, scenario=scenario, load_id="run:6") for i in (7, 8)]
         await send(
             own_kafka_bootstrap,
-            (ReleasePublished(event_id="r6", at=AT, scenario=scenario, release=won), topics.RELEASES),
+            (
+                ReleasePublished(event_id="r6", at=AT, scenario=scenario, release=won),
+                topics.RELEASES,
+            ),
             *((one, topics.SAMPLES) for one in (*batch, *fresh)),
         )
         told = await read(own_kafka_bootstrap, scenario, topics.TRAINING, TypeAdapter(Learning), 5)
@@ -115,14 +153,19 @@ async def test_samples_become_a_candidate_across_a_kill(tmp_path, own_kafka_boot
         refused = [event for event in told if event.type == "sample.refused.v1"]
         assert [step.sample_ids for step in steps] == [("smp-0", "smp-1"), ("smp-7", "smp-8")]
         assert [step.step for step in steps] == [1, 2]
-        assert {(event.sample_id, event.reason, event.lag) for event in refused} == {(f"smp-{i}", "stale", 1) for i in (2, 3, 4)}
+        assert {(event.sample_id, event.reason, event.lag) for event in refused} == {
+            (f"smp-{i}", "stale", 1) for i in (2, 3, 4)
+        }
     finally:
         assert await stop(process, signal.SIGTERM) == 0
 
 
 async def status(port: int) -> dict:
     try:
-        async with aiohttp.ClientSession() as http, http.get(f"http://127.0.0.1:{port}/status") as response:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{port}/status") as response,
+        ):
             (facts,) = (await response.json())["bindings"].values()
             return facts
     except aiohttp.ClientError:
@@ -137,18 +180,30 @@ async def test_a_source_that_ends_before_the_last_publish(tmp_path, own_kafka_bo
     await ensure_topics(own_kafka_bootstrap)
     head = release(5).model_copy(update={"scenario": scenario})
     published = ReleasePublished(event_id="r5", at=AT, scenario=scenario, release=head)
-    last = [sample(20, scenario=scenario), sample(21, scenario=scenario, score=-3), sample(22, scenario=scenario)]
+    last = [
+        sample(20, scenario=scenario),
+        sample(21, scenario=scenario, score=-3),
+        sample(22, scenario=scenario),
+    ]
     port = free_port()
     process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
     try:
-        await send(own_kafka_bootstrap, (published, topics.RELEASES), *((one, topics.SAMPLES) for one in last))
+        await send(
+            own_kafka_bootstrap,
+            (published, topics.RELEASES),
+            *((one, topics.SAMPLES) for one in last),
+        )
         async with asyncio.timeout(90):
-            while not ((await status(port)).get("state") == "training" and (tmp_path / "smp-21").exists()):
+            while not (
+                (await status(port)).get("state") == "training" and (tmp_path / "smp-21").exists()
+            ):
                 await asyncio.sleep(0.1)
         async with asyncio.timeout(20):
             assert await stop(process, signal.SIGTERM) == 0
         process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)
-        (candidate,) = await read(own_kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1)
+        (candidate,) = await read(
+            own_kafka_bootstrap, scenario, topics.CANDIDATES, TypeAdapter(CandidateProposed), 1
+        )
         assert candidate.lineage.sample_ids == ("smp-20", "smp-21")
         async with asyncio.timeout(60):
             while (await status(port)).get("state") != "waiting for the verdict on its candidate":

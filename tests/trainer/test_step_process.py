@@ -118,7 +118,9 @@ async def test_a_job_whose_process_always_dies_fails_after_its_attempts(tmp_path
     await rig.settle()
     assert rig.bus.steps == []
     assert len(rig.bus.refusals) == 2
-    assert rig.bus.refusals[0].reason.startswith("the step failed 2 times; last: the step process ended with code 1")
+    assert rig.bus.refusals[0].reason.startswith(
+        "the step failed 2 times; last: the step process ended with code 1"
+    )
     await rig.stop()
 
 

@@ -24,11 +24,15 @@ async def test_a_step_of_the_tiny_example_makes_an_adapter_that_serves(tmp_path)
     model_path = prepare("tiny", tmp_path / "models")
     (binding,) = weight_bindings(load(EXAMPLE))
     process = ChildProcess(binding, model_path, tmp_path / "child.log", timeout_s=300, niceness=0)
-    batch = binding.recipe.decide([sample(i, score=i / 32, logprobs=(-5.557,) * 3) for i in range(32)], LoadId("run", 5)).batch
+    batch = binding.recipe.decide(
+        [sample(i, score=i / 32, logprobs=(-5.557,) * 3) for i in range(32)], LoadId("run", 5)
+    ).batch
     state = None
     for number in (1, 2):
         out = tmp_path / "states" / f"job-{number}"
-        reply = await process.step(StepRequest(job_id=out.name, state=state, actor=None, adopt=None, batch=batch, out=out))
+        reply = await process.step(
+            StepRequest(job_id=out.name, state=state, actor=None, adopt=None, batch=batch, out=out)
+        )
         state = out
     await process.stop()
     assert reply.step == 2

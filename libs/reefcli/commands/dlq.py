@@ -17,17 +17,31 @@ from reefcommon import topics
 
 def _known(topic: str | None) -> str | None:
     """A topic that has dead letters at all, or may have: a mistyped one would look like good news."""
-    if topic is not None and topic not in {name for one in topics.ALL for name in (one.name, one.dead)}:
-        raise CommandFailed(f"there is no topic {topic!r}; there are {', '.join(one.name for one in topics.ALL)}")
+    if topic is not None and topic not in {
+        name for one in topics.ALL for name in (one.name, one.dead)
+    }:
+        raise CommandFailed(
+            f"there is no topic {topic!r}; there are {', '.join(one.name for one in topics.ALL)}"
+        )
     return topic
 
 
-Topic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.", callback=_known)]
-Group = Annotated[str | None, typer.Option("--group", help="Only those that this consumer group gave up.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Only those whose reason contains this text.")]
+Topic = Annotated[
+    str | None, typer.Option("--topic", help="Only those of this topic.", callback=_known)
+]
+Group = Annotated[
+    str | None, typer.Option("--group", help="Only those that this consumer group gave up.")
+]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Only those whose reason contains this text.")
+]
 Scenario = Annotated[str | None, typer.Option("--scenario", help="Only those of this scenario.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Ids, or beginnings of ids, from `reef dlq list`.")]
-Everything = Annotated[bool, typer.Option("--all", help="All that the other options leave, instead of ids.")]
+Ids = Annotated[
+    list[str] | None, typer.Argument(help="Ids, or beginnings of ids, from `reef dlq list`.")
+]
+Everything = Annotated[
+    bool, typer.Option("--all", help="All that the other options leave, instead of ids.")
+]
 
 dlq = typer.Typer(
     name="dlq",
@@ -49,7 +63,9 @@ def list_(
     group: Group = None,
     reason: Reason = None,
     scenario: Scenario = None,
-    handled: Annotated[bool, typer.Option("--handled", help="Those that were dealt with, too.")] = False,
+    handled: Annotated[
+        bool, typer.Option("--handled", help="Those that were dealt with, too.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="How many at most, the latest.", min=1)] = 50,
     bootstrap: Bootstrap = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -65,19 +81,30 @@ def list_(
     """
     letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir)))
     wanted = Wanted(topic, group, reason, scenario, handled)
-    found = sorted((letter for letter in letters.found.values() if wanted.meets(letter)), key=lambda one: one.last.at, reverse=True)
+    found = sorted(
+        (letter for letter in letters.found.values() if wanted.meets(letter)),
+        key=lambda one: one.last.at,
+        reverse=True,
+    )
     if as_json:
         print_json([_described(letter) for letter in found[:limit]])
         return
     columns = ("id", "topic", "place", "group", "times", "when", "handled", "reason")
-    print_table(columns, [_row(letter) for letter in found[:limit]], whole=("topic",), empty="no dead letters")
+    print_table(
+        columns,
+        [_row(letter) for letter in found[:limit]],
+        whole=("topic",),
+        empty="no dead letters",
+    )
     if len(found) > limit:
         console().print(f"{len(found) - limit} more; --limit shows them", style="dim")
 
 
 @dlq.command()
 def show(
-    letter_id: Annotated[str, typer.Argument(help="An id, or its beginning, from `reef dlq list`.")],
+    letter_id: Annotated[
+        str, typer.Argument(help="An id, or its beginning, from `reef dlq list`.")
+    ],
     bootstrap: Bootstrap = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
@@ -95,8 +122,22 @@ def show(
         print_json(described)
         return
     event = described.pop("event")
-    lines = [(name.replace("_", " "), str(value)) for name, value in described.items() if value is not None]
-    print_story([*lines, ("event", event if isinstance(event, str) else orjson.dumps(event, option=orjson.OPT_INDENT_2).decode())])
+    lines = [
+        (name.replace("_", " "), str(value))
+        for name, value in described.items()
+        if value is not None
+    ]
+    print_story(
+        [
+            *lines,
+            (
+                "event",
+                event
+                if isinstance(event, str)
+                else orjson.dumps(event, option=orjson.OPT_INDENT_2).decode(),
+            ),
+        ]
+    )
 
 
 @dlq.command()
@@ -119,7 +160,14 @@ def retry(
 
       reef dlq retry --all --topic reef.samples.v1 --group trainer
     """
-    _settle("retried", ids, Wanted(topic, group, reason, scenario), address(bootstrap, state_dir), everything=everything, as_json=as_json)
+    _settle(
+        "retried",
+        ids,
+        Wanted(topic, group, reason, scenario),
+        address(bootstrap, state_dir),
+        everything=everything,
+        as_json=as_json,
+    )
 
 
 @dlq.command()
@@ -142,29 +190,59 @@ def drop(
 
       reef dlq drop --all --topic reef.feedback.v1 --reason "unknown receipts"
     """
-    _settle("dropped", ids, Wanted(topic, group, reason, scenario), address(bootstrap, state_dir), everything=everything, as_json=as_json)
+    _settle(
+        "dropped",
+        ids,
+        Wanted(topic, group, reason, scenario),
+        address(bootstrap, state_dir),
+        everything=everything,
+        as_json=as_json,
+    )
 
 
-def _settle(action: Action, ids: list[str] | None, wanted: Wanted, bootstrap: str, *, everything: bool, as_json: bool) -> None:
+def _settle(
+    action: Action,
+    ids: list[str] | None,
+    wanted: Wanted,
+    bootstrap: str,
+    *,
+    everything: bool,
+    as_json: bool,
+) -> None:
     if bool(ids) == everything:
-        raise CommandFailed("which ones? Give ids from `reef dlq list`, or --all (with --topic, --group, --reason or --scenario)")
+        raise CommandFailed(
+            "which ones? Give ids from `reef dlq list`, or --all (with --topic, --group, --reason or --scenario)"
+        )
 
     async def carry_out() -> tuple[list[Letter], list[Letter]]:
         letters: Letters = await dead_letters.read(bootstrap)
-        chosen = letters.named(ids) if ids else [letter for letter in letters.found.values() if wanted.meets(letter)]
+        chosen = (
+            letters.named(ids)
+            if ids
+            else [letter for letter in letters.found.values() if wanted.meets(letter)]
+        )
         before = [letter for letter in chosen if letter.settled is not None]
         once = {letter.id: letter for letter in chosen}.values()
         return before, await dead_letters.settle(bootstrap, once, action) if chosen else []
 
     before, done = asyncio.run(carry_out())
     if as_json:
-        print_json({action: [letter.id for letter in done], "handled_before": [letter.id for letter in before]})
+        print_json(
+            {
+                action: [letter.id for letter in done],
+                "handled_before": [letter.id for letter in before],
+            }
+        )
         return
     for letter in before:
         assert letter.settled is not None
-        typer.echo(f"{letter.id}: {letter.settled.action} before ({ago(letter.settled.at.isoformat())}); nothing done")
+        typer.echo(
+            f"{letter.id}: {letter.settled.action} before ({ago(letter.settled.at.isoformat())}); nothing done"
+        )
     for letter in done:
-        typer.echo(f"{letter.id}: {action} ({letter.last.topic} [{letter.last.partition}] {letter.last.offset})")
+        typer.echo(
+            f"{letter.id}: {action} ({letter.last.topic} [{letter.last.partition}] {letter.last.offset})"
+        )
     if not before and not done:
         typer.echo("no dead letters like that")
 
@@ -173,7 +251,16 @@ def _row(letter: Letter) -> tuple[Any, ...]:
     one = letter.last
     place = f"[{one.partition}] {one.offset}"
     short = one.reason.replace("\n", " ")[:100]
-    return letter.id[:17], one.topic, place, one.group, letter.count, ago(one.at.isoformat()), _handled(letter), short
+    return (
+        letter.id[:17],
+        one.topic,
+        place,
+        one.group,
+        letter.count,
+        ago(one.at.isoformat()),
+        _handled(letter),
+        short,
+    )
 
 
 def _handled(letter: Letter) -> str:

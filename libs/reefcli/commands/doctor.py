@@ -39,9 +39,15 @@ class Finding:
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="A serve.yaml to check as well.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="A serve.yaml to check as well.")
+    ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option(envvar="REEF_STATE_DIR", help="Where everything is kept. Default: `state_dir` of the file, or .reef.")
+        Path | None,
+        typer.Option(
+            envvar="REEF_STATE_DIR",
+            help="Where everything is kept. Default: `state_dir` of the file, or .reef.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,16 +78,28 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
     checked, state_dir = _config(config, named)
     version = ".".join(map(str, sys.version_info[:3]))
     good = sys.version_info >= (3, 11)
-    yield Finding("python", "ok" if good else "missing", f"{version} at {sys.executable}", "" if good else "install Python 3.11 or newer")
+    yield Finding(
+        "python",
+        "ok" if good else "missing",
+        f"{version} at {sys.executable}",
+        "" if good else "install Python 3.11 or newer",
+    )
     yield _attempt("broker (Tansu)", tansu.binary)
     yield _attempt("object store (SeaweedFS)", seaweedfs.binary)
     yield _attempt("release heads (Valkey)", valkey.binary)
     for module, advice in _MODULES.items():
         there = importlib.util.find_spec(module) is not None
-        yield Finding(f"library {module}", "ok" if there else "missing", "installed" if there else "not installed", "" if there else advice)
+        yield Finding(
+            f"library {module}",
+            "ok" if there else "missing",
+            "installed" if there else "not installed",
+            "" if there else advice,
+        )
     lfs = shutil.which("git-lfs")
     advice = "optional: apt-get install git-lfs; without it artifacts are stored through dulwich"
-    yield Finding("git-lfs", "ok" if lfs else "warning", lfs or "not installed", "" if lfs else advice)
+    yield Finding(
+        "git-lfs", "ok" if lfs else "warning", lfs or "not installed", "" if lfs else advice
+    )
     place = _attempt("state directory", lambda: _state_dir(state_dir), "wrong")
     yield place
     if place.state == "ok":
@@ -92,7 +110,9 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
         yield checked
 
 
-def _attempt(what: str, look: Callable[[], str], otherwise: Literal["missing", "wrong"] = "missing") -> Finding:
+def _attempt(
+    what: str, look: Callable[[], str], otherwise: Literal["missing", "wrong"] = "missing"
+) -> Finding:
     try:
         return Finding(what, "ok", look())
     except ReefError as error:
@@ -101,7 +121,11 @@ def _attempt(what: str, look: Callable[[], str], otherwise: Literal["missing", "
 
 def _state_dir(state_dir: Path) -> str:
     there = check_state_dir(state_dir)
-    return f"{state_dir} can be written" if there == state_dir.absolute() else f"{state_dir} will be made"
+    return (
+        f"{state_dir} can be written"
+        if there == state_dir.absolute()
+        else f"{state_dir} will be made"
+    )
 
 
 def _disk(state_dir: Path) -> str:
@@ -113,18 +137,33 @@ def _disk(state_dir: Path) -> str:
 def _memory() -> Finding:
     available = psutil.virtual_memory().available
     enough = available >= _MEMORY_NEEDED
-    advice = "" if enough else "the 135M model wants about 4 GB: close something, or use `model: tiny`"
-    return Finding("memory", "ok" if enough else "warning", f"{available / 1024**3:.1f} GB available", advice)
+    advice = (
+        "" if enough else "the 135M model wants about 4 GB: close something, or use `model: tiny`"
+    )
+    return Finding(
+        "memory", "ok" if enough else "warning", f"{available / 1024**3:.1f} GB available", advice
+    )
 
 
 def _ports(state: StackState | None) -> Finding:
     if state is not None:
-        return Finding("ports", "ok", f"a stack runs here (pid {state.pid}): {state.urls.get('gateway', '')}")
-    taken = {port: ports.holder_of(port) or "someone" for port in ports.DEFAULTS.values() if not ports.is_free(port)}
+        return Finding(
+            "ports", "ok", f"a stack runs here (pid {state.pid}): {state.urls.get('gateway', '')}"
+        )
+    taken = {
+        port: ports.holder_of(port) or "someone"
+        for port in ports.DEFAULTS.values()
+        if not ports.is_free(port)
+    }
     if not taken:
         return Finding("ports", "ok", "8900 to 8915 are free")
     held = ", ".join(f"{port} by {holder}" for port, holder in taken.items())
-    return Finding("ports", "warning", f"taken: {held}", "free ports are used instead; `reef status` shows which")
+    return Finding(
+        "ports",
+        "warning",
+        f"taken: {held}",
+        "free ports are used instead; `reef status` shows which",
+    )
 
 
 def _config(path: Path | None, named: Path | None) -> tuple[Finding | None, Path]:

@@ -14,7 +14,9 @@ Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 
 def rollback(
     scenario: Scenario,
-    release_id: Annotated[str, typer.Argument(help="The release to go back to (see `reef releases SCENARIO`).")],
+    release_id: Annotated[
+        str, typer.Argument(help="The release to go back to (see `reef releases SCENARIO`).")
+    ],
     reason: Reason = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -34,7 +36,9 @@ def rollback(
 
 def promote(
     scenario: Scenario,
-    release_id: Annotated[str, typer.Argument(help="A pending release (see `reef releases SCENARIO`).")],
+    release_id: Annotated[
+        str, typer.Argument(help="A pending release (see `reef releases SCENARIO`).")
+    ],
     reason: Reason = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -50,11 +54,23 @@ def promote(
 
 
 def _move(
-    gateway: Gateway, operation: Literal["rollback", "promote"], scenario: str, release_id: str, reason: str, *, as_json: bool
+    gateway: Gateway,
+    operation: Literal["rollback", "promote"],
+    scenario: str,
+    release_id: str,
+    reason: str,
+    *,
+    as_json: bool,
 ) -> None:
-    release = gateway.post(f"/reef/scenarios/{scenario}/{operation}", {"release_id": release_id, "reason": reason})
+    release = gateway.post(
+        f"/reef/scenarios/{scenario}/{operation}", {"release_id": release_id, "reason": reason}
+    )
     if as_json:
         print_json(release)
     else:
-        console().print(f"{scenario} now serves {release['release_id']} ({operation} of {release_id})", markup=False, soft_wrap=True)
+        console().print(
+            f"{scenario} now serves {release['release_id']} ({operation} of {release_id})",
+            markup=False,
+            soft_wrap=True,
+        )
         print_asked(gateway.url)

@@ -34,7 +34,10 @@ class Listed:
 
 def recipes(
     where: Annotated[
-        list[str] | None, typer.Argument(help="Only this recipe (package.module:Class), or further packages or modules to look in.")
+        list[str] | None,
+        typer.Argument(
+            help="Only this recipe (package.module:Class), or further packages or modules to look in."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +67,11 @@ def recipes(
         print_json([asdict(row) for row in rows])
         return
     table = [(r.recipe, r.signal, r.acquisition, ", ".join(r.evolves), r.summary) for r in rows]
-    print_table(("recipe", "signal", "acquisition", "evolves", "what it does"), table, empty="no recipe is installed")
+    print_table(
+        ("recipe", "signal", "acquisition", "evolves", "what it does"),
+        table,
+        empty="no recipe is installed",
+    )
 
 
 def modules(name: str) -> Iterator[ModuleType]:
@@ -90,7 +97,12 @@ def _import(name: str) -> ModuleType:
 
 def meant(word: str) -> str:
     """`Did you mean …?` where an installed recipe is called so in short, or nearly; else empty."""
-    known = {name: listed.recipe for module in modules("recipes") for listed in recipes_in(module) for name in _names(listed)}
+    known = {
+        name: listed.recipe
+        for module in modules("recipes")
+        for listed in recipes_in(module)
+        for name in _names(listed)
+    }
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.75)
     return f"Did you mean {known[close[0]]}?" if close else ""
 
@@ -119,7 +131,12 @@ def recipes_in(module: ModuleType) -> Iterator[Listed]:
 
 
 def _is_recipe(cls: object) -> TypeGuard[type[Recipe]]:
-    return inspect.isclass(cls) and issubclass(cls, Recipe) and not inspect.isabstract(cls) and hasattr(cls, "dimensions")
+    return (
+        inspect.isclass(cls)
+        and issubclass(cls, Recipe)
+        and not inspect.isabstract(cls)
+        and hasattr(cls, "dimensions")
+    )
 
 
 def _listed(dotted: str, cls: type[Recipe]) -> Listed:

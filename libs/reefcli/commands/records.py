@@ -16,7 +16,10 @@ _PAGES = 20  # of a thousand steps each: what is older is not looked for
 
 
 def records(
-    scenario: Annotated[str, typer.Argument(help="A scenario; or the word `show`, followed by a receipt; or a receipt.")] = "default",
+    scenario: Annotated[
+        str,
+        typer.Argument(help="A scenario; or the word `show`, followed by a receipt; or a receipt."),
+    ] = "default",
     record_id: Annotated[str | None, typer.Argument(help="With `show`: the receipt.")] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
@@ -43,15 +46,24 @@ def records(
         _show(gateway, record_id, as_json=as_json)
         return
     if record_id is not None:
-        raise CommandFailed(f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}")
+        raise CommandFailed(
+            f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}"
+        )
     rows = gateway.get(f"/reef/scenarios/{scenario}/records", session=session, limit=limit)["data"]
     if not rows:
-        gateway.get(f"/reef/scenarios/{scenario}/releases", limit=1)  # says so where there is no such scenario
+        gateway.get(
+            f"/reef/scenarios/{scenario}/releases", limit=1
+        )  # says so where there is no such scenario
     if as_json:
         print_json(rows)
     else:
         columns = ("record", "when", "outcome", "session", "turn", "release", "ms")
-        print_table(columns, [_row(row) for row in rows], whole=("release",), empty=f"no records in scenario {scenario!r} yet")
+        print_table(
+            columns,
+            [_row(row) for row in rows],
+            whole=("release",),
+            empty=f"no records in scenario {scenario!r} yet",
+        )
         print_asked(gateway.url)
 
 

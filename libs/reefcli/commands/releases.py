@@ -14,11 +14,18 @@ _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 
 def releases(
-    scenario: Annotated[str | None, typer.Argument(help="Its chain, newest first. Without it: every scenario and what it serves.")] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Argument(
+            help="Its chain, newest first. Without it: every scenario and what it serves."
+        ),
+    ] = None,
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
-    rejected: Annotated[bool, typer.Option("--rejected", help="What came to nothing instead, and why.")] = False,
+    rejected: Annotated[
+        bool, typer.Option("--rejected", help="What came to nothing instead, and why.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Which versions there were, which one serves, and why.
@@ -44,13 +51,25 @@ def releases(
     if rejected:
         name = scenario or "default"
         rows = gateway.get(f"/reef/scenarios/{name}/rejections", limit=limit)["data"]
-        columns, cells, empty = _REJECTED, (rejected_row(row) for row in rows), f"nothing was rejected in scenario {name!r}"
+        columns, cells, empty = (
+            _REJECTED,
+            (rejected_row(row) for row in rows),
+            f"nothing was rejected in scenario {name!r}",
+        )
     elif scenario is None:
         rows = gateway.get("/reef/scenarios")["data"]
-        columns, cells, empty = ("scenario", *_COLUMNS), ((row["scenario"], *release_row(row["head"])) for row in rows), "no scenario yet"
+        columns, cells, empty = (
+            ("scenario", *_COLUMNS),
+            ((row["scenario"], *release_row(row["head"])) for row in rows),
+            "no scenario yet",
+        )
     else:
         rows = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["data"]
-        columns, cells, empty = _COLUMNS, (release_row(row) for row in rows), f"scenario {scenario!r} has no release yet"
+        columns, cells, empty = (
+            _COLUMNS,
+            (release_row(row) for row in rows),
+            f"scenario {scenario!r} has no release yet",
+        )
     if as_json:
         print_json(rows)
         return
@@ -60,9 +79,25 @@ def releases(
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """One release as cells of a table."""
-    mark = "serving" if row["current"] else "stale" if row.get("stale") else "pending" if row["pending"] else ""
+    mark = (
+        "serving"
+        if row["current"]
+        else "stale"
+        if row.get("stale")
+        else "pending"
+        if row["pending"]
+        else ""
+    )
     found = "; ".join(filter(None, (row.get("stale_reason"), evidence(row))))
-    return row["release_id"], mark, row["operation"], row["kind"], ago(row["created_at"]), found, row["parent_id"] or ""
+    return (
+        row["release_id"],
+        mark,
+        row["operation"],
+        row["kind"],
+        ago(row["created_at"]),
+        found,
+        row["parent_id"] or "",
+    )
 
 
 def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:
@@ -77,5 +112,9 @@ def evidence(row: dict[str, Any]) -> str:
     scores = [found[key] for key in ("candidate_score", "head_score") if found.get(key) is not None]
     if not scores:
         return ""
-    tasks = ", ".join(f"{found[key]} {word}" for key, word in (("wins", "won"), ("losses", "lost"), ("ties", "tied")) if found.get(key))
+    tasks = ", ".join(
+        f"{found[key]} {word}"
+        for key, word in (("wins", "won"), ("losses", "lost"), ("ties", "tied"))
+        if found.get(key)
+    )
     return "; ".join(filter(None, (tasks, " against ".join(compared(scores)))))

@@ -25,22 +25,44 @@ _EXTERNAL = "External systems"
 
 
 def serve(
-    config: Annotated[Path, typer.Option("--config", "-c", help="What is served and what learns from it.")],
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="What is served and what learns from it.")
+    ],
     state_dir: Annotated[
-        Path | None, typer.Option(envvar="REEF_STATE_DIR", help="Where everything is kept. Default: `state_dir` of the file, or .reef.")
+        Path | None,
+        typer.Option(
+            envvar="REEF_STATE_DIR",
+            help="Where everything is kept. Default: `state_dir` of the file, or .reef.",
+        ),
     ] = None,
-    port: Annotated[int | None, typer.Option(help="Port of the gateway. Default: 8900, or a free one where that is taken.")] = None,
-    model: Annotated[str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")] = None,
-    engine: Annotated[list[str] | None, typer.Option(help="URL of a running engine; may be repeated.", rich_help_panel=_EXTERNAL)] = None,
-    external_kafka: Annotated[str | None, typer.Option(help="host:port of an Apache Kafka.", rich_help_panel=_EXTERNAL)] = None,
-    external_redis: Annotated[str | None, typer.Option(help="redis://host:port/0", rich_help_panel=_EXTERNAL)] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the gateway. Default: 8900, or a free one where that is taken."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of a running engine; may be repeated.", rich_help_panel=_EXTERNAL),
+    ] = None,
+    external_kafka: Annotated[
+        str | None, typer.Option(help="host:port of an Apache Kafka.", rich_help_panel=_EXTERNAL)
+    ] = None,
+    external_redis: Annotated[
+        str | None, typer.Option(help="redis://host:port/0", rich_help_panel=_EXTERNAL)
+    ] = None,
     external_clickhouse: Annotated[
-        str | None, typer.Option(help="http://user:password@host:8123/database", rich_help_panel=_EXTERNAL)
+        str | None,
+        typer.Option(help="http://user:password@host:8123/database", rich_help_panel=_EXTERNAL),
     ] = None,
     external_artifacts: Annotated[
-        str | None, typer.Option(help="lakefs://key:secret@host:port/repository", rich_help_panel=_EXTERNAL)
+        str | None,
+        typer.Option(help="lakefs://key:secret@host:port/repository", rich_help_panel=_EXTERNAL),
     ] = None,
-    external_otlp: Annotated[str | None, typer.Option(help="http://collector:4318", rich_help_panel=_EXTERNAL)] = None,
+    external_otlp: Annotated[
+        str | None, typer.Option(help="http://collector:4318", rich_help_panel=_EXTERNAL)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start everything that a serve.yaml asks for, on this machine, without containers and without root.
@@ -83,7 +105,15 @@ def serve(
         asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
 
 
-async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool) -> None:
+async def _run(
+    config: ServeConfig,
+    config_path: Path,
+    state_dir: Path,
+    view: "View",
+    out: Console,
+    *,
+    as_json: bool,
+) -> None:
     from reefcli.stack.embedded import Options, embedded_stack
     from reefcli.stack.settings import Settings
 
@@ -110,7 +140,9 @@ async def _run(config: ServeConfig, config_path: Path, state_dir: Path, view: "V
     except asyncio.CancelledError:
         view.__exit__(None, None, None)  # what is said now belongs below the table
         if not as_json:
-            out.print(f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True)
+            out.print(
+                f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True
+            )
 
 
 def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console) -> None:
@@ -122,9 +154,19 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
         f"API docs: {url}/docs\n"
         f"Logs: {state_dir / 'logs'}"
     )
-    out.print(Panel(text, title="Reef is up", expand=False) if out.is_terminal else text, markup=False, soft_wrap=not out.is_terminal)
+    out.print(
+        Panel(text, title="Reef is up", expand=False) if out.is_terminal else text,
+        markup=False,
+        soft_wrap=not out.is_terminal,
+    )
     body = f'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
     # outside of the panel and never wrapped, so that it can be copied
-    bearer = '-H "authorization: Bearer $REEF_TOKEN" ' if config.gateway.tokens_file else ""  # in quotes that let the shell fill it in
+    bearer = (
+        '-H "authorization: Bearer $REEF_TOKEN" ' if config.gateway.tokens_file else ""
+    )  # in quotes that let the shell fill it in
     curl = f"curl {url}/v1/chat/completions {bearer}-H 'content-type: application/json' -d '{body}'"
-    out.print(f"\nTry:\n{curl}\n{program()} status{state_dir_words(state_dir)}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)
+    out.print(
+        f"\nTry:\n{curl}\n{program()} status{state_dir_words(state_dir)}\n\nCtrl-C stops it.",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -12,7 +12,9 @@ from reefcli.stack.state import StackState, running, same_process
 _RECIPE_COLUMNS = ("recipe", "scenario", "state", "step", "waiting", "last reward", "last error")
 
 
-def status(url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: AsJson = False) -> None:
+def status(
+    url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: AsJson = False
+) -> None:
     """What runs, how far behind it is, what learns, and what it did last.
 
     Exit code 0 when the gateway answers; 1 otherwise, also while a stack is still starting.
@@ -35,10 +37,25 @@ def status(url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: As
         problem = str(error)
     # A Reef that was named is somebody else's business than the stack in this directory.
     stack = running(state_dir)
-    stack = stack if stack is not None and (gateway is None or stack.urls.get("gateway", "") == gateway.url) else None
+    stack = (
+        stack
+        if stack is not None and (gateway is None or stack.urls.get("gateway", "") == gateway.url)
+        else None
+    )
     if as_json:
-        processes = {name: same_process(p.pid, p.created) for name, p in stack.processes.items()} if stack else {}
-        print_json({"stack": stack.model_dump() if stack else None, "alive": processes, "gateway": found, "problem": problem})
+        processes = (
+            {name: same_process(p.pid, p.created) for name, p in stack.processes.items()}
+            if stack
+            else {}
+        )
+        print_json(
+            {
+                "stack": stack.model_dump() if stack else None,
+                "alive": processes,
+                "gateway": found,
+                "problem": problem,
+            }
+        )
     else:
         if stack is not None:
             _print_stack(stack)
@@ -51,10 +68,16 @@ def status(url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: As
 
 def _print_stack(stack: StackState) -> None:
     phase = f"starting, {stack.progress}" if stack.phase == "starting" else stack.phase
-    console().print(f"{stack.config or 'stack'}: {phase}, started {ago(stack.started_at)}, pid {stack.pid}", markup=False, soft_wrap=True)
+    console().print(
+        f"{stack.config or 'stack'}: {phase}, started {ago(stack.started_at)}, pid {stack.pid}",
+        markup=False,
+        soft_wrap=True,
+    )
     names = dict.fromkeys((*stack.planned, *stack.processes))
     print_table(
-        ("process", "state", "pid", "url"), [(name, *_process_row(stack, name), _url(stack, name)) for name in names], whole=("url",)
+        ("process", "state", "pid", "url"),
+        [(name, *_process_row(stack, name), _url(stack, name)) for name in names],
+        whole=("url",),
     )
 
 
@@ -80,10 +103,18 @@ def _print_gateway(body: dict[str, Any]) -> None:
     print_table(("service", "state", "lag", "what is wrong"), services)
     if learning := list(_recipe_rows(body["services"])):
         print_table(_RECIPE_COLUMNS, learning)
-    if waiting := [_waiting_row(candidate) for candidate in body["services"].get("evaluator", {}).get("waiting_for") or ()]:
+    if waiting := [
+        _waiting_row(candidate)
+        for candidate in body["services"].get("evaluator", {}).get("waiting_for") or ()
+    ]:
         print_table(("candidate", "scenario", "waits for"), waiting)
     heads = [(scenario, *_head_row(head)) for scenario, head in body["heads"].items()]
-    print_table(("scenario", "serves", "operation", "since", "note"), heads, whole=("serves",), empty="no scenario yet")
+    print_table(
+        ("scenario", "serves", "operation", "since", "note"),
+        heads,
+        whole=("serves",),
+        empty="no scenario yet",
+    )
 
 
 def _waiting_row(candidate: dict[str, Any]) -> tuple[str, str, str]:
@@ -101,7 +132,11 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
     """State, lag by topic, and what fails now: an error that is over is in the log, and in `--json`."""
     failures = facts["failures"]
     lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
-    return "not ready" if failures else "ready", lag or "0", "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+    return (
+        "not ready" if failures else "ready",
+        lag or "0",
+        "; ".join(f"{name}: {reason}" for name, reason in failures.items()),
+    )
 
 
 def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
@@ -110,15 +145,35 @@ def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
         scenario, _, recipe = key.partition("/")
         metrics = facts.get("last_metrics", {})
         waiting = facts.get("samples", {}).get("waiting", 0)
-        yield recipe, scenario, _doing(facts), facts["step"], waiting, metrics.get("reward_mean"), _last_error(facts)
+        yield (
+            recipe,
+            scenario,
+            _doing(facts),
+            facts["step"],
+            waiting,
+            metrics.get("reward_mean"),
+            _last_error(facts),
+        )
     harness = services.get("harness", {})
     counted = harness.get("bindings", {})
     for key in harness.get("recipes", counted):
         scenario, _, recipe = key.partition("/")
         counts = counted.get(key, {})
-        jobs = {name.removeprefix("jobs_"): n for name, n in counts.items() if name.startswith("jobs_")}
-        doing = ", ".join(f"{n} {state}" for state, n in sorted(jobs.items())) or "waiting for samples"
-        yield recipe, scenario, doing, sum(jobs.values()), counts.get("samples_waiting", 0), None, None
+        jobs = {
+            name.removeprefix("jobs_"): n for name, n in counts.items() if name.startswith("jobs_")
+        }
+        doing = (
+            ", ".join(f"{n} {state}" for state, n in sorted(jobs.items())) or "waiting for samples"
+        )
+        yield (
+            recipe,
+            scenario,
+            doing,
+            sum(jobs.values()),
+            counts.get("samples_waiting", 0),
+            None,
+            None,
+        )
 
 
 def _last_error(facts: dict[str, Any]) -> str | None:
@@ -131,4 +186,8 @@ def _doing(facts: dict[str, Any]) -> str:
     """The trainer's own word, and whether the last step trained the critic alone."""
     metrics = facts.get("last_metrics", {})
     warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
-    return f"{facts['state']} (critic warm-up, {facts['step']} steps so far)" if warming_up else str(facts["state"])
+    return (
+        f"{facts['state']} (critic warm-up, {facts['step']} steps so far)"
+        if warming_up
+        else str(facts["state"])
+    )

@@ -33,7 +33,9 @@ class Depth:
 
 
 def topics(
-    live: Annotated[bool, typer.Option("--live", help="Ask the broker: partitions, end offsets, consumer lag.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Ask the broker: partitions, end offsets, consumer lag.")
+    ] = False,
     bootstrap: Bootstrap = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
@@ -53,17 +55,30 @@ def topics(
         if as_json:
             print_json([asdict(depth) for depth in depths])
         else:
-            print_table(("topic", "partitions", "events", "lag by consumer group"), [_depth_row(depth) for depth in depths])
+            print_table(
+                ("topic", "partitions", "events", "lag by consumer group"),
+                [_depth_row(depth) for depth in depths],
+            )
             if any(behind is None for depth in depths for behind in depth.lag.values()):
                 typer.echo(
-                    "without offsets: reads the topic from its beginning at each start, or has not handled anything of it yet", err=True
+                    "without offsets: reads the topic from its beginning at each start, or has not handled anything of it yet",
+                    err=True,
                 )
         return
     rows = [_described(topic) for topic in registry.ALL]
     if as_json:
         print_json(rows)
     else:
-        columns = ("topic", "events", "key", "partitions", "retention", "producers", "consumers", "why")
+        columns = (
+            "topic",
+            "events",
+            "key",
+            "partitions",
+            "retention",
+            "producers",
+            "consumers",
+            "why",
+        )
         print_table(columns, [[_joined(row[column]) for column in columns] for row in rows])
 
 
@@ -87,7 +102,10 @@ def _joined(value: str | int | list[str]) -> str:
 
 
 def _depth_row(depth: Depth) -> tuple[str, int, int, str]:
-    lag = ", ".join(f"{group} {'without offsets' if behind is None else behind}" for group, behind in depth.lag.items())
+    lag = ", ".join(
+        f"{group} {'without offsets' if behind is None else behind}"
+        for group, behind in depth.lag.items()
+    )
     return depth.topic, depth.partitions, sum(depth.end_offsets.values()), lag
 
 
@@ -122,7 +140,9 @@ def _names() -> list[tuple[str, tuple[str, ...]]]:
     return [*alive, *((topic.dead, ()) for topic in registry.ALL)]
 
 
-async def _depth(bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]") -> Depth:
+async def _depth(
+    bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]"
+) -> Depth:
     """How far behind its groups are: read from their commits, without joining them."""
     lag = {group: await _lag(bootstrap, group, ends) for group in groups} if ends else {}
     return Depth(topic, len(ends), {place.partition: end for place, end in ends.items()}, lag)
@@ -131,7 +151,9 @@ async def _depth(bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dic
 async def _lag(bootstrap: str, group: str, ends: "dict[TopicPartition, int]") -> int | None:
     from aiokafka import AIOKafkaConsumer
 
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False) as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
+    ) as consumer:
         consumer.assign(list(ends))
         committed = {place: await consumer.committed(place) for place in ends}
     if all(position is None for position in committed.values()):

@@ -81,9 +81,14 @@ class Demo:
             self.progress.starting.remove(event.name)
         if event.kind == "stopping" and event.name == "gateway":
             self.say("stopping everything in order; this takes some seconds")
-        if event.kind in {"ready", "died", "restarting"} or (event.kind == "progress" and event.text):
+        if event.kind in {"ready", "died", "restarting"} or (
+            event.kind == "progress" and event.text
+        ):
             still = ", ".join(self.progress.starting)
-            self.say(f"{event.name:<11} {event.kind} {event.text}" + (f"   (starting: {still})" if still else ""))
+            self.say(
+                f"{event.name:<11} {event.kind} {event.text}"
+                + (f"   (starting: {still})" if still else "")
+            )
 
     async def run(self) -> bool:
         """The whole demonstration. True where the goal was reached."""
@@ -99,13 +104,24 @@ class Demo:
         options = Options(config_path=self.preset.config)
         async with embedded_stack(config, self.state_dir, options, listener=self.on_stack) as stack:
             users = Users(self.preset, stack.urls["gateway"], self.progress, self.seed)
-            self.say("asking the model that serves now the held-out questions, to know where it begins")
+            self.say(
+                "asking the model that serves now the held-out questions, to know where it begins"
+            )
             await self._measure(users)
-            self.say(f"{self.preset.users} users ask and judge the answers; a training step takes {self.preset.batch} of them")
-            work = (users.live(), self._watch(stack, users), self._until_reached(users), stack.failed())
+            self.say(
+                f"{self.preset.users} users ask and judge the answers; a training step takes {self.preset.batch} of them"
+            )
+            work = (
+                users.live(),
+                self._watch(stack, users),
+                self._until_reached(users),
+                stack.failed(),
+            )
             jobs = [asyncio.ensure_future(job) for job in work]
             try:
-                done, _ = await asyncio.wait(jobs, timeout=self.preset.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    jobs, timeout=self.preset.deadline_s, return_when=asyncio.FIRST_COMPLETED
+                )
                 for job in done:
                     result = job.result()
                     if isinstance(result, StackFailed):
@@ -118,7 +134,10 @@ class Demo:
             return self._reached()
 
     def _reached(self) -> bool:
-        return self.progress.heldout[-1][2] >= self.preset.reward_goal and len(self.progress.learned) >= self.preset.releases_goal
+        return (
+            self.progress.heldout[-1][2] >= self.preset.reward_goal
+            and len(self.progress.learned) >= self.preset.releases_goal
+        )
 
     async def _while_silent(self) -> None:
         """Say how far it is where nothing has been said for a while."""
@@ -130,8 +149,14 @@ class Demo:
                 self.say(f"still starting: {', '.join(self.progress.starting)}")
             elif self.progress.rewards:
                 waiting = len(self.progress.rewards) - self.progress.consumed
-                first = "" if self.progress.steps else "; the first step loads the libraries and takes longest"
-                self.say(f"{len(self.progress.rewards)} answers judged, {waiting} of them wait for a training step or are in one{first}")
+                first = (
+                    ""
+                    if self.progress.steps
+                    else "; the first step loads the libraries and takes longest"
+                )
+                self.say(
+                    f"{len(self.progress.rewards)} answers judged, {waiting} of them wait for a training step or are in one{first}"
+                )
 
     async def _measure(self, users: Users, samples: int | None = None) -> None:
         """One point of the curve: held-out reward of what the gateway serves now."""
@@ -164,13 +189,29 @@ class Demo:
 
 
 def demo(
-    model: Annotated[str, typer.Option(help="smollm2: the real 135M model, five to ten minutes. tiny: under two minutes.")] = "smollm2",
-    state_dir: Annotated[Path | None, typer.Option(help="Where the stack keeps its state. Default: .reef/demo-MODEL")] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="smollm2: the real 135M model, five to ten minutes. tiny: under two minutes."
+        ),
+    ] = "smollm2",
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Where the stack keeps its state. Default: .reef/demo-MODEL")
+    ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh/--continue", help="Begin with an empty state directory, or go on with the last one.")
+        bool,
+        typer.Option(
+            "--fresh/--continue",
+            help="Begin with an empty state directory, or go on with the last one.",
+        ),
     ] = True,
     seed: Annotated[int, typer.Option(help="Of the users' questions and samples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="The last line on standard output is a JSON object with the figures.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="The last line on standard output is a JSON object with the figures."
+        ),
+    ] = False,
 ) -> None:
     """See the whole loop: users ask, answers are rewarded, a LoRA learns, candidates are judged, winners serve while requests run.
 
@@ -182,7 +223,9 @@ def demo(
     """
     preset = PRESETS.get(model)
     if preset is None:
-        raise typer.BadParameter(f"{model!r} is not one of {', '.join(PRESETS)}", param_hint="--model")
+        raise typer.BadParameter(
+            f"{model!r} is not one of {', '.join(PRESETS)}", param_hint="--model"
+        )
     state = state_dir or Path(".reef") / f"demo-{model}"
     console = Console(stderr=as_json)
     progress = Progress()
@@ -191,10 +234,14 @@ def demo(
     reached, failure = False, ""
     with contextlib.suppress(KeyboardInterrupt), view:
         view.say(preset.about)
-        view.say(f"goal: held-out reward {preset.reward_goal} and {preset.releases_goal} releases; lag = releases behind the head")
+        view.say(
+            f"goal: held-out reward {preset.reward_goal} and {preset.releases_goal} releases; lag = releases behind the head"
+        )
         try:
             if fresh and _forget(state):
-                view.say(f"the state of an earlier demonstration was removed from {state} (--continue keeps it)")
+                view.say(
+                    f"the state of an earlier demonstration was removed from {state} (--continue keeps it)"
+                )
             reached = asyncio.run(run.run())
         except (CannotStart, StackFailed, BadConfig) as error:
             failure = str(error)
@@ -233,7 +280,10 @@ def _forget(state: Path) -> bool:
     if not state.exists():
         return False
     if any(state.iterdir()) and not (state / "secrets.json").is_file():
-        raise typer.BadParameter(f"{state} holds something that is not Reef's state; choose another directory", param_hint="--state-dir")
+        raise typer.BadParameter(
+            f"{state} holds something that is not Reef's state; choose another directory",
+            param_hint="--state-dir",
+        )
     with locked(state):
         pass  # somebody's running stack is never taken away
     shutil.rmtree(state)

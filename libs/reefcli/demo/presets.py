@@ -76,4 +76,8 @@ PRESETS = {
 
 def as_messages(task: Task) -> list[dict[str, Any]]:
     """A task as chat messages."""
-    return [{"role": "user", "content": task}] if isinstance(task, str) else [dict(message) for message in task]
+    return (
+        [{"role": "user", "content": task}]
+        if isinstance(task, str)
+        else [dict(message) for message in task]
+    )

@@ -4,7 +4,14 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from reefcommon.events import CandidateEvaluated, Event, ReleasePublished, ReleaseRejected, SampleRefused, StepCompleted
+from reefcommon.events import (
+    CandidateEvaluated,
+    Event,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleRefused,
+    StepCompleted,
+)
 
 
 @dataclass(slots=True)
@@ -71,7 +78,9 @@ class Progress:
             "elapsed_s": round(elapsed_s, 1),
             "heldout_first": round(self.heldout[0][2], 4) if self.heldout else None,
             "heldout_last": round(self.heldout[-1][2], 4) if self.heldout else None,
-            "heldout_curve": [[round(at, 1), sequence, round(value, 4)] for at, sequence, value in self.heldout],
+            "heldout_curve": [
+                [round(at, 1), sequence, round(value, 4)] for at, sequence, value in self.heldout
+            ],
             "releases_published": len(self.learned),
             "candidates_rejected": len(self.rejected),
             "steps": len(self.steps),
@@ -81,5 +90,8 @@ class Progress:
             "max_lag_trained": self.max_lag,
             "samples_refused": self.refused,
             "answers_by_release": self.served_by,
-            "chain": [f"{e.release.sequence}:{e.release.release_id}:{e.release.operation}" for e in self.releases],
+            "chain": [
+                f"{e.release.sequence}:{e.release.release_id}:{e.release.operation}"
+                for e in self.releases
+            ],
         }

@@ -17,7 +17,11 @@ def draw_terminal(progress: Progress, *, width: int = 72, height: int = 14) -> s
     plotext.plotsize(width, height)
     plotext.title("held-out reward of the served model, by release")
     plotext.ylim(0, 1.02)
-    plotext.plot([point[1] for point in progress.heldout], [point[2] for point in progress.heldout], marker="braille")
+    plotext.plot(
+        [point[1] for point in progress.heldout],
+        [point[2] for point in progress.heldout],
+        marker="braille",
+    )
     plotext.xlabel("release (sequence in the chain)")
     return str(plotext.uncolorize(plotext.build()))
 
@@ -30,12 +34,24 @@ def draw_png(progress: Progress, path: Path, *, title: str) -> Path:
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-    left.step([p[0] for p in progress.heldout], [p[2] for p in progress.heldout], where="post", marker="o")
-    left.set(title="held-out reward of the served model", xlabel="seconds", ylabel="reward", ylim=(0, 1.03))
+    left.step(
+        [p[0] for p in progress.heldout], [p[2] for p in progress.heldout], where="post", marker="o"
+    )
+    left.set(
+        title="held-out reward of the served model",
+        xlabel="seconds",
+        ylabel="reward",
+        ylim=(0, 1.03),
+    )
     for at, sequence, value in {point[1]: point for point in progress.heldout}.values():
-        left.annotate(f"r{sequence}", (at, value), textcoords="offset points", xytext=(4, -12), fontsize=8)
+        left.annotate(
+            f"r{sequence}", (at, value), textcoords="offset points", xytext=(4, -12), fontsize=8
+        )
     window = 16
-    smooth = [sum(progress.rewards[max(0, i - window + 1) : i + 1]) / min(window, i + 1) for i in range(len(progress.rewards))]
+    smooth = [
+        sum(progress.rewards[max(0, i - window + 1) : i + 1]) / min(window, i + 1)
+        for i in range(len(progress.rewards))
+    ]
     right.plot(smooth)
     right.set(title=f"users' rewards (mean of {window})", xlabel="answered request", ylim=(0, 1.03))
     figure.suptitle(title)
@@ -49,18 +65,34 @@ def draw_png(progress: Progress, path: Path, *, title: str) -> Path:
 def chain_table(progress: Progress) -> Table:
     """The release chain, oldest first, with the evaluation that let each release in."""
     table = Table(title="release chain", show_edge=False)
-    for name in ("#", "release", "operation", "held-out: candidate", "head", "wins/losses", "served answers"):
+    for name in (
+        "#",
+        "release",
+        "operation",
+        "held-out: candidate",
+        "head",
+        "wins/losses",
+        "served answers",
+    ):
         table.add_column(name, justify="left" if name in {"release", "operation"} else "right")
     for event in progress.releases:
         release, evaluation = event.release, event.release.evaluation
-        scores = (_number(evaluation.candidate_score), _number(evaluation.head_score)) if evaluation else ("", "")
+        scores = (
+            (_number(evaluation.candidate_score), _number(evaluation.head_score))
+            if evaluation
+            else ("", "")
+        )
         margin = f"{evaluation.wins}/{evaluation.losses}" if evaluation else ""
         served = str(progress.served_by.get(release.release_id, 0))
-        table.add_row(str(release.sequence), release.release_id, release.operation, *scores, margin, served)
+        table.add_row(
+            str(release.sequence), release.release_id, release.operation, *scores, margin, served
+        )
     return table
 
 
-def show(console: Console, progress: Progress, summary: dict[str, Any], *, png: Path, next_steps: str) -> None:
+def show(
+    console: Console, progress: Progress, summary: dict[str, Any], *, png: Path, next_steps: str
+) -> None:
     """Print the end."""
     console.print()
     console.print(draw_terminal(progress), markup=False, highlight=False)

@@ -24,7 +24,9 @@ class Users:
 
     def client(self) -> openai.AsyncOpenAI:
         """The ordinary client, pointed at Reef: a base URL and nothing else."""
-        return openai.AsyncOpenAI(base_url=f"{self.gateway_url}/v1", api_key="not-needed", max_retries=0, timeout=120)
+        return openai.AsyncOpenAI(
+            base_url=f"{self.gateway_url}/v1", api_key="not-needed", max_retries=0, timeout=120
+        )
 
     async def live(self) -> None:
         """All users ask for ever. Cancel it to send them home."""
@@ -36,7 +38,9 @@ class Users:
             for number in range(self.preset.users):
                 crowd.create_task(self._one(client, http, random.Random(self.seed * 1000 + number)))
 
-    async def _one(self, client: openai.AsyncOpenAI, http: httpx.AsyncClient, rng: random.Random) -> None:
+    async def _one(
+        self, client: openai.AsyncOpenAI, http: httpx.AsyncClient, rng: random.Random
+    ) -> None:
         tasks = list(self.preset.training_tasks)
         while True:
             while len(self.progress.rewards) - self.progress.consumed > 2 * self.preset.batch:
@@ -48,7 +52,13 @@ class Users:
                 self.progress.failures.append(f"{type(error).__name__}: {error}"[:300])
                 await asyncio.sleep(1)
 
-    async def _ask(self, client: openai.AsyncOpenAI, http: httpx.AsyncClient, rng: random.Random, tasks: list[object]) -> None:
+    async def _ask(
+        self,
+        client: openai.AsyncOpenAI,
+        http: httpx.AsyncClient,
+        rng: random.Random,
+        tasks: list[object],
+    ) -> None:
         task = rng.choice(tasks)
         answer = await client.chat.completions.with_raw_response.create(
             model="reef",

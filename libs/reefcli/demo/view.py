@@ -43,7 +43,12 @@ class View(Protocol):
     def __enter__(self) -> Self:
         """Begin to show."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Leave the terminal as it was."""
 
 
@@ -88,7 +93,12 @@ class PlainView:
 
     def say(self, text: str) -> None:
         """Print it with the time since the start."""
-        self._console.print(f"[{time.monotonic() - self._start:6.1f} s] {text}", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(
+            f"[{time.monotonic() - self._start:6.1f} s] {text}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
 
     def refresh(self) -> None:
         """Nothing: lines stay as they are."""
@@ -96,7 +106,12 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         pass
 
 
@@ -122,7 +137,12 @@ class LiveView:
         self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.refresh()
         self._live.__exit__(kind, error, trace)
 
@@ -132,11 +152,17 @@ class LiveView:
         measured = "not measured yet" if heldout is None else f"{heldout:.2f}"
         goals = Table.grid(padding=(0, 2))
         goals.add_row(
-            "held-out reward", ProgressBar(total=1.0, completed=heldout or 0.0, width=40), f"{measured} (goal {preset.reward_goal:.2f})"
+            "held-out reward",
+            ProgressBar(total=1.0, completed=heldout or 0.0, width=40),
+            f"{measured} (goal {preset.reward_goal:.2f})",
         )
         goals.add_row(
             "releases",
-            ProgressBar(total=preset.releases_goal, completed=min(len(progress.learned), preset.releases_goal), width=40),
+            ProgressBar(
+                total=preset.releases_goal,
+                completed=min(len(progress.learned), preset.releases_goal),
+                width=40,
+            ),
             f"{len(progress.learned)} (goal {preset.releases_goal})",
         )
         recent = "-" if progress.recent_reward is None else f"{progress.recent_reward:.2f}"
@@ -146,5 +172,13 @@ class LiveView:
             f"refused {sum(progress.refused.values())}   max lag {progress.max_lag}"
         )
         curve = "".join(SPARKS[min(int(value * 8), 7)] for _, _, value in progress.heldout)
-        body = Group(goals, Text(facts), Text(f"held-out curve  {curve}"), Text(), Text("\n".join(self._lines)))
-        return Panel(body, title=f"reef demo: {preset.about}", subtitle="Ctrl-C stops; state is kept")
+        body = Group(
+            goals,
+            Text(facts),
+            Text(f"held-out curve  {curve}"),
+            Text(),
+            Text("\n".join(self._lines)),
+        )
+        return Panel(
+            body, title=f"reef demo: {preset.about}", subtitle="Ctrl-C stops; state is kept"
+        )

@@ -33,8 +33,13 @@ _SEEN: TypeAdapter[Seen] = TypeAdapter(Annotated[Seen, Field(discriminator="type
 
 async def follow(bootstrap: str) -> AsyncIterator[Seen]:
     """Everything that the recipes, the evaluator and the publisher have said and will say, in the order of each topic."""
-    names = [topic.name for topic in (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEASES)]
-    consumer = AIOKafkaConsumer(*names, bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    names = [
+        topic.name
+        for topic in (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEASES)
+    ]
+    consumer = AIOKafkaConsumer(
+        *names, bootstrap_servers=bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
     await consumer.start()
     try:
         async for record in consumer:

@@ -46,7 +46,11 @@ def write_config(directory: Path, shape: LlamaShape) -> None:
     sizes = {name: getattr(shape, name) for name in names.split()}
     write_json(
         directory / "generation_config.json",
-        {"bos_token_id": shape.bos_token_id, "eos_token_id": shape.eos_token_id, "pad_token_id": shape.pad_token_id},
+        {
+            "bos_token_id": shape.bos_token_id,
+            "eos_token_id": shape.eos_token_id,
+            "pad_token_id": shape.pad_token_id,
+        },
     )
     write_json(
         directory / "config.json",

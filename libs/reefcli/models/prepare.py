@@ -26,7 +26,9 @@ def default_cache_dir() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "reef" / "models"
 
 
-def prepare(name_or_path: str | Path, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
+def prepare(
+    name_or_path: str | Path, cache_dir: Path | None = None, progress: Progress | None = None
+) -> Path:
     """The Hugging Face directory of a model, made on first use.
 
     A made directory appears whole or not at all: it is written beside its place and renamed, so two callers at once

@@ -54,7 +54,11 @@ def write_smollm2(directory: Path, progress: Progress) -> None:
     shape = _shape(reader)
     progress("reading the tokenizer", 0.0)
     _write_tokenizer(directory, reader)
-    write_tokenizer_config(directory, model_max_length=shape.max_position_embeddings, template=chat_template(SMOLLM2_SYSTEM))
+    write_tokenizer_config(
+        directory,
+        model_max_length=shape.max_position_embeddings,
+        template=chat_template(SMOLLM2_SYSTEM),
+    )
     tensors = {}
     total = len(reader.tensors)
     for done, (name, weights) in enumerate(_tensors(reader, shape), start=1):
@@ -125,9 +129,14 @@ def _write_tokenizer(directory: Path, reader: Any) -> None:
     merges = [tuple(merge.split(" ", 1)) for merge in _field(reader, "tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     specials = [token for token, kind in zip(tokens, kinds, strict=True) if kind == control_type]
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in specials])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in specials]
+    )
     tokenizer.save(str(directory / "tokenizer.json"))

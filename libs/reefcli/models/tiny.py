@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reefcli.models.chat_template import chat_template
-from reefcli.models.hf_files import BYTE_LEVEL_SPECIALS, LlamaShape, Progress, write_config, write_tokenizer_config
+from reefcli.models.hf_files import (
+    BYTE_LEVEL_SPECIALS,
+    LlamaShape,
+    Progress,
+    write_config,
+    write_tokenizer_config,
+)
 
 SEED = 20250
 STD = 0.02
@@ -39,11 +45,15 @@ def write_tiny(directory: Path, progress: Progress) -> None:
     progress("drawing weights", 0.0)
     draw = np.random.default_rng(SEED)
     tensors = {
-        name: np.ones(size, np.float32) if len(size) == 1 else draw.standard_normal(size, dtype=np.float32) * np.float32(STD)
+        name: np.ones(size, np.float32)
+        if len(size) == 1
+        else draw.standard_normal(size, dtype=np.float32) * np.float32(STD)
         for name, size in _sizes(TINY)
     }
     _write_tokenizer(directory)
-    write_tokenizer_config(directory, model_max_length=TINY.max_position_embeddings, template=chat_template(""))
+    write_tokenizer_config(
+        directory, model_max_length=TINY.max_position_embeddings, template=chat_template("")
+    )
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     write_config(directory, TINY)
 
@@ -76,5 +86,7 @@ def _write_tokenizer(directory: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocab, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in BYTE_LEVEL_SPECIALS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in BYTE_LEVEL_SPECIALS]
+    )
     tokenizer.save(str(directory / "tokenizer.json"))

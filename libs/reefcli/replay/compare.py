@@ -31,12 +31,20 @@ class RunningStore:
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
         """The next rows as one digest."""
         found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
-        return Slice(found["count"], found["digest"], tuple(found["until"]) if found["until"] is not None else None)
+        return Slice(
+            found["count"],
+            found["digest"],
+            tuple(found["until"]) if found["until"] is not None else None,
+        )
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
         """The rows of a range as one digest."""
         found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
-        return Slice(found["count"], found["digest"], tuple(found["until"]) if found["until"] is not None else None)
+        return Slice(
+            found["count"],
+            found["digest"],
+            tuple(found["until"]) if found["until"] is not None else None,
+        )
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
         """The digest of each row of a range."""
@@ -56,7 +64,9 @@ class RunningStore:
             response = await self.http.post(path, json=body)
             response.raise_for_status()
         except httpx.HTTPError as error:
-            raise Unavailable(f"the experience service at {self.http.base_url} does not answer: {error!r}") from error
+            raise Unavailable(
+                f"the experience service at {self.http.base_url} does not answer: {error!r}"
+            ) from error
         return response.json()
 
 
@@ -101,12 +111,18 @@ class Comparison:
             keys = list(rows)
             for start in range(0, len(keys), PICKED):
                 some = keys[start : start + PICKED]
-                still |= _compared(dict(await self.running.picked(table, some)), dict(await self.replayed.picked(table, some)))
+                still |= _compared(
+                    dict(await self.running.picked(table, some)),
+                    dict(await self.replayed.picked(table, some)),
+                )
             self.suspects[table] = still
 
     async def fields(self, table: str, key: Row) -> dict[str, dict[str, str | None]]:
         """The fields of one row that differ, as each side has them."""
-        one, two = await self.running.row(table, key) or {}, await self.replayed.row(table, key) or {}
+        one, two = (
+            await self.running.row(table, key) or {},
+            await self.replayed.row(table, key) or {},
+        )
         return {
             name: {"running": one.get(name), "replayed": two.get(name)}
             for name in dict.fromkeys([*one, *two])
@@ -123,5 +139,7 @@ def _compared(theirs: Mapping[Row, str], mine: Mapping[Row, str]) -> dict[Row, K
     found: dict[Row, Kind] = {}
     for key in sorted(theirs.keys() | mine.keys()):
         if theirs.get(key) != mine.get(key):
-            found[key] = "missing" if key not in theirs else "extra" if key not in mine else "differs"
+            found[key] = (
+                "missing" if key not in theirs else "extra" if key not in mine else "differs"
+            )
     return found

@@ -38,19 +38,34 @@ class Heads:
         found: list[HeadDifference] = []
         releases = 0
         for scenario in sorted({*await self.running.scenarios(), *await self.replayed.scenarios()}):
-            one, two = await self.running.chain(scenario, limit=WHOLE), await self.replayed.chain(scenario, limit=WHOLE)
+            one, two = (
+                await self.running.chain(scenario, limit=WHOLE),
+                await self.replayed.chain(scenario, limit=WHOLE),
+            )
             releases += len(two)
             found += _differences(scenario, "chain", one, two)
-            found += _differences(scenario, "pending", await self.running.pending(scenario), await self.replayed.pending(scenario))
+            found += _differences(
+                scenario,
+                "pending",
+                await self.running.pending(scenario),
+                await self.replayed.pending(scenario),
+            )
             if not found and [r.release_id for r in one] != [r.release_id for r in two]:
-                found.append(HeadDifference(scenario, "order of the chain", _order(one), _order(two)))
-            head, again = _id(await self.running.head(scenario)), _id(await self.replayed.head(scenario))
+                found.append(
+                    HeadDifference(scenario, "order of the chain", _order(one), _order(two))
+                )
+            head, again = (
+                _id(await self.running.head(scenario)),
+                _id(await self.replayed.head(scenario)),
+            )
             if head != again:
                 found.append(HeadDifference(scenario, "head", head, again))
         return releases, found
 
 
-def _differences(scenario: str, what: str, running: list[Release], replayed: list[Release]) -> list[HeadDifference]:
+def _differences(
+    scenario: str, what: str, running: list[Release], replayed: list[Release]
+) -> list[HeadDifference]:
     one = {release.release_id: release.model_dump_json() for release in running}
     two = {release.release_id: release.model_dump_json() for release in replayed}
     return [
@@ -75,7 +90,11 @@ async def open_heads(redis_url: str, bootstrap: str, mark: str) -> AsyncIterator
     redis = connect(redis_url)
     try:
         await _clear(redis, prefix)  # what a replay that was killed has left
-        yield Heads(RedisReleaseHeads(redis), RedisReleaseHeads(redis, prefix=prefix), KafkaReleaseLog(bootstrap))
+        yield Heads(
+            RedisReleaseHeads(redis),
+            RedisReleaseHeads(redis, prefix=prefix),
+            KafkaReleaseLog(bootstrap),
+        )
         await _clear(redis, prefix)
     finally:
         await redis.aclose()

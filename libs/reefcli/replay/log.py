@@ -14,7 +14,9 @@ from reefcli.errors import CommandFailed
 
 POLL_MS = 500
 SILENCE_S = 60.0  # a broker that gives nothing for so long, though there is something, is away
-FETCH_BYTES = 1024 * 1024  # a partition: what bounds the memory, together with the number of partitions
+FETCH_BYTES = (
+    1024 * 1024
+)  # a partition: what bounds the memory, together with the number of partitions
 
 
 @dataclass(slots=True)
@@ -32,7 +34,9 @@ class LogReader:
     first_at_ms: dict[str, int] = field(default_factory=dict)
     """By topic whose beginning the log no longer has: the time of what it still has."""
     _taken: defaultdict[TopicPartition, int] = field(default_factory=lambda: defaultdict(int))
-    _buffers: defaultdict[TopicPartition, deque[ConsumerRecord]] = field(default_factory=lambda: defaultdict(deque))
+    _buffers: defaultdict[TopicPartition, deque[ConsumerRecord]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
 
     async def batches(self, size: int) -> AsyncIterator[list[ConsumerRecord]]:
         """Up to `size` records at a time, until everything is read that is there now. `positions` say what was given out."""
@@ -64,18 +68,26 @@ class LogReader:
     async def _fill(self, since_ms: int) -> None:
         """Every partition has a record, or has no more."""
         deadline = time.monotonic() + SILENCE_S
-        while lacking := [tp for tp in self.partitions if not self._buffers[tp] and not await self._ended(tp, since_ms)]:
+        while lacking := [
+            tp
+            for tp in self.partitions
+            if not self._buffers[tp] and not await self._ended(tp, since_ms)
+        ]:
             got = await self.consumer.getmany(*lacking, timeout_ms=POLL_MS)
             for tp, records in got.items():
                 self._take(tp, records)
                 deadline = time.monotonic() + SILENCE_S
             if time.monotonic() > deadline:
-                raise CommandFailed(f"the broker gives nothing of {lacking[0].topic} [{lacking[0].partition}] for {SILENCE_S:.0f} s")
+                raise CommandFailed(
+                    f"the broker gives nothing of {lacking[0].topic} [{lacking[0].partition}] for {SILENCE_S:.0f} s"
+                )
 
     def _take(self, tp: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
         for record in records:
             if self.begins[tp] and record.offset == self.begins[tp]:
-                self.first_at_ms[tp.topic] = max(self.first_at_ms.get(tp.topic, 0), record.timestamp)
+                self.first_at_ms[tp.topic] = max(
+                    self.first_at_ms.get(tp.topic, 0), record.timestamp
+                )
             if record.offset < self._taken[tp]:
                 continue  # the embedded log has it twice while it is being merged
             self._taken[tp] = record.offset + 1
@@ -87,7 +99,11 @@ class LogReader:
         if self.ends is not None:
             return bool(position >= self.ends[tp])
         known = self.consumer.highwater(tp)
-        return known is not None and position >= known and (self.consumer.last_poll_timestamp(tp) or 0) >= since_ms
+        return (
+            known is not None
+            and position >= known
+            and (self.consumer.last_poll_timestamp(tp) or 0) >= since_ms
+        )
 
     def total(self) -> int:
         """How many records there are, as far as is known by now."""
@@ -128,10 +144,16 @@ async def open_log(
             partitions = _partitions(consumer, sources, bootstrap)
             consumer.assign(partitions)
             begins = await consumer.beginning_offsets(partitions)
-            ends = await committed(bootstrap, until_committed_of, partitions) if until_committed_of else None
+            ends = (
+                await committed(bootstrap, until_committed_of, partitions)
+                if until_committed_of
+                else None
+            )
         except (KafkaError, OSError, TimeoutError) as error:
             raise CommandFailed(f"no broker answers at {bootstrap}: {error!r}") from None
-        reader = LogReader(consumer, tuple(partitions), begins, ends, {tp: begins[tp] for tp in partitions})
+        reader = LogReader(
+            consumer, tuple(partitions), begins, ends, {tp: begins[tp] for tp in partitions}
+        )
         for tp in partitions:
             start = max((positions or {}).get(tp, 0), begins[tp])
             consumer.seek(tp, start)
@@ -141,10 +163,17 @@ async def open_log(
         await consumer.stop()
 
 
-async def committed(bootstrap: str, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+async def committed(
+    bootstrap: str, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
     """How far a consumer group has got, by its commits; it is not joined."""
     places = list(partitions)
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, client_id="reef-replay", group_id=group, enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        client_id="reef-replay",
+        group_id=group,
+        enable_auto_commit=False,
+    )
     try:
         await consumer.start()
         consumer.assign(places)
@@ -153,8 +182,12 @@ async def committed(bootstrap: str, group: str, partitions: Iterable[TopicPartit
         await consumer.stop()
 
 
-def _partitions(consumer: AIOKafkaConsumer, sources: Sequence[str], bootstrap: str) -> list[TopicPartition]:
+def _partitions(
+    consumer: AIOKafkaConsumer, sources: Sequence[str], bootstrap: str
+) -> list[TopicPartition]:
     found = [(topic, consumer.partitions_for_topic(topic)) for topic in sources]
     if missing := [topic for topic, numbers in found if not numbers]:
-        raise CommandFailed(f"topics are missing on {bootstrap}: {', '.join(missing)}. Is that the broker of a Reef?")
+        raise CommandFailed(
+            f"topics are missing on {bootstrap}: {', '.join(missing)}. Is that the broker of a Reef?"
+        )
     return [TopicPartition(topic, number) for topic, numbers in found for number in sorted(numbers)]

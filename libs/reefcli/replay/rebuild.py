@@ -75,8 +75,13 @@ class Checkpoint:
         except ValueError:
             raise CommandFailed(f"{self.path} is damaged; begin anew with --fresh") from None
         if kept["log"] != log_id:
-            raise CommandFailed(f"{self.path} is of {kept['log']}, not of {log_id}; begin anew with --fresh")
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in kept["positions"]}
+            raise CommandFailed(
+                f"{self.path} is of {kept['log']}, not of {log_id}; begin anew with --fresh"
+            )
+        return {
+            TopicPartition(topic, partition): offset
+            for topic, partition, offset in kept["positions"]
+        }
 
     def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
         """Replace the file in one step."""
@@ -104,16 +109,28 @@ class Rebuild:
         """Production's handlers on this store. `bodies`: where bodies lie that were too large for their events."""
         nowhere, clock = Nowhere(), LogClock()
         handlers = build_handlers(
-            settings, store=ClickHouseStore(database), publisher=nowhere, dead=nowhere, bodies=FilesystemBodies(bodies), now=clock
+            settings,
+            store=ClickHouseStore(database),
+            publisher=nowhere,
+            dead=nowhere,
+            bodies=FilesystemBodies(bodies),
+            now=clock,
         )
         return cls(database, handlers, nowhere, clock, settings, ClickHouseAudit(database))
 
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed where there are rows that no replay has put there."""
         await self.database.migrate()
-        rows = sum([(await self.audit.span(table, after=None, until=None)).count for table in ("records", "reports", "releases")])
+        rows = sum(
+            [
+                (await self.audit.span(table, after=None, until=None)).count
+                for table in ("records", "reports", "releases")
+            ]
+        )
         if rows and not resumed:
-            raise CommandFailed(f"{self.database.where} is not empty ({rows} rows); name another place, or empty it first")
+            raise CommandFailed(
+                f"{self.database.where} is not empty ({rows} rows); name another place, or empty it first"
+            )
         await self.handlers.on_start()
 
     async def take(self, records: Sequence[ConsumerRecord]) -> None:

@@ -70,7 +70,9 @@ class Verdict:
     past_their_time: dict[str, int] = field(default_factory=dict)
     differences: list[dict[str, Any]] = field(default_factory=list)
     into: str = ""
-    ignored: dict[str, dict[str, str]] = field(default_factory=lambda: {table: dict(why) for table, why in IGNORED.items()})
+    ignored: dict[str, dict[str, str]] = field(
+        default_factory=lambda: {table: dict(why) for table, why in IGNORED.items()}
+    )
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -94,7 +96,9 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     async with contextlib.AsyncExitStack() as stack:
         until = SERVICE if plan.restore else None
         sources = [topic.name for topic in SOURCES]
-        log = await stack.enter_async_context(open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until))
+        log = await stack.enter_async_context(
+            open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until)
+        )
         new = await stack.enter_async_context(_store(plan))
         verdict.resumed_at = log.read()
         await new.begin(resumed=positions is not None)
@@ -113,7 +117,9 @@ async def _somebody_answers(plan: Plan) -> None:
     """The running system is there to be compared with: better known before the log is read than after."""
     await release_heads.reachable(plan.redis_url)
     try:
-        async with httpx.AsyncClient(base_url=plan.experience_url, timeout=10.0, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=plan.experience_url, timeout=10.0, trust_env=False
+        ) as http:
             (await http.get("/healthz")).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise CommandFailed(
@@ -122,7 +128,9 @@ async def _somebody_answers(plan: Plan) -> None:
         ) from None
 
 
-async def _read(plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say) -> None:
+async def _read(
+    plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say
+) -> None:
     """Everything that the log has by now."""
     began = time.perf_counter()
     async for batch in log.batches(new.settings.batch_records):
@@ -136,8 +144,12 @@ async def _read(plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint
     verdict.dead_letters = dict(new.nowhere.dead)
 
 
-async def _compare(plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say) -> None:
-    async with httpx.AsyncClient(base_url=plan.experience_url, timeout=120.0, trust_env=False) as http:
+async def _compare(
+    plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say
+) -> None:
+    async with httpx.AsyncClient(
+        base_url=plan.experience_url, timeout=120.0, trust_env=False
+    ) as http:
         comparison = Comparison(RunningStore(http), new.audit)
         await _until_level(plan, log)
         say("comparing rows", 0, 0)
@@ -174,12 +186,19 @@ async def _until_level(plan: Plan, log: LogReader) -> None:
         await asyncio.sleep(LOOK_AGAIN_S / 4)
 
 
-async def _tell_rows(plan: Plan, log: LogReader, comparison: Comparison, verdict: Verdict, kept_days: int) -> None:
+async def _tell_rows(
+    plan: Plan, log: LogReader, comparison: Comparison, verdict: Verdict, kept_days: int
+) -> None:
     kept_from = time.time() - kept_days * 86_400 if kept_days else 0.0
     for table, rows in comparison.suspects.items():
         counts: dict[str, int] = {}
         for key, kind in rows.items():
-            if kind == "extra" and await _before(comparison.running, table, key, log.first_at_ms.get(AGED_BY.get(table, ""), 0) / 1000):
+            if kind == "extra" and await _before(
+                comparison.running,
+                table,
+                key,
+                log.first_at_ms.get(AGED_BY.get(table, ""), 0) / 1000,
+            ):
                 verdict.older_than_the_log[table] = verdict.older_than_the_log.get(table, 0) + 1
                 continue
             if kind == "missing" and await _before(comparison.replayed, table, key, kept_from):
@@ -188,7 +207,9 @@ async def _tell_rows(plan: Plan, log: LogReader, comparison: Comparison, verdict
             counts[kind] = counts.get(kind, 0) + 1
             if len(verdict.differences) < plan.shown:
                 fields = await comparison.fields(table, key) if kind == "differs" else {}
-                verdict.differences.append({"table": table, "id": " ".join(key), "kind": kind, "fields": fields})
+                verdict.differences.append(
+                    {"table": table, "id": " ".join(key), "kind": kind, "fields": fields}
+                )
         if counts:
             verdict.different[table] = counts
 
@@ -198,11 +219,15 @@ async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
     if not limit:
         return False
     row = await side.row(table, key) or {}
-    return row.get("last_at" if table == "sessions" else "at", "~").strip("'") < time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(limit))
+    return row.get("last_at" if table == "sessions" else "at", "~").strip("'") < time.strftime(
+        "%Y-%m-%d %H:%M:%S", time.gmtime(limit)
+    )
 
 
 async def _compare_heads(plan: Plan, verdict: Verdict) -> None:
-    async with release_heads.open_heads(plan.redis_url, plan.bootstrap, digest(plan.into, length=8)) as heads:
+    async with release_heads.open_heads(
+        plan.redis_url, plan.bootstrap, digest(plan.into, length=8)
+    ) as heads:
         for _ in range(GIVE_UP_AFTER):
             verdict.releases, found = await heads.compare()
             if not found:
@@ -211,18 +236,29 @@ async def _compare_heads(plan: Plan, verdict: Verdict) -> None:
     verdict.different["heads"] = {"differs": len(found)}
     for one in found[: plan.shown]:
         fields = {"release": {"running": one.running, "replayed": one.replayed}}
-        verdict.differences.append({"table": "heads", "id": f"{one.scenario} {one.what}", "kind": "differs", "fields": fields})
+        verdict.differences.append(
+            {
+                "table": "heads",
+                "id": f"{one.scenario} {one.what}",
+                "kind": "differs",
+                "fields": fields,
+            }
+        )
 
 
 @contextlib.asynccontextmanager
 async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
     """The new store, closed at the end."""
-    database = Database.server(plan.into) if "://" in plan.into else Database.embedded(Path(plan.into))
+    database = (
+        Database.server(plan.into) if "://" in plan.into else Database.embedded(Path(plan.into))
+    )
     try:
         yield Rebuild.on(database, plan.bodies, Settings.load())
     except Unavailable as error:
         if "lock" in str(error).lower():
-            raise CommandFailed(f"{plan.into} is in use by another process: stop it first, or name another place ({error})") from None
+            raise CommandFailed(
+                f"{plan.into} is in use by another process: stop it first, or name another place ({error})"
+            ) from None
         raise
     finally:
         with contextlib.suppress(ReefError):

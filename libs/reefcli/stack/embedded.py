@@ -11,7 +11,18 @@ from typing import Literal
 from reefcli.effective import override, to_yaml
 from reefcli.errors import CannotStart
 from reefcli.models import UnknownModelError, prepare
-from reefcli.stack import filer_log, logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
+from reefcli.stack import (
+    filer_log,
+    logs,
+    plan,
+    ports,
+    s3,
+    seaweedfs,
+    services,
+    state,
+    tansu,
+    valkey,
+)
 from reefcli.stack.disk import check_disk, why_no_room
 from reefcli.stack.housekeeping import Job, keep_house
 from reefcli.stack.lives import RestartPolicy, StackEvent
@@ -86,17 +97,23 @@ async def embedded_stack(
         check_disk(home)
         secrets = state.secrets_of(home)
         last = state.read_state(home)
-        for name in await asyncio.to_thread(sweep, secrets.stack_id, tuple(last.processes.values()) if last else ()):
+        for name in await asyncio.to_thread(
+            sweep, secrets.stack_id, tuple(last.processes.values()) if last else ()
+        ):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
         site, wanted = _site(config, home, options, secrets, last)
         if (note := _moved(config, options, site)) != "":
             listener(StackEvent("gateway", "note", note))
 
         def hear(event: StackEvent) -> None:
-            with contextlib.suppress(OSError):  # on a full disk the programs go on, and the next event writes what is so then
+            with contextlib.suppress(
+                OSError
+            ):  # on a full disk the programs go on, and the next event writes what is so then
                 if event.kind == "ready":
                     launch.note()  # a restarted program has a new pid
-            with contextlib.suppress(OSError, SystemExit):  # rich ends the program whose output nobody reads any more
+            with contextlib.suppress(
+                OSError, SystemExit
+            ):  # rich ends the program whose output nobody reads any more
                 listener(event)
 
         supervisor = Supervisor(
@@ -110,10 +127,14 @@ async def embedded_stack(
         launch = _Launch(config, site, wanted, options, supervisor, listener)
         try:
             async with contextlib.AsyncExitStack() as background:
-                background.push_async_callback(_end, asyncio.ensure_future(_rotate_logs(home / "logs")))
+                background.push_async_callback(
+                    _end, asyncio.ensure_future(_rotate_logs(home / "logs"))
+                )
                 stack = await launch.run()
                 if stack.log is not None and options.housekeeping_every_s:
-                    background.push_async_callback(_end, asyncio.ensure_future(_keep_log(stack.log, options, listener)))
+                    background.push_async_callback(
+                        _end, asyncio.ensure_future(_keep_log(stack.log, options, listener))
+                    )
                 yield stack
         finally:
             await _stop(supervisor)
@@ -122,7 +143,11 @@ async def embedded_stack(
 
 
 def _site(
-    config: ServeConfig, state_dir: Path, options: Options, secrets: state.Secrets, last: state.StackState | None
+    config: ServeConfig,
+    state_dir: Path,
+    options: Options,
+    secrets: state.Secrets,
+    last: state.StackState | None,
 ) -> tuple[plan.Site, tuple[str, ...]]:
     """Find the programs and the ports; nothing has been started yet, so that a mistake costs nothing."""
     wanted = plan.roles(config, options.only)
@@ -139,13 +164,19 @@ def _site(
         last=last.ports if last and not ports.only_free_ones() else {},
         prefer_defaults=options.default_ports and not ports.only_free_ones(),
     )
-    site = plan.Site(state_dir, chosen, binaries, secrets, options.config_path, None, options.memory_broker)
+    site = plan.Site(
+        state_dir, chosen, binaries, secrets, options.config_path, None, options.memory_broker
+    )
     return site, wanted
 
 
 def _moved(config: ServeConfig, options: Options, site: plan.Site) -> str:
     """Why the gateway is on another port than the usual one, where nobody asked for that."""
-    asked = "gateway" in asked_ports(config, options.asked_ports) or not options.default_ports or ports.only_free_ones()
+    asked = (
+        "gateway" in asked_ports(config, options.asked_ports)
+        or not options.default_ports
+        or ports.only_free_ones()
+    )
     return "" if asked else ports.moved(site.ports)
 
 
@@ -167,13 +198,19 @@ class _Launch:
 
     async def run(self) -> Stack:
         """Broker and stores while the model is prepared, then the topics, then the serving node and the services."""
-        urls = {name: f"http://127.0.0.1:{port}" for name, port in self.site.ports.items() if name in services.SERVICES}
+        urls = {
+            name: f"http://127.0.0.1:{port}"
+            for name, port in self.site.ports.items()
+            if name in services.SERVICES
+        }
         urls["kafka"] = plan.kafka_bootstrap(self.config, self.site.ports)
         urls["redis"] = plan.redis_url(self.config, self.site.ports)
         urls[services.ENGINE] = plan.environment(self.config, self.site).get("REEF_ENGINE_URLS", "")
         config_path = str(self.options.config_path or "")
         planned = plan.programs(self.wanted, memory_broker=self.options.memory_broker)
-        self.record = state.new_state(config_path, dict(self.site.ports), {k: v for k, v in urls.items() if v}, planned)
+        self.record = state.new_state(
+            config_path, dict(self.site.ports), {k: v for k, v in urls.items() if v}, planned
+        )
         self.note("starting")
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
@@ -186,9 +223,22 @@ class _Launch:
         self.note("starting")
         await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
         self.note("ready")
-        bucket = next((spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)), None)
-        log = LogStore(bucket, f"http://127.0.0.1:{self.site.ports['s3_filer']}") if bucket is not None else None
-        return Stack(self.site.state_dir, urls["kafka"], urls["redis"], self.record.urls, self.supervisor, log)
+        bucket = next(
+            (spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)), None
+        )
+        log = (
+            LogStore(bucket, f"http://127.0.0.1:{self.site.ports['s3_filer']}")
+            if bucket is not None
+            else None
+        )
+        return Stack(
+            self.site.state_dir,
+            urls["kafka"],
+            urls["redis"],
+            self.record.urls,
+            self.supervisor,
+            log,
+        )
 
     def note(self, phase: Literal["starting", "ready", "ended"] | None = None) -> None:
         """Keep the run in stack.json as it is now."""
@@ -196,7 +246,9 @@ class _Launch:
             return
         phase = phase or self.record.phase
         processes = {name: child.record for name, child in self.supervisor.children.items()}
-        self.record = self.record.model_copy(update={"phase": phase, "processes": processes, "ready": self.supervisor.ready})
+        self.record = self.record.model_copy(
+            update={"phase": phase, "processes": processes, "ready": self.supervisor.ready}
+        )
         state.write_state(self.site.state_dir, self.record)
 
     def _write_config(self) -> None:
@@ -233,13 +285,21 @@ async def _rotate_logs(directory: Path) -> None:
             await asyncio.to_thread(logs.rotate, directory)
 
 
-async def _keep_log(log: LogStore, options: Options, listener: Callable[[StackEvent], None]) -> None:
+async def _keep_log(
+    log: LogStore, options: Options, listener: Callable[[StackEvent], None]
+) -> None:
     merger = Merger(s3.bucket(log.bucket, timeout_s=30), options.merge_limits)
     jobs: dict[str, Job] = {
-        "removing the filer's change log": lambda: filer_log.purge(log.filer_url, before=datetime.now(UTC) - filer_log.KEPT),
+        "removing the filer's change log": lambda: filer_log.purge(
+            log.filer_url, before=datetime.now(UTC) - filer_log.KEPT
+        ),
         "merging small objects of the log": merger.round,
     }
-    await keep_house(jobs, options.housekeeping_every_s, lambda why: listener(StackEvent(seaweedfs.NAME, "note", why)))
+    await keep_house(
+        jobs,
+        options.housekeeping_every_s,
+        lambda why: listener(StackEvent(seaweedfs.NAME, "note", why)),
+    )
 
 
 async def _end(task: asyncio.Task[None]) -> None:

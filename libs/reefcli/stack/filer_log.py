@@ -16,10 +16,14 @@ KEPT = timedelta(hours=1)
 async def purge(filer_url: str, *, before: datetime) -> int:
     """Remove what was written before then; returns how many files. Raises aiohttp.ClientError, TimeoutError."""
     removed = 0
-    async with aiohttp.ClientSession(filer_url, raise_for_status=True, timeout=aiohttp.ClientTimeout(total=60)) as http:
+    async with aiohttp.ClientSession(
+        filer_url, raise_for_status=True, timeout=aiohttp.ClientTimeout(total=60)
+    ) as http:
         for day in await _entries(http, _LOG):
             files = await _entries(http, day["FullPath"])
-            old = [one["FullPath"] for one in files if datetime.fromisoformat(one["Mtime"]) < before]
+            old = [
+                one["FullPath"] for one in files if datetime.fromisoformat(one["Mtime"]) < before
+            ]
             for path in old:
                 await _delete(http, path)
             if len(old) == len(files) and datetime.fromisoformat(day["Mtime"]) < before:
@@ -33,7 +37,12 @@ async def _entries(http: aiohttp.ClientSession, folder: str) -> list[dict[str, A
     while True:
         after = {"lastFileName": found[-1]["FullPath"].rpartition("/")[2]} if found else {}
         query = {"limit": "1000", **after}
-        async with http.get(f"{folder}/", params=query, headers={"accept": "application/json"}, raise_for_status=False) as response:
+        async with http.get(
+            f"{folder}/",
+            params=query,
+            headers={"accept": "application/json"},
+            raise_for_status=False,
+        ) as response:
             if response.status == 404:  # in a filer's first minute there is no log yet
                 return found
             response.raise_for_status()

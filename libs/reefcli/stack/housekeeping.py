@@ -7,7 +7,9 @@ _FIRST_AFTER_S = 10.0
 Job = Callable[[], Awaitable[object]]
 
 
-async def keep_house(jobs: Mapping[str, Job], every_s: float, on_failure: Callable[[str], None]) -> None:
+async def keep_house(
+    jobs: Mapping[str, Job], every_s: float, on_failure: Callable[[str], None]
+) -> None:
     """All jobs, one after another, for ever. `on_failure` hears the first failure of several in a row; all else works on."""
     failed: set[str] = set()
     await asyncio.sleep(min(_FIRST_AFTER_S, every_s))
@@ -18,6 +20,8 @@ async def keep_house(jobs: Mapping[str, Job], every_s: float, on_failure: Callab
                 failed.discard(name)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one job, the others go on, and somebody hears of it
                 if name not in failed:
-                    on_failure(f"{name}: failed, and is tried again ({' '.join(repr(error).split())[:200]})")
+                    on_failure(
+                        f"{name}: failed, and is tried again ({' '.join(repr(error).split())[:200]})"
+                    )
                 failed.add(name)
         await asyncio.sleep(every_s)

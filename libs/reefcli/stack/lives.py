@@ -9,7 +9,17 @@ class StackEvent:
     """Something that a person may want to see. `fraction` (0..1) belongs to `progress`; a `note` is said once, as it is."""
 
     name: str
-    kind: Literal["starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped", "note"]
+    kind: Literal[
+        "starting",
+        "waiting",
+        "progress",
+        "ready",
+        "died",
+        "restarting",
+        "stopping",
+        "stopped",
+        "note",
+    ]
     text: str = ""
     fraction: float = 0.0
 
@@ -34,4 +44,6 @@ class RestartPolicy:
 
     def delay_s(self, deaths: int) -> float:
         """The pause before the next start, after so many quick deaths in a row."""
-        return min(self.first_delay_s * 2.0 ** (deaths - 2), self.max_delay_s) if deaths > 1 else 0.0
+        return (
+            min(self.first_delay_s * 2.0 ** (deaths - 2), self.max_delay_s) if deaths > 1 else 0.0
+        )

@@ -54,7 +54,9 @@ class Merger:
             before = self.objects
             for run in runs(await self._pieces(place), self.limits):
                 began = time.monotonic()
-                parts = [(piece.offset, await self._get(_path(place, piece.offset))) for piece in run]
+                parts = [
+                    (piece.offset, await self._get(_path(place, piece.offset))) for piece in run
+                ]
                 for made in await asyncio.to_thread(merged, parts):
                     await self._replace(place, made, dict(parts)[made.offset])
                 await asyncio.sleep(time.monotonic() - began)  # half of the time for the others
@@ -72,11 +74,15 @@ class Merger:
             raise MergeFailed(f"{first} is not what was written; it is as it was again")
         await self._finish(note)
 
-    async def _note(self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes) -> str:
+    async def _note(
+        self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes
+    ) -> str:
         """Say durably what is about to be written over, and what may be removed then. Returns the note's path."""
         note = f"{NOTES}/{place}"
         kept = base64.b64encode(first).decode()
-        await self._put(note, orjson.dumps({"offset": offset, "end": end, "parts": parts, "first": kept}))
+        await self._put(
+            note, orjson.dumps({"offset": offset, "end": end, "parts": parts, "first": kept})
+        )
         await asyncio.to_thread(self.flush)
         return note
 
@@ -121,7 +127,11 @@ class Merger:
 
     async def _pieces(self, place: str) -> list[Piece]:
         found = await self._listed(f"{place}/records/")
-        return [Piece(int(path[-26:-6]), size) for path, size in found if path[-26:-6].isdecimal() and path.endswith(".batch")]
+        return [
+            Piece(int(path[-26:-6]), size)
+            for path, size in found
+            if path[-26:-6].isdecimal() and path.endswith(".batch")
+        ]
 
     async def _partitions(self) -> list[str]:
         found = []
@@ -131,10 +141,18 @@ class Merger:
         return found
 
     async def _folders(self, prefix: str) -> list[str]:
-        return sorted((await obstore.list_with_delimiter_async(self.store, prefix))["common_prefixes"])
+        return sorted(
+            (await obstore.list_with_delimiter_async(self.store, prefix))["common_prefixes"]
+        )
 
     async def _listed(self, prefix: str) -> list[tuple[str, int]]:
-        return sorted([(one["path"], one["size"]) async for chunk in obstore.list(self.store, prefix=prefix) for one in chunk])
+        return sorted(
+            [
+                (one["path"], one["size"])
+                async for chunk in obstore.list(self.store, prefix=prefix)
+                for one in chunk
+            ]
+        )
 
     async def _get(self, path: str) -> bytes:
         return bytes(await (await obstore.get_async(self.store, path)).bytes_async())

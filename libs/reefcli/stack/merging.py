@@ -99,9 +99,13 @@ def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
 def _whole(names: list[int], records: list[Record]) -> Merged | None:
     """Not compressed, so that sizes say what readers have to hold. None where the library would change a record (a time of -1)."""
     start, end = names[0], records[-1].offset + 1
-    builder = DefaultRecordBatchBuilder(2, DefaultRecordBatch.CODEC_NONE, 0, _NO_PRODUCER, -1, -1, 1 << 30)
+    builder = DefaultRecordBatchBuilder(
+        2, DefaultRecordBatch.CODEC_NONE, 0, _NO_PRODUCER, -1, -1, 1 << 30
+    )
     for offset, timestamp, key, value, headers in records:
-        builder.append(offset - start, timestamp=timestamp, key=key, value=value, headers=list(headers))
+        builder.append(
+            offset - start, timestamp=timestamp, key=key, value=value, headers=list(headers)
+        )
     data = bytes(builder.build())
     return Merged(start, end, tuple(names), data) if records_of(start, data) == records else None
 
@@ -114,7 +118,12 @@ def records_of(offset: int, data: bytes) -> list[Record]:
         if not isinstance(batch, DefaultRecordBatch) or batches.has_next() or not _plain(batch):
             return []
         first = batch.base_offset
-        found = [Record(offset + one.offset - first, one.timestamp, one.key, one.value, tuple(one.headers)) for one in batch]
+        found = [
+            Record(
+                offset + one.offset - first, one.timestamp, one.key, one.value, tuple(one.headers)
+            )
+            for one in batch
+        ]
     except (CorruptRecordException, ValueError):
         return []
     return found if found and found[0].offset == offset and _contiguous(found) else []
@@ -133,7 +142,8 @@ def _plain(batch: DefaultRecordBatch) -> bool:
         and not batch.is_transactional
         and batch.producer_id == _NO_PRODUCER
         and batch.timestamp_type == _CREATE_TIME
-        and batch.compression_type == DefaultRecordBatch.CODEC_NONE  # others may need a codec that is not here
+        and batch.compression_type
+        == DefaultRecordBatch.CODEC_NONE  # others may need a codec that is not here
     )
 
 

@@ -32,12 +32,17 @@ def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str,
         "redis": bool(config.external.redis),
         services.ENGINE: bool(config.serving.engines),
     }
-    return tuple(role for role in ROLES if not elsewhere.get(role, False) and (only is None or role in only))
+    return tuple(
+        role for role in ROLES if not elsewhere.get(role, False) and (only is None or role in only)
+    )
 
 
 def programs(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
     """The names of the programs that these roles become."""
-    names = {"kafka": (tansu.NAME,) if memory_broker else (seaweedfs.NAME, tansu.NAME), "redis": (valkey.NAME,)}
+    names = {
+        "kafka": (tansu.NAME,) if memory_broker else (seaweedfs.NAME, tansu.NAME),
+        "redis": (valkey.NAME,),
+    }
     return tuple(name for role in wanted for name in names.get(role, (role,)))
 
 
@@ -52,7 +57,11 @@ def listeners(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[
 def environment(config: ServeConfig, site: Site) -> dict[str, str]:
     """`REEF_*` for every service: the fields of `SystemSettings`, and what keeps libraries from taking both cores or the network."""
     external, port = config.external, site.ports
-    url = {name: f"http://127.0.0.1:{port[name]}" for name in (services.ENGINE, *services.SERVICES) if name in port}
+    url = {
+        name: f"http://127.0.0.1:{port[name]}"
+        for name in (services.ENGINE, *services.SERVICES)
+        if name in port
+    }
     engines = ",".join(config.serving.engines) or config.serving.via or url.get(services.ENGINE, "")
     values = {
         "REEF_CONFIG": str(site.config_path or ""),
@@ -69,7 +78,12 @@ def environment(config: ServeConfig, site: Site) -> dict[str, str]:
         **{f"REEF_{name.upper()}_URL": url[name] for name in services.SERVICES if name in url},
     }
     known = {name: value for name, value in values.items() if value}
-    return {**known, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {
+        **known,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def kafka_bootstrap(config: ServeConfig, ports: Mapping[str, int]) -> str:
@@ -79,7 +93,9 @@ def kafka_bootstrap(config: ServeConfig, ports: Mapping[str, int]) -> str:
 
 def redis_url(config: ServeConfig, ports: Mapping[str, int]) -> str:
     """URL of the release heads' store, likewise."""
-    return config.external.redis or (f"redis://127.0.0.1:{ports['redis']}/0" if "redis" in ports else "")
+    return config.external.redis or (
+        f"redis://127.0.0.1:{ports['redis']}/0" if "redis" in ports else ""
+    )
 
 
 def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ...]:
@@ -88,17 +104,25 @@ def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ..
     if "kafka" in wanted:
         s3_url = ""
         if not site.memory_broker:
-            store = seaweedfs.spec(site.binaries[seaweedfs.NAME], site.ports, site.state_dir, site.secrets)
+            store = seaweedfs.spec(
+                site.binaries[seaweedfs.NAME], site.ports, site.state_dir, site.secrets
+            )
             specs.append(store)
             s3_url = store.url
         broker = site.binaries[tansu.NAME]
-        specs.append(tansu.spec(broker, site.ports["kafka"], site.state_dir, s3_url=s3_url, secrets=site.secrets))
+        specs.append(
+            tansu.spec(
+                broker, site.ports["kafka"], site.state_dir, s3_url=s3_url, secrets=site.secrets
+            )
+        )
     if "redis" in wanted:
         specs.append(valkey.spec(site.binaries[valkey.NAME], site.ports["redis"], site.state_dir))
     return tuple(specs)
 
 
-def applications(wanted: tuple[str, ...], config: ServeConfig, site: Site) -> tuple[ProcessSpec, ...]:
+def applications(
+    wanted: tuple[str, ...], config: ServeConfig, site: Site
+) -> tuple[ProcessSpec, ...]:
     """The serving node and the services, in starting order."""
     env = environment(config, site)
     present = frozenset(wanted) | {services.TOPICS}
@@ -112,11 +136,14 @@ def applications(wanted: tuple[str, ...], config: ServeConfig, site: Site) -> tu
                 site.state_dir,
                 model_path=site.model_path,
                 served_as=config.model.served_as,
-                adapters=len(config.all_scenarios) * (config.serving.resident_adapters + 2),  # two more: one staged, one on trial
+                adapters=len(config.all_scenarios)
+                * (config.serving.resident_adapters + 2),  # two more: one staged, one on trial
                 env=env,
             )
         )
     specs += [
-        services.service(name, site.ports[name], site.state_dir, env=env, present=present) for name in services.SERVICES if name in wanted
+        services.service(name, site.ports[name], site.state_dir, env=env, present=present)
+        for name in services.SERVICES
+        if name in wanted
     ]
     return tuple(specs)

@@ -49,7 +49,12 @@ def only_free_ones() -> bool:
     return os.environ.get("REEF_FREE_PORTS", "").lower() in ("1", "true", "yes")
 
 
-def moved(chosen: Mapping[str, int], *, holder: Callable[[int], str] | None = None, free: Callable[[int], bool] = is_free) -> str:
+def moved(
+    chosen: Mapping[str, int],
+    *,
+    holder: Callable[[int], str] | None = None,
+    free: Callable[[int], bool] = is_free,
+) -> str:
     """What to tell a person whose gateway is not on its usual port because that is taken; empty where there is nothing to tell."""
     usual, port = DEFAULTS["gateway"], chosen.get("gateway", DEFAULTS["gateway"])
     if port == usual or free(usual):
@@ -88,7 +93,11 @@ def choose(
                 raise CannotStart(taken(name, asked[name]))
             port = asked[name]
         else:
-            usual = [p for p in (last.get(name), DEFAULTS[name] if prefer_defaults else None) if p is not None]
+            usual = [
+                p
+                for p in (last.get(name), DEFAULTS[name] if prefer_defaults else None)
+                if p is not None
+            ]
             port = next((p for p in usual if fits(name, p)), 0) or _draw_free(name, fits, draw)
         chosen[name] = port
         used.update(needed(name, port))
@@ -100,7 +109,9 @@ def _draw_free(name: str, fits: Callable[[str, int], bool], draw: Callable[[int,
         port = draw(*_FREE_RANGE)
         if fits(name, port):
             return port
-    raise CannotStart(f"no free port found for {name} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; stop something that listens there")
+    raise CannotStart(
+        f"no free port found for {name} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; stop something that listens there"
+    )
 
 
 def taken(name: str, port: int) -> str:
@@ -118,7 +129,12 @@ def holder_of(port: int) -> str:
         return ""
     for connection in connections:
         local: tuple[str, int] | tuple[()] = connection.laddr
-        if connection.status == psutil.CONN_LISTEN and connection.pid and local and local[1] == port:
+        if (
+            connection.status == psutil.CONN_LISTEN
+            and connection.pid
+            and local
+            and local[1] == port
+        ):
             with contextlib.suppress(psutil.Error):
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return ""

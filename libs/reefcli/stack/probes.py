@@ -52,7 +52,9 @@ async def lives(probe: Probe) -> bool:
                     return await _replies(host, int(port), _API_VERSIONS)
                 case RedisAnswers(url=url):
                     parts = urlsplit(url)
-                    return await _replies(parts.hostname or "127.0.0.1", parts.port or 6379, b"PING\r\n")
+                    return await _replies(
+                        parts.hostname or "127.0.0.1", parts.port or 6379, b"PING\r\n"
+                    )
                 case TcpOpen():
                     return not await _tcp(probe.host, probe.port)
     except (TimeoutError, OSError):

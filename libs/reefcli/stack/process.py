@@ -94,7 +94,9 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
                 preexec_fn=_end_with_parent,  # one prctl call, nothing that takes a lock
             )
         except OSError as error:
-            raise CannotStart(f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})") from None
+            raise CannotStart(
+                f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"
+            ) from None
     try:
         created = psutil.Process(process.pid).create_time()
     except psutil.NoSuchProcess:

@@ -71,7 +71,11 @@ def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets)
         probe=S3Writable(url, BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
         log=state_dir / "logs" / f"{NAME}.log",
         url=url,
-        ports=tuple(p for name in ("s3_master", "s3_volume", "s3_filer", "s3") for p in needed(name, ports[name])),
+        ports=tuple(
+            p
+            for name in ("s3_master", "s3_volume", "s3_filer", "s3")
+            for p in needed(name, ports[name])
+        ),
         files=(ConfigFile(s3_config, orjson.dumps({"identities": [identity]}).decode()),),
         directories=(data,),
         cwd=home,

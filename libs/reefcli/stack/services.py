@@ -33,7 +33,15 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
 _ANSWERS = ("gateway", ENGINE)
 
 
-def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, adapters: int, env: Mapping[str, str]) -> ProcessSpec:
+def engine(
+    port: int,
+    state_dir: Path,
+    *,
+    model_path: Path,
+    served_as: str,
+    adapters: int,
+    env: Mapping[str, str],
+) -> ProcessSpec:
     """The embedded serving node: loading the model takes some seconds, so it is given minutes."""
     own = {
         "REEF_ENGINE_MODEL_PATH": str(model_path),
@@ -42,10 +50,14 @@ def engine(port: int, state_dir: Path, *, model_path: Path, served_as: str, adap
         "REEF_ENGINE_PORT": str(port),
         "REEF_ENGINE_MAX_LORAS": str(adapters),
     }
-    return _python(ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0, ready_path="/health")
+    return _python(
+        ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0, ready_path="/health"
+    )
 
 
-def service(name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]) -> ProcessSpec:
+def service(
+    name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]
+) -> ProcessSpec:
     """One of the six. Waits only for those that this plan starts (`present`); a real system elsewhere is simply there."""
     waits = tuple(other for other in SERVICES[name] if other in present)
     return _python(name, port, state_dir, env, waits, ready_within_s=180.0)
@@ -66,7 +78,9 @@ def _python(
         name=name,
         argv=(sys.executable, "-m", f"services.{name}"),
         probe=HttpReady(f"{url}{ready_path}"),
-        alive=HttpReady(f"{url}/healthz"),  # the serving node has no such path: its 404 is a sign of life too
+        alive=HttpReady(
+            f"{url}/healthz"
+        ),  # the serving node has no such path: its 404 is a sign of life too
         log=state_dir / "logs" / f"{name}.log",
         env=env,
         depends_on=waits,

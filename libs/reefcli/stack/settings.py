@@ -13,15 +13,33 @@ class Settings(OwnSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_STACK_")
 
-    hung_after_s: float = Field(60.0, gt=0, description="a program without any sign of life for this long is killed and started again")
-    settled_s: float = Field(10.0, ge=0, description="a death after having been ready for this long does not count as a quick one")
-    quick_deaths: int = Field(
-        5, ge=1, description="quick deaths in a row of the gateway, the engine, the broker or a store after which the stack gives up"
+    hung_after_s: float = Field(
+        60.0,
+        gt=0,
+        description="a program without any sign of life for this long is killed and started again",
     )
-    max_delay_s: float = Field(60.0, gt=0, description="longest pause before a restart; the first one is at once")
+    settled_s: float = Field(
+        10.0,
+        ge=0,
+        description="a death after having been ready for this long does not count as a quick one",
+    )
+    quick_deaths: int = Field(
+        5,
+        ge=1,
+        description="quick deaths in a row of the gateway, the engine, the broker or a store after which the stack gives up",
+    )
+    max_delay_s: float = Field(
+        60.0, gt=0, description="longest pause before a restart; the first one is at once"
+    )
 
-    housekeeping_every_s: float = Field(600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none")
-    merge_least: int = Field(256, ge=2, description="objects of a partition that are worth a merge; a quarter as many stay small")
+    housekeeping_every_s: float = Field(
+        600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none"
+    )
+    merge_least: int = Field(
+        256,
+        ge=2,
+        description="objects of a partition that are worth a merge; a quarter as many stay small",
+    )
 
     @property
     def limits(self) -> Limits:

@@ -73,7 +73,9 @@ def same_process(pid: int, created: float) -> bool:
     """Whether process `pid` lives and is the one that started at `created`."""
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        return (
+            abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        )
     except psutil.Error:
         return False
 
@@ -108,7 +110,9 @@ def secrets_of(state_dir: Path) -> Secrets:
         write_private(path, orjson.dumps(made.model_dump()))
         return made
     except (ValidationError, OSError) as error:
-        raise CannotStart(f"{path} cannot be read ({type(error).__name__}): restore it, or start on another --state-dir") from None
+        raise CannotStart(
+            f"{path} cannot be read ({type(error).__name__}): restore it, or start on another --state-dir"
+        ) from None
 
 
 def why_no_directory(state_dir: Path) -> str:
@@ -132,7 +136,10 @@ def read_state(state_dir: Path) -> StackState | None:
     except (FileNotFoundError, ValidationError):
         return None
     except OSError as error:
-        reason = why_no_directory(state_dir) or f"cannot read the state directory {state_dir}: {error.strerror}. Whose is it?"
+        reason = (
+            why_no_directory(state_dir)
+            or f"cannot read the state directory {state_dir}: {error.strerror}. Whose is it?"
+        )
         raise CannotStart(reason) from None
 
 
@@ -144,10 +151,14 @@ def running(state_dir: Path) -> StackState | None:
 
 def write_state(state_dir: Path, state: StackState) -> None:
     """Keep `state` where the other commands find it."""
-    write_private(state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2))
+    write_private(
+        state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2)
+    )
 
 
-def new_state(config: str, ports: dict[str, int], urls: dict[str, str], planned: tuple[str, ...] = ()) -> StackState:
+def new_state(
+    config: str, ports: dict[str, int], urls: dict[str, str], planned: tuple[str, ...] = ()
+) -> StackState:
     """The record of a run that begins now, in this process."""
     me = psutil.Process()
     return StackState(
@@ -181,7 +192,9 @@ def locked(directory: Path) -> Iterator[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            holder = (
+                os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            )
             raise CannotStart(
                 f"{state_dir} is in use by {holder}. Stop it (Ctrl-C there), or start a second stack with another --state-dir."
             ) from None

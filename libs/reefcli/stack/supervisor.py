@@ -25,7 +25,10 @@ from reefcli.stack.spec import ProcessSpec
 from reefcommon.errors import ReefError
 
 Step = Callable[[], Awaitable[None]]
-EXIT_CONFIG = (2, 78)  # what our services, and sysexits.h, answer to a wrong configuration: trying again cannot help
+EXIT_CONFIG = (
+    2,
+    78,
+)  # what our services, and sysexits.h, answer to a wrong configuration: trying again cannot help
 
 
 @dataclass(slots=True)
@@ -66,14 +69,20 @@ class Supervisor:
     @property
     def children(self) -> dict[str, Child]:
         """The programs that run now, by name, in the order in which they were asked for."""
-        return {name: p.child for name, p in self._programs.items() if p.child is not None and not p.child.ended}
+        return {
+            name: p.child
+            for name, p in self._programs.items()
+            if p.child is not None and not p.child.ended
+        }
 
     @property
     def ready(self) -> tuple[str, ...]:
         """The programs that answer now."""
         return tuple(name for name, program in self._programs.items() if program.ready.is_set())
 
-    async def start(self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None) -> None:
+    async def start(
+        self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None
+    ) -> None:
         """Start `specs`, each as soon as what it depends on is ready; returns when all are.
 
         `steps` are further things to be waited for, done once: name -> (program that must be ready first, or "", coroutine function).
@@ -89,12 +98,19 @@ class Supervisor:
         for name, (after, _) in (steps or {}).items():
             self._done[name], self._step_after[name] = asyncio.Event(), after
         async with contextlib.AsyncExitStack() as stack:
-            jobs = [asyncio.ensure_future(self._bring_up(self._programs[spec.name])) for spec in specs]
-            jobs += [asyncio.ensure_future(self._run_step(n, after, step)) for n, (after, step) in (steps or {}).items()]
+            jobs = [
+                asyncio.ensure_future(self._bring_up(self._programs[spec.name])) for spec in specs
+            ]
+            jobs += [
+                asyncio.ensure_future(self._run_step(n, after, step))
+                for n, (after, step) in (steps or {}).items()
+            ]
             stack.push_async_callback(_cancel, jobs)
             waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
             while waiting:
-                done, _ = await asyncio.wait({*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(
+                    {*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED
+                )
                 for job in done:
                     if job is self._failure:
                         raise self._failure.result()
@@ -110,12 +126,16 @@ class Supervisor:
         """End every program, dependants first: SIGTERM to its process group, its time to end, SIGKILL."""
         await _cancel([p.task for p in self._programs.values() if p.task is not None])
         gone = {name: asyncio.Event() for name in self._programs}
-        await asyncio.gather(*(self._stop_one(program, gone) for program in self._programs.values()))
+        await asyncio.gather(
+            *(self._stop_one(program, gone) for program in self._programs.values())
+        )
 
     async def kill(self) -> None:
         """End every program at once, without grace."""
         await _cancel([p.task for p in self._programs.values() if p.task is not None])
-        await asyncio.gather(*(p.child.stop(0.0) for p in self._programs.values() if p.child is not None))
+        await asyncio.gather(
+            *(p.child.stop(0.0) for p in self._programs.values() if p.child is not None)
+        )
 
     async def _stop_one(self, program: _Program, gone: dict[str, asyncio.Event]) -> None:
         name = program.spec.name
@@ -130,7 +150,10 @@ class Supervisor:
 
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
         """Whether `spec` needs `name`, itself or through a step that came after it: then it has to end first."""
-        return any(self._step_after.get(needed, needed) == name for needed in (*spec.depends_on, *spec.ends_before))
+        return any(
+            self._step_after.get(needed, needed) == name
+            for needed in (*spec.depends_on, *spec.ends_before)
+        )
 
     async def _run_step(self, name: str, after: str, step: Step) -> None:
         if after in self._programs:
@@ -154,7 +177,9 @@ class Supervisor:
         spec, first, needs = program.spec, True, program.spec.depends_on
         while True:
             for other in needs:
-                await (self._programs[other].ready if other in self._programs else self._done[other]).wait()
+                await (
+                    self._programs[other].ready if other in self._programs else self._done[other]
+                ).wait()
             await self._while_held(spec)
             self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
             await self._await_free_ports(spec)
@@ -162,9 +187,14 @@ class Supervisor:
             how = await self._live(program, child, first=first)
             await child.stop(0.0)  # what it had started itself must not live on beside the next one
             first = first and not program.ready.is_set()
-            settled = program.ready.is_set() and time.monotonic() - program.ready_at >= self._policy.settled_s
+            settled = (
+                program.ready.is_set()
+                and time.monotonic() - program.ready_at >= self._policy.settled_s
+            )
             program.ready.clear()
-            self._count_death(program, how, quick=not settled, hopeless=child.process.returncode in EXIT_CONFIG)
+            self._count_death(
+                program, how, quick=not settled, hopeless=child.process.returncode in EXIT_CONFIG
+            )
             await asyncio.sleep(self._policy.delay_s(program.deaths))
             needs = spec.restarts_after if not first else spec.depends_on
 
@@ -189,20 +219,31 @@ class Supervisor:
             CannotStart: it was never ready.
         """
         spec = program.spec
-        ready = asyncio.ensure_future(self._until_ready(child, spec.ready_within_s if first else math.inf))
-        ended, hung = asyncio.ensure_future(child.process.wait()), asyncio.ensure_future(self._until_hung(program))
+        ready = asyncio.ensure_future(
+            self._until_ready(child, spec.ready_within_s if first else math.inf)
+        )
+        ended, hung = (
+            asyncio.ensure_future(child.process.wait()),
+            asyncio.ensure_future(self._until_hung(program)),
+        )
         try:
             await asyncio.wait((ready, ended, hung), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not child.ended:
                 if reason := ready.result():
                     await child.stop(2.0)
-                    raise CannotStart(f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}")
+                    raise CannotStart(
+                        f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}"
+                    )
                 program.ready_at = time.monotonic()
                 program.ready.set()
                 program.was_ready = True
                 self._tell(StackEvent(spec.name, "ready", spec.url))
                 await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
-            return hung.result() if hung.done() and not child.ended else f"exit code {child.process.returncode}"
+            return (
+                hung.result()
+                if hung.done() and not child.ended
+                else f"exit code {child.process.returncode}"
+            )
         finally:
             await _cancel((ready, ended, hung))
 
@@ -224,14 +265,24 @@ class Supervisor:
             return
         often = "" if hopeless else f" {program.deaths} times in a row"
         if spec.vital or not program.was_ready:
-            raise StackFailed(f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}")
-        self._tell(StackEvent(spec.name, "note", f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}"))
+            raise StackFailed(
+                f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}"
+            )
+        self._tell(
+            StackEvent(
+                spec.name,
+                "note",
+                f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}",
+            )
+        )
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         """A program is given up: whoever waits in `failed()` learns why."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self._failure is not None and not self._failure.done():
-            self._failure.set_result(error if isinstance(error, ReefError) else StackFailed(repr(error)))
+            self._failure.set_result(
+                error if isinstance(error, ReefError) else StackFailed(repr(error))
+            )
 
     async def _until_ready(self, child: Child, within_s: float) -> str:
         """Empty once `child` is ready; else why it is not (it died, or its time is over)."""
@@ -254,7 +305,11 @@ class Supervisor:
         spec, now = program.spec, asyncio.get_running_loop().time
         since, answered, patience_s = now(), False, self._policy.hung_after_s
         while True:
-            limit_s = patience_s if answered or program.ready.is_set() else max(spec.ready_within_s, patience_s)
+            limit_s = (
+                patience_s
+                if answered or program.ready.is_set()
+                else max(spec.ready_within_s, patience_s)
+            )
             if now() - since >= limit_s:
                 return f"no sign of life for {limit_s:g} s"
             await asyncio.sleep(self._policy.alive_every_s)

@@ -22,13 +22,17 @@ def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psuti
         if process.pid == os.getpid():
             continue
         with contextlib.suppress(psutil.Error, OSError):
-            ours = _mark(process).partition(":")[0] == stack_id or same_process(process.pid, known.get(process.pid, -1.0))
+            ours = _mark(process).partition(":")[0] == stack_id or same_process(
+                process.pid, known.get(process.pid, -1.0)
+            )
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
 
-def sweep(stack_id: str, recorded: Iterable[ProcessRecord] = (), *, grace_s: float = 10.0) -> list[str]:
+def sweep(
+    stack_id: str, recorded: Iterable[ProcessRecord] = (), *, grace_s: float = 10.0
+) -> list[str]:
     """End them: SIGTERM, `grace_s` seconds, SIGKILL. Call it only while holding the state directory's lock.
 
     psutil checks the start time of a process before it sends a signal, so a pid that was used again is safe. Returns what was ended.

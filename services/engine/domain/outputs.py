@@ -64,4 +64,8 @@ class Choice:
         self.tokens.extend(delta.tokens)
         self.version = delta.version
         if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason, self.spans = delta.finish_reason, delta.stop_reason, delta.spans
+            self.finish_reason, self.stop_reason, self.spans = (
+                delta.finish_reason,
+                delta.stop_reason,
+                delta.spans,
+            )

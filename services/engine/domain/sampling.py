@@ -44,13 +44,21 @@ class SamplingParams:
         if not self.top_p > 0:
             raise InvalidRequestError("top_p", f"top_p must be in (0, 1], got {self.top_p}")
         if not self.repetition_penalty > 0:
-            raise InvalidRequestError("repetition_penalty", f"repetition_penalty must be above 0, got {self.repetition_penalty}")
+            raise InvalidRequestError(
+                "repetition_penalty",
+                f"repetition_penalty must be above 0, got {self.repetition_penalty}",
+            )
         if self.min_tokens > self.max_tokens:
-            raise InvalidRequestError("min_tokens", f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})")
+            raise InvalidRequestError(
+                "min_tokens",
+                f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})",
+            )
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop", "stop must not contain an empty string")
         if len(self.stop) > MAX_STOPS:
-            raise InvalidRequestError("stop", f"stop takes at most {MAX_STOPS} strings, got {len(self.stop)}")
+            raise InvalidRequestError(
+                "stop", f"stop takes at most {MAX_STOPS} strings, got {len(self.stop)}"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -60,7 +68,11 @@ class SamplingParams:
     @property
     def penalised(self) -> bool:
         """The logits depend on the tokens so far."""
-        return self.frequency_penalty != 0.0 or self.presence_penalty != 0.0 or self.repetition_penalty != 1.0
+        return (
+            self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
 
     @property
     def filtered(self) -> bool:
@@ -93,7 +105,9 @@ def _within(field: str, value: float | None, low: float, high: float) -> None:
         raise InvalidRequestError(field, f"{field} must be {limit}, got {value}")
 
 
-def token_budget(prompt_length: int, asked: int | None, max_model_len: int, field: str = "max_tokens") -> int:
+def token_budget(
+    prompt_length: int, asked: int | None, max_model_len: int, field: str = "max_tokens"
+) -> int:
     """How many tokens may be generated: what was asked for, or what is left of the context.
 
     Raises `InvalidRequestError` when the prompt alone fills the context or prompt plus asked tokens exceed it.

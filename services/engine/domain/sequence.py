@@ -57,12 +57,18 @@ class SequenceState:
 
     def ended(self, reason: str, version: str) -> Delta:
         """A last delta without a token: aborted, or nothing was to be generated."""
-        return self._delta(self._detokenizer.flush() + self._scanner.flush(), (), version, Finish(reason))
+        return self._delta(
+            self._detokenizer.flush() + self._scanner.flush(), (), version, Finish(reason)
+        )
 
     def _text(self, token_id: int, finish: Finish | None) -> tuple[str, Finish | None]:
         armed = len(self.token_ids) >= self.params.min_tokens
         # A token that ends the answer by itself (EOS, stop_token_ids) is no part of its text.
-        piece = "" if finish is not None and finish.reason == "stop" else self._detokenizer.push(token_id)
+        piece = (
+            ""
+            if finish is not None and finish.reason == "stop"
+            else self._detokenizer.push(token_id)
+        )
         if finish is not None:
             piece = piece or self._detokenizer.flush()
         text, hit = self._scanner.push(piece, armed=armed)
@@ -70,7 +76,9 @@ class SequenceState:
             return text, Finish("stop", hit)
         return (text, None) if finish is None else (text + self._scanner.flush(), finish)
 
-    def _delta(self, text: str, tokens: tuple[TokenLogprob, ...], version: str, finish: Finish | None) -> Delta:
+    def _delta(
+        self, text: str, tokens: tuple[TokenLogprob, ...], version: str, finish: Finish | None
+    ) -> Delta:
         if finish is None:
             return Delta(self.index, text, tokens, version)
         return Delta(self.index, text, tokens, version, finish.reason, finish.detail, self.spans)

@@ -12,7 +12,9 @@ class VersionSpan:
     end: int
 
 
-def extended(spans: tuple[VersionSpan, ...], version: str, tokens: int = 1) -> tuple[VersionSpan, ...]:
+def extended(
+    spans: tuple[VersionSpan, ...], version: str, tokens: int = 1
+) -> tuple[VersionSpan, ...]:
     """`spans` with `tokens` more tokens of `version`. Spans stay adjacent, in order, and without empty members."""
     if tokens <= 0:
         return spans

@@ -13,7 +13,9 @@ class Finish:
     detail: int | str | None = None
 
 
-def finish_by_token(params: SamplingParams, eos_ids: frozenset[int], token_id: int, sampled: int, room: int) -> Finish | None:
+def finish_by_token(
+    params: SamplingParams, eos_ids: frozenset[int], token_id: int, sampled: int, room: int
+) -> Finish | None:
     """Does this token end the choice? `sampled` counts it; `room` is how many more the context can hold."""
     if sampled >= params.min_tokens:
         if token_id in eos_ids and not params.ignore_eos:

@@ -76,7 +76,14 @@ class ToolCallParser:
 
     def _take_plain(self) -> str:
         """All but an end that may turn out to be the beginning of a tag, or white space before one."""
-        keep = next((n for n in range(min(len(OPEN) - 1, len(self._text)), 0, -1) if self._text.endswith(OPEN[:n])), 0)
+        keep = next(
+            (
+                n
+                for n in range(min(len(OPEN) - 1, len(self._text)), 0, -1)
+                if self._text.endswith(OPEN[:n])
+            ),
+            0,
+        )
         head = self._text[: len(self._text) - keep]
         ready = head.rstrip()
         self._text = self._text[len(ready) :]

@@ -10,7 +10,9 @@ from services.engine.engine import Engine
 from services.engine.routes.exchange import engine_of
 
 
-async def require_key(engine: Annotated[Engine, Depends(engine_of)], authorization: Annotated[str, Header()] = "") -> None:
+async def require_key(
+    engine: Annotated[Engine, Depends(engine_of)], authorization: Annotated[str, Header()] = ""
+) -> None:
     """FastAPI dependency. Raises `ForbiddenError`."""
     key = engine.settings.api_key.get_secret_value()
     given = authorization.removeprefix("Bearer ")

@@ -26,7 +26,9 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 
 
 @router.post("/pause")
-async def pause(engine: EngineParam, mode: Annotated[PauseName, Query()] = "abort") -> dict[str, str]:
+async def pause(
+    engine: EngineParam, mode: Annotated[PauseName, Query()] = "abort"
+) -> dict[str, str]:
     """Stop stepping: `abort` ends requests in flight, `wait` lets them finish first, `keep` freezes them."""
     await asyncio.wrap_future(engine.loop.pause(PauseMode(mode)))
     return {"status": "paused"}
@@ -52,7 +54,11 @@ async def init_weight_transfer(body: InitTransferRequest, engine: EngineParam) -
     if info.rank_offset >= info.world_size:
         raise InvalidRequestError("init_info", "rank_offset must be below world_size")
     timeout_s = info.timeout_s or engine.settings.weight_transfer_timeout_s
-    await engine.weights.connect(Rendezvous(info.master_address, info.master_port, info.rank_offset, info.world_size, timeout_s))
+    await engine.weights.connect(
+        Rendezvous(
+            info.master_address, info.master_port, info.rank_offset, info.world_size, timeout_s
+        )
+    )
     return {"message": "Weight transfer initialized"}
 
 
@@ -90,10 +96,16 @@ async def update_weight_version(body: NewVersionRequest, engine: EngineParam) ->
 
 @router.get("/weight_info")
 async def weight_info(
-    engine: EngineParam, checksum: Annotated[bool, Query()] = True, tensors: Annotated[bool, Query()] = False
+    engine: EngineParam,
+    checksum: Annotated[bool, Query()] = True,
+    tensors: Annotated[bool, Query()] = False,
 ) -> dict[str, Any]:
     """Version of the base weights, with their checksum (a look at every byte after each update) and each tensor's on request."""
-    info: dict[str, Any] = {"weight_version": engine.loop.version, "dtype": "float32", "parameters": engine.weights.parameters}
+    info: dict[str, Any] = {
+        "weight_version": engine.loop.version,
+        "dtype": "float32",
+        "parameters": engine.weights.parameters,
+    }
     if checksum:
         info["checksum"] = await engine.weights.checksum()
     if tensors:
@@ -115,9 +127,13 @@ async def get_world_size() -> dict[str, int]:
 
 def _specs(info: UpdateInfo) -> list[TensorSpec]:
     if info.packed:
-        raise InvalidRequestError("update_info", "packed transfers are not supported: broadcast tensor by tensor")
+        raise InvalidRequestError(
+            "update_info", "packed transfers are not supported: broadcast tensor by tensor"
+        )
     if not info.names or not len(info.names) == len(info.dtype_names) == len(info.shapes):
-        raise InvalidRequestError("update_info", "names, dtype_names and shapes must be lists of the same length")
+        raise InvalidRequestError(
+            "update_info", "names, dtype_names and shapes must be lists of the same length"
+        )
     for dtype in info.dtype_names:
         torch_dtype(dtype)
     rows = zip(info.names, info.dtype_names, info.shapes, strict=True)

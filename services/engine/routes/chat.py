@@ -14,7 +14,15 @@ from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
 from services.engine.engine import Engine, Generation
 from services.engine.routes.errors import json_response
-from services.engine.routes.exchange import DONE, Answer, EventStream, Usage, collect, engine_of, sse
+from services.engine.routes.exchange import (
+    DONE,
+    Answer,
+    EventStream,
+    Usage,
+    collect,
+    engine_of,
+    sse,
+)
 from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import chat_params, check_format
 from services.engine.routes.schemas import ChatRequest
@@ -23,7 +31,9 @@ router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
-async def chat_completions(body: ChatRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]) -> Response:
+async def chat_completions(
+    body: ChatRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
+) -> Response:
     """An OpenAI chat completion, streamed or whole, with vLLM's token ids on request."""
     check_format(body)
     prompt_ids = render_chat(engine, body)
@@ -43,13 +53,20 @@ def render_chat(engine: Engine, body: Any) -> list[int]:
         "continue_final_message": body.continue_final_message,
     }
     options |= body.chat_template_kwargs or {}
-    return engine.encode(engine.tokenizer.render(template_messages(body.messages), checked_tools(body.tools), options), "messages")
+    return engine.encode(
+        engine.tokenizer.render(
+            template_messages(body.messages), checked_tools(body.tools), options
+        ),
+        "messages",
+    )
 
 
 def parses_tools(body: ChatRequest) -> bool:
     """Whether calls are looked for in the answer. Raises `InvalidRequestError` for a forced choice."""
     if body.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequestError("tool_choice", "tool_choice must be 'auto' or 'none': calls cannot be forced here")
+        raise InvalidRequestError(
+            "tool_choice", "tool_choice must be 'auto' or 'none': calls cannot be forced here"
+        )
     if body.tool_choice == "auto" and not body.tools:
         raise InvalidRequestError("tool_choice", "tool_choice 'auto' needs tools")
     return bool(body.tools) and body.tool_choice != "none"
@@ -109,13 +126,20 @@ class ChatWriter:
             usage.completion_tokens += len(event.tokens)
             yield sse(self._chunk(event, parsers[event.index]))
         if self.body.stream_options is not None and self.body.stream_options.include_usage:
-            yield sse(self._head("chat.completion.chunk", version) | {"choices": [], "usage": usage.as_json()})
+            yield sse(
+                self._head("chat.completion.chunk", version)
+                | {"choices": [], "usage": usage.as_json()}
+            )
         yield DONE
 
     def _opening(self, n: int, version: str) -> list[dict[str, Any]]:
         chunks = []
         for index in range(n):
-            choice = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+            choice = {
+                "index": index,
+                "delta": {"role": "assistant", "content": ""},
+                "finish_reason": None,
+            }
             chunk = self._head("chat.completion.chunk", version) | {"choices": [choice]}
             if self.body.return_token_ids and index == 0:
                 chunk["prompt_token_ids"] = self.prompt_ids
@@ -154,8 +178,12 @@ class ChatWriter:
             shape["weight_versions"] = spans_json(choice)
         return shape
 
-    def _token_fields(self, tokens: "list[TokenLogprob] | tuple[TokenLogprob, ...]") -> dict[str, Any]:
-        fields: dict[str, Any] = {"logprobs": self.formats.chat(tokens) if self.body.logprobs else None}
+    def _token_fields(
+        self, tokens: "list[TokenLogprob] | tuple[TokenLogprob, ...]"
+    ) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "logprobs": self.formats.chat(tokens) if self.body.logprobs else None
+        }
         if self.body.return_token_ids:
             fields["token_ids"] = [token.token_id for token in tokens]
         return fields
@@ -173,7 +201,9 @@ class ChatWriter:
 
 def spans_json(source: Choice | Delta) -> list[dict[str, Any]]:
     """vLLM's `weight_versions`."""
-    return [{"version": span.version, "start": span.start, "end": span.end} for span in source.spans]
+    return [
+        {"version": span.version, "start": span.start, "end": span.end} for span in source.spans
+    ]
 
 
 def _ending(source: Choice | Delta, *, called: bool) -> dict[str, Any]:

@@ -13,7 +13,15 @@ from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.engine import Engine, Generation
 from services.engine.routes.chat import spans_json
 from services.engine.routes.errors import json_response
-from services.engine.routes.exchange import DONE, Answer, EventStream, Usage, collect, engine_of, sse
+from services.engine.routes.exchange import (
+    DONE,
+    Answer,
+    EventStream,
+    Usage,
+    collect,
+    engine_of,
+    sse,
+)
 from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import check_format, completion_params
 from services.engine.routes.schemas import CompletionRequest
@@ -22,7 +30,9 @@ router = APIRouter()
 
 
 @router.post("/v1/completions")
-async def completions(body: CompletionRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]) -> Response:
+async def completions(
+    body: CompletionRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
+) -> Response:
     """An OpenAI completion; choices are numbered prompt by prompt. `echo` is for whole answers only."""
     check_format(body)
     if body.echo and body.stream:
@@ -37,14 +47,20 @@ async def completions(body: CompletionRequest, request: Request, engine: Annotat
     return json_response(writer.whole(answers))
 
 
-def prompt_ids(engine: Engine, prompt: str | list[int] | list[list[int]] | list[str]) -> list[list[int]]:
+def prompt_ids(
+    engine: Engine, prompt: str | list[int] | list[list[int]] | list[str]
+) -> list[list[int]]:
     """Ids of each prompt. Raises `InvalidRequestError`."""
     if not prompt:
         raise InvalidRequestError("prompt", "prompt must not be empty")
-    entries: list[Any] = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
+    entries: list[Any] = (
+        [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
+    )
     most = engine.settings.max_queued_requests
     if len(entries) > most:
-        raise InvalidRequestError("prompt", f"prompt takes at most {most} prompts, got {len(entries)}")
+        raise InvalidRequestError(
+            "prompt", f"prompt takes at most {most} prompts, got {len(entries)}"
+        )
     ids = [engine.encode(entry, "prompt") if isinstance(entry, str) else entry for entry in entries]
     for one in ids:
         engine.check_ids(one, "prompt")
@@ -64,7 +80,9 @@ class CompletionWriter:
     created: int
 
     @classmethod
-    def of(cls, engine: Engine, body: CompletionRequest, prompts: list[list[int]], n: int) -> "CompletionWriter":
+    def of(
+        cls, engine: Engine, body: CompletionRequest, prompts: list[list[int]], n: int
+    ) -> "CompletionWriter":
         """For one request."""
         return cls(
             body=body,
@@ -79,8 +97,15 @@ class CompletionWriter:
     def whole(self, answers: list[Answer]) -> dict[str, Any]:
         """`text_completion`."""
         usage = Usage(self._prompt_tokens, sum(answer.completion_tokens for answer in answers))
-        choices = [self._choice(prompt_index, answer, choice) for prompt_index, answer in enumerate(answers) for choice in answer.choices]
-        return self._head(answers[0].choices[0].version) | {"choices": choices, "usage": usage.as_json()}
+        choices = [
+            self._choice(prompt_index, answer, choice)
+            for prompt_index, answer in enumerate(answers)
+            for choice in answer.choices
+        ]
+        return self._head(answers[0].choices[0].version) | {
+            "choices": choices,
+            "usage": usage.as_json(),
+        }
 
     async def stream(self, generation: Generation) -> AsyncIterator[bytes]:
         """`text_completion` chunks; a choice's first chunk carries its prompt's ids if they were asked for."""
@@ -91,7 +116,11 @@ class CompletionWriter:
             if not isinstance(event, Delta):
                 continue
             index = prompt_index * self.n + event.index
-            choice: dict[str, Any] = {"index": index, "text": event.text, "finish_reason": event.finish_reason}
+            choice: dict[str, Any] = {
+                "index": index,
+                "text": event.text,
+                "finish_reason": event.finish_reason,
+            }
             choice |= {"stop_reason": event.stop_reason}
             choice |= self._token_fields(event.tokens, offsets.get(index, 0))
             if self.body.return_token_ids and index not in offsets:
@@ -112,7 +141,11 @@ class CompletionWriter:
 
     def _choice(self, prompt_index: int, answer: Answer, choice: Choice) -> dict[str, Any]:
         prompt = self.prompts[prompt_index]
-        echoed = self.engine.tokenizer.decode(prompt, skip_special_tokens=False) if self.body.echo else ""
+        echoed = (
+            self.engine.tokenizer.decode(prompt, skip_special_tokens=False)
+            if self.body.echo
+            else ""
+        )
         shape: dict[str, Any] = {
             "index": prompt_index * self.n + choice.index,
             "text": echoed + choice.text,
@@ -128,7 +161,9 @@ class CompletionWriter:
             shape["prompt_logprobs"] = self.formats.prompt(answer.scores)
         return shape
 
-    def _token_fields(self, tokens: "list[TokenLogprob] | tuple[TokenLogprob, ...]", offset: int) -> dict[str, Any]:
+    def _token_fields(
+        self, tokens: "list[TokenLogprob] | tuple[TokenLogprob, ...]", offset: int
+    ) -> dict[str, Any]:
         logprobs = None if self.body.logprobs is None else self.formats.completion(tokens, offset)
         fields: dict[str, Any] = {"logprobs": logprobs}
         if self.body.return_token_ids:

@@ -80,10 +80,14 @@ async def _unreadable(_request: Request, error: Exception) -> Response:
 
 async def _http(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return json_response(error_body(error.status_code, "HTTPError", str(error.detail)), error.status_code)
+    return json_response(
+        error_body(error.status_code, "HTTPError", str(error.detail)), error.status_code
+    )
 
 
-def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(
+    body: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     """orjson, with integer keys allowed (prompt_logprobs is keyed by token id)."""
     content = orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
     return Response(content, status, headers, media_type="application/json")

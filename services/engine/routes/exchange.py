@@ -96,7 +96,9 @@ class EventStream(StreamingResponse):
     """
 
     def __init__(self, generation: Generation, chunks: AsyncIterator[bytes]) -> None:
-        super().__init__(_guarded(chunks), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        super().__init__(
+            _guarded(chunks), media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
         self._generation = generation
 
     async def __call__(

@@ -33,7 +33,12 @@ class LogprobFormat:
 
     def completion(self, tokens: Sequence[TokenLogprob | int], offset: int = 0) -> dict[str, Any]:
         """Parallel lists; a bare id (the first prompt token) has null for its log-probability. `offset` in characters."""
-        shape: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        shape: dict[str, Any] = {
+            "text_offset": [],
+            "token_logprobs": [],
+            "tokens": [],
+            "top_logprobs": [],
+        }
         for token in tokens:
             token_id = token if isinstance(token, int) else token.token_id
             text = self._tokenizer.token_text(token_id)
@@ -49,10 +54,16 @@ class LogprobFormat:
         return [None, *(self._prompt_entry(token) for token in scores)]
 
     def _prompt_entry(self, token: TokenLogprob) -> dict[int, Any]:
-        ranked = {token_id: (value, rank) for rank, (token_id, value) in enumerate(token.top, start=1)}
+        ranked = {
+            token_id: (value, rank) for rank, (token_id, value) in enumerate(token.top, start=1)
+        }
         ranked[token.token_id] = (token.logprob, token.rank)
         return {
-            token_id: {"logprob": value, "rank": rank, "decoded_token": self._tokenizer.token_text(token_id)}
+            token_id: {
+                "logprob": value,
+                "rank": rank,
+                "decoded_token": self._tokenizer.token_text(token_id),
+            }
             for token_id, (value, rank) in ranked.items()
         }
 

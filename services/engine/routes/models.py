@@ -21,10 +21,19 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 async def list_models(engine: EngineParam) -> dict[str, Any]:
     """The base model and each loaded adapter."""
     settings = engine.settings
-    base: dict[str, Any] = {"id": settings.served_model_name, "root": str(settings.model_path), "parent": None}
+    base: dict[str, Any] = {
+        "id": settings.served_model_name,
+        "root": str(settings.model_path),
+        "parent": None,
+    }
     base |= {"max_model_len": settings.max_model_len}
     adapters = [
-        {"id": adapter.name, "root": adapter.path, "parent": settings.served_model_name, "max_model_len": None}
+        {
+            "id": adapter.name,
+            "root": adapter.path,
+            "parent": settings.served_model_name,
+            "max_model_len": None,
+        }
         for adapter in engine.adapters.loaded()
     ]
     common = {"object": "model", "created": STARTED, "owned_by": "reef"}
@@ -37,7 +46,13 @@ async def load_adapter(body: LoadAdapterRequest, engine: EngineParam) -> PlainTe
     if not engine.settings.enable_lora:
         raise InvalidRequestError("lora_name", "this server runs without LoRA (enable_lora)")
     version = engine.loop.version
-    await asyncio.to_thread(engine.adapters.load, body.lora_name, body.lora_path, in_place=body.load_inplace, base_version=version)
+    await asyncio.to_thread(
+        engine.adapters.load,
+        body.lora_name,
+        body.lora_path,
+        in_place=body.load_inplace,
+        base_version=version,
+    )
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 

@@ -29,7 +29,9 @@ async def metrics(engine: EngineParam) -> Response:
     """Prometheus text, under vLLM's names, so that its dashboards fit."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineMetrics(engine))
-    return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(
+        generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )
 
 
 class EngineMetrics(Collector):
@@ -45,13 +47,21 @@ class EngineMetrics(Collector):
         counters = loop.counters
         yield self._gauge("num_requests_running", "Choices in the batch.", loop.running)
         yield self._gauge("num_requests_waiting", "Requests without a row.", loop.waiting)
-        yield self._gauge("kv_cache_usage_perc", "Share of the key/value rows in use, 0 to 1.", loop.cached_tokens / capacity)
+        yield self._gauge(
+            "kv_cache_usage_perc",
+            "Share of the key/value rows in use, 0 to 1.",
+            loop.cached_tokens / capacity,
+        )
         yield self._counter("prompt_tokens", "Prompt tokens read.", counters.prompt_tokens)
         yield self._counter("generation_tokens", "Tokens sampled.", counters.generated_tokens)
         yield self._counter("request_success", "Choices that ended.", counters.finished)
-        yield self._counter("request_cancelled", "Choices dropped because the client left.", counters.aborted)
+        yield self._counter(
+            "request_cancelled", "Choices dropped because the client left.", counters.aborted
+        )
         yield self._counter("engine_steps", "Decode steps.", counters.steps)
-        yield self._gauge("num_loras_loaded", "Adapters served.", len(self._engine.adapters.loaded()))
+        yield self._gauge(
+            "num_loras_loaded", "Adapters served.", len(self._engine.adapters.loaded())
+        )
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name"])

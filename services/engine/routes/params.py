@@ -4,7 +4,13 @@ from dataclasses import replace
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.sampling import SamplingParams, token_budget
-from services.engine.routes.schemas import ChatRequest, CompletionRequest, GenerateRequest, GenerationFields, SamplingFields
+from services.engine.routes.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    GenerationFields,
+    SamplingFields,
+)
 
 COMPLETIONS_DEFAULT_TOKENS = 16
 _PLAIN_FIELDS = (
@@ -25,7 +31,9 @@ def chat_params(body: ChatRequest, prompt_length: int, max_model_len: int) -> Sa
     return _params(body, budget, (body.top_logprobs or 0) if body.logprobs else None)
 
 
-def completion_params(body: CompletionRequest, prompt_length: int, max_model_len: int) -> SamplingParams:
+def completion_params(
+    body: CompletionRequest, prompt_length: int, max_model_len: int
+) -> SamplingParams:
     """`max_tokens: 0` is allowed where the prompt itself is wanted back (`echo`, `prompt_logprobs`)."""
     asked = COMPLETIONS_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     scoring = body.echo or body.prompt_logprobs is not None
@@ -54,10 +62,18 @@ def check_format(body: GenerationFields) -> None:
         msg = f"response_format {body.response_format.type!r} is not supported by this server; only 'text' is"
         raise InvalidRequestError("response_format", msg)
     if body.stream_options is not None and not body.stream:
-        raise InvalidRequestError("stream_options", "stream_options is only allowed with stream: true")
+        raise InvalidRequestError(
+            "stream_options", "stream_options is only allowed with stream: true"
+        )
 
 
 def _params(fields: SamplingFields, budget: int, logprobs: int | None) -> SamplingParams:
     given = {name: value for name in _PLAIN_FIELDS if (value := getattr(fields, name)) is not None}
     stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ())
-    return SamplingParams(max_tokens=budget, stop=stop, stop_token_ids=frozenset(fields.stop_token_ids or ()), logprobs=logprobs, **given)
+    return SamplingParams(
+        max_tokens=budget,
+        stop=stop,
+        stop_token_ids=frozenset(fields.stop_token_ids or ()),
+        logprobs=logprobs,
+        **given,
+    )

@@ -23,7 +23,9 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 async def generate(body: GenerateRequest, request: Request, engine: EngineParam) -> Response:
     """Generate from ids; the answer says which weights produced which tokens."""
     if body.stream:
-        raise InvalidRequestError("stream", "this route does not stream; use /v1/completions with token ids")
+        raise InvalidRequestError(
+            "stream", "this route does not stream; use /v1/completions with token ids"
+        )
     engine.check_ids(body.token_ids, "token_ids")
     params = generate_params(body, engine.settings.max_model_len)
     formats = LogprobFormat(engine.tokenizer)
@@ -31,8 +33,13 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineParam)
     answer = (await collect(request, generation, 1, params.n))[0]
     shape: dict[str, Any] = {
         "request_id": body.request_id or uuid.uuid4().hex,
-        "choices": [_choice(choice, formats, logprobs=params.logprobs is not None) for choice in answer.choices],
-        "prompt_logprobs": None if params.prompt_logprobs is None else formats.prompt(answer.scores),
+        "choices": [
+            _choice(choice, formats, logprobs=params.logprobs is not None)
+            for choice in answer.choices
+        ],
+        "prompt_logprobs": None
+        if params.prompt_logprobs is None
+        else formats.prompt(answer.scores),
     }
     return json_response(shape)
 
@@ -47,8 +54,14 @@ async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
         ids = render_chat(engine, body)
     else:
         ids = engine.tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
-    shape: dict[str, Any] = {"count": len(ids), "max_model_len": engine.settings.max_model_len, "tokens": ids}
-    shape["token_strs"] = [engine.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    shape: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": engine.settings.max_model_len,
+        "tokens": ids,
+    }
+    shape["token_strs"] = (
+        [engine.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    )
     return json_response(shape)
 
 
@@ -57,7 +70,9 @@ async def detokenize(body: DetokenizeRequest, engine: EngineParam) -> Response:
     """Text of ids, special tokens included."""
     engine.adapters.resolve(body.model)
     engine.check_ids(body.tokens, "tokens")
-    return json_response({"prompt": engine.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+    return json_response(
+        {"prompt": engine.tokenizer.decode(body.tokens, skip_special_tokens=False)}
+    )
 
 
 def _choice(choice: Choice, formats: LogprobFormat, *, logprobs: bool) -> dict[str, Any]:

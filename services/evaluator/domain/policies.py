@@ -60,15 +60,21 @@ def rule(tasks: Sequence[TaskResult], law: Rule) -> Ruling:
     pairs = [(task.candidate, task.head) for task in tasks]
     broken = sum(1 for candidate, head in pairs if candidate is None or head is None)
     if not pairs or broken:
-        return Ruling("evaluation_failed", f"{broken} of {len(pairs)} tasks could not be run" if pairs else "no task was run")
-    effects = [candidate - head for candidate, head in pairs if candidate is not None and head is not None]
+        return Ruling(
+            "evaluation_failed",
+            f"{broken} of {len(pairs)} tasks could not be run" if pairs else "no task was run",
+        )
+    effects = [
+        candidate - head for candidate, head in pairs if candidate is not None and head is not None
+    ]
     wins = sum(1 for effect in effects if effect > EQUAL_WITHIN)
     losses = sum(1 for effect in effects if effect < -EQUAL_WITHIN)
     selected, reason = _decide(effects, wins, losses, law)
     return Ruling(
         verdict="select" if selected else "reject",
         reason=reason,
-        candidate_score=fsum(candidate for candidate, _ in pairs if candidate is not None) / len(pairs),
+        candidate_score=fsum(candidate for candidate, _ in pairs if candidate is not None)
+        / len(pairs),
         head_score=fsum(head for _, head in pairs if head is not None) / len(pairs),
         wins=wins,
         losses=losses,
@@ -80,13 +86,25 @@ def rule(tasks: Sequence[TaskResult], law: Rule) -> Ruling:
 def _decide(effects: Sequence[float], wins: int, losses: int, law: Rule) -> tuple[bool, str]:
     mean = fsum(effects) / len(effects)
     ties = len(effects) - wins - losses
-    count = ", ".join((_counted(wins, "win", "wins"), _counted(losses, "loss", "losses"), _counted(ties, "tie", "ties")))
+    count = ", ".join(
+        (
+            _counted(wins, "win", "wins"),
+            _counted(losses, "loss", "losses"),
+            _counted(ties, "tie", "ties"),
+        )
+    )
     if law.policy == "always":
         return True, f"always: asked for by name; it loads and answers; {count}"
     if law.policy == "no_regression":
-        return losses <= wins and mean >= -EQUAL_WITHIN, f"{count}, mean difference {mean:+.4g}; no more losses than wins, no lower mean"
+        return (
+            losses <= wins and mean >= -EQUAL_WITHIN,
+            f"{count}, mean difference {mean:+.4g}; no more losses than wins, no lower mean",
+        )
     if law.policy == "score_comparison":
-        return wins - losses > law.min_win_margin, f"{count}; wins - losses must be greater than {law.min_win_margin}"
+        return (
+            wins - losses > law.min_win_margin,
+            f"{count}; wins - losses must be greater than {law.min_win_margin}",
+        )
     p = sign_test(wins, losses)
     lower = bootstrap_lower(effects, law.confidence)
     passed = p <= 1 - law.confidence and lower > law.min_effect and len(effects) >= MIN_VALID_PAIRS

@@ -28,8 +28,17 @@ class HeldOut(Value):
 
 def held_out(sample: SampleReady) -> HeldOut | None:
     """The part of a sample that evidence is made of; None where it has no score or no tokens of the model's own."""
-    usable = sample.untrainable is None and sample.score is not None and sample.prompt_length > 0 and any(sample.loss_mask)
-    if not usable or sample.score is None or len(sample.loss_mask) != len(sample.tokens) - sample.prompt_length:
+    usable = (
+        sample.untrainable is None
+        and sample.score is not None
+        and sample.prompt_length > 0
+        and any(sample.loss_mask)
+    )
+    if (
+        not usable
+        or sample.score is None
+        or len(sample.loss_mask) != len(sample.tokens) - sample.prompt_length
+    ):
         return None
     return HeldOut(
         sample_id=sample.event_id,
@@ -45,7 +54,11 @@ def advantages(samples: Sequence[HeldOut]) -> list[tuple[HeldOut, float]]:
     if not samples:
         return []
     mean = fsum(sample.score for sample in samples) / len(samples)
-    return [(sample, sample.score - mean) for sample in samples if abs(sample.score - mean) > EQUAL_WITHIN]
+    return [
+        (sample, sample.score - mean)
+        for sample in samples
+        if abs(sample.score - mean) > EQUAL_WITHIN
+    ]
 
 
 def lacking(samples: Sequence[HeldOut]) -> str:
@@ -53,9 +66,7 @@ def lacking(samples: Sequence[HeldOut]) -> str:
     found = len(advantages(samples))
     if found >= MIN_EVIDENCE:
         return ""
-    return (
-        f"insufficient_evidence: {found} held-out samples differ from the mean score, {MIN_EVIDENCE} are needed ({len(samples)} are there)"
-    )
+    return f"insufficient_evidence: {found} held-out samples differ from the mean score, {MIN_EVIDENCE} are needed ({len(samples)} are there)"
 
 
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
@@ -67,4 +78,6 @@ def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
 
 def pair(sample: HeldOut, advantage: float, candidate_logp: float, head_logp: float) -> TaskResult:
     """The evidence of one sample."""
-    return TaskResult(task=sample.sample_id, candidate=advantage * candidate_logp, head=advantage * head_logp)
+    return TaskResult(
+        task=sample.sample_id, candidate=advantage * candidate_logp, head=advantage * head_logp
+    )

@@ -40,10 +40,17 @@ def as_task(item: Any, index: int) -> Task:
         body = item.get("messages", item.get("prompt"))
     if isinstance(body, str) and body.strip():
         messages: tuple[Mapping[str, Any], ...] = ({"role": "user", "content": body},)
-    elif isinstance(body, Sequence) and not isinstance(body, str) and body and all(_is_message(part) for part in body):
+    elif (
+        isinstance(body, Sequence)
+        and not isinstance(body, str)
+        and body
+        and all(_is_message(part) for part in body)
+    ):
         messages = tuple(body)
     else:
-        raise BadTask(f"task {index} must be a prompt, a list of messages, or a mapping with `prompt` or `messages`; got {item!r:.120}")
+        raise BadTask(
+            f"task {index} must be a prompt, a list of messages, or a mapping with `prompt` or `messages`; got {item!r:.120}"
+        )
     return Task(name or f"{index}: {_label(messages)}", messages, item)
 
 

@@ -46,7 +46,9 @@ class ClickHouseAudit:
                 "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String} ORDER BY position",
                 table=table,
             )
-            self._columns[table] = tuple(row["name"] for row in found if row["name"] not in IGNORED.get(table, {}))
+            self._columns[table] = tuple(
+                row["name"] for row in found if row["name"] not in IGNORED.get(table, {})
+            )
         return self._columns[table]
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
@@ -73,13 +75,21 @@ class ClickHouseAudit:
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
         """Every compared column of one row, as text."""
-        texts = ", ".join(f"toString(tuple({name})) AS {name}" for name in await self.columns(table))
+        texts = ", ".join(
+            f"toString(tuple({name})) AS {name}" for name in await self.columns(table)
+        )
         values = {f"k{number}": value for number, value in enumerate(key)}
-        tests = " AND ".join(f"{table}.{name} = {{k{number}:String}}" for number, name in enumerate(KEYS[table]))
-        found = await self.database.query(f"SELECT {texts} FROM {table} FINAL WHERE {tests} LIMIT 1", **values)  # noqa: S608 - names are ours
+        tests = " AND ".join(
+            f"{table}.{name} = {{k{number}:String}}" for number, name in enumerate(KEYS[table])
+        )
+        found = await self.database.query(
+            f"SELECT {texts} FROM {table} FINAL WHERE {tests} LIMIT 1", **values
+        )  # noqa: S608 - names are ours
         return {name: str(text)[1:-1] for name, text in found[0].items()} if found else None
 
-    async def _slice(self, table: str, after: RowKey | None, until: RowKey | None, limit: str) -> Slice:
+    async def _slice(
+        self, table: str, after: RowKey | None, until: RowKey | None, limit: str
+    ) -> Slice:
         hashed = _hashed(table, await self.columns(table))
         where, values = _range(table, after, until)
         (row,) = await self.database.query(
@@ -119,5 +129,7 @@ def _range(table: str, after: RowKey | None, until: RowKey | None) -> tuple[str,
         if key is None:
             continue
         values |= {f"{word}{number}": value for number, value in enumerate(key)}
-        tests.append(f"({', '.join(names)}) {sign} ({', '.join(f'{{{word}{number}:String}}' for number in range(len(names)))})")
+        tests.append(
+            f"({', '.join(names)}) {sign} ({', '.join(f'{{{word}{number}:String}}' for number in range(len(names)))})"
+        )
     return " AND ".join(tests), values

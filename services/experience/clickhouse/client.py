@@ -58,7 +58,9 @@ class Database:
         def connect() -> Client:
             path.mkdir(parents=True, exist_ok=True)
             # One thread a query: small look-ups beside inserts, and the other cores belong to the engine and the trainer.
-            return clickhouse_connect.get_client(interface="chdb", path=str(path), tz_mode="aware", settings={"max_threads": 1})
+            return clickhouse_connect.get_client(
+                interface="chdb", path=str(path), tz_mode="aware", settings={"max_threads": 1}
+            )
 
         return cls(connect, f"chDB at {path}", own=True)
 
@@ -67,17 +69,23 @@ class Database:
         """A ClickHouse server: http(s)://user:password@host:port/database."""
 
         def connect() -> Client:
-            return clickhouse_connect.get_client(dsn=url, tz_mode="aware", autogenerate_session_id=False, send_receive_timeout=60)
+            return clickhouse_connect.get_client(
+                dsn=url, tz_mode="aware", autogenerate_session_id=False, send_receive_timeout=60
+            )
 
         return cls(connect, "the ClickHouse server")
 
-    async def insert(self, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+    async def insert(
+        self, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
+    ) -> None:
         """Insert rows given as columns; returns when they are durable."""
         await self._run(lambda client: self._insert(client, table, names, columns))
 
     async def query(self, sql: str, **parameters: Any) -> list[Row]:
         """Rows of a SELECT. Values go in as parameters (`{name:Type}`), never as text."""
-        return await self._run(lambda client: list(client.query(sql, parameters=parameters).named_results()))
+        return await self._run(
+            lambda client: list(client.query(sql, parameters=parameters).named_results())
+        )
 
     async def command(self, sql: str) -> None:
         """A statement that gives no rows, such as ALTER TABLE."""
@@ -105,10 +113,14 @@ class Database:
     async def _run(self, work: Callable[[Client], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
-    def _insert(self, client: Client, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> None:
+    def _insert(
+        self, client: Client, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
+    ) -> None:
         """The client would ask for the types of a table's columns before each insert. They only change with a migration."""
         key = (table, *names)
-        context = client.create_insert_context(table, names, column_types=self._types.get(key), column_oriented=True)
+        context = client.create_insert_context(
+            table, names, column_types=self._types.get(key), column_oriented=True
+        )
         self._types[key] = context.column_types
         client.insert(data=columns, context=context)
 
@@ -129,7 +141,9 @@ class Database:
 
 def _check_part(client: Client, table: str, part: str) -> str | None:
     try:
-        rows = client.query(f"CHECK TABLE {table} PART '{part}' SETTINGS check_query_single_value_result = 0").result_rows
+        rows = client.query(
+            f"CHECK TABLE {table} PART '{part}' SETTINGS check_query_single_value_result = 0"
+        ).result_rows
     except ClickHouseError as error:
         if "NO_SUCH_DATA_PART" in str(error):
             return None
@@ -143,10 +157,17 @@ def _migrate(client: Client, folder: Path) -> list[int]:
         "ENGINE = MergeTree ORDER BY number"
     )
     files = {int(path.name.split("_", 1)[0]): path for path in sorted(folder.glob("[0-9]*.sql"))}
-    done = {number: (name, sha) for number, name, sha in client.query("SELECT number, name, sha256 FROM migrations").result_rows}
+    done = {
+        number: (name, sha)
+        for number, name, sha in client.query(
+            "SELECT number, name, sha256 FROM migrations"
+        ).result_rows
+    }
     for number, (name, sha) in done.items():
         if number not in files or _sha256(files[number]) != sha:
-            raise BadConfig(f"migration {name} was applied to this store and is now missing or different; migrations only go forward")
+            raise BadConfig(
+                f"migration {name} was applied to this store and is now missing or different; migrations only go forward"
+            )
     new = sorted(files.keys() - done.keys())
     for number in new:
         path = files[number]
@@ -161,7 +182,9 @@ def _migrate(client: Client, folder: Path) -> list[int]:
 def _statements(text: str) -> list[str]:
     """The statements of a file: each ends with a semicolon at the end of a line; comments have lines of their own."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return [statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip(" \n;")]
+    return [
+        statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip(" \n;")
+    ]
 
 
 def _sha256(path: Path) -> str:

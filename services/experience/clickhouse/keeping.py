@@ -6,7 +6,14 @@ from services.experience.clickhouse.client import Database
 
 log = structlog.get_logger()
 
-_TIME = {"records": "at", "reports": "at", "samples": "at", "refusals": "at", "steps": "at", "sessions": "last_at"}
+_TIME = {
+    "records": "at",
+    "reports": "at",
+    "samples": "at",
+    "refusals": "at",
+    "steps": "at",
+    "sessions": "last_at",
+}
 _UNLESS = {"reports": " DELETE WHERE state != 'parked'"}
 
 
@@ -14,14 +21,18 @@ async def keep(database: Database, days: int) -> list[str]:
     """Have rows of traffic removed `days` after their events, in the background; 0: never. Returns the tables that were changed.
 
     Raises Unavailable."""
-    rows = await database.query("SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()")
+    rows = await database.query(
+        "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
+    )
     engines = {row["name"]: row["engine_full"] for row in rows if row["name"] in _TIME}
     changed = []
     for table, engine in sorted(engines.items()):
         if days and f"toIntervalDay({days})" not in engine:
             rule = f"toDateTime({_TIME[table]}) + toIntervalDay({days}){_UNLESS.get(table, '')}"
             # without a rewrite of what is there: merges remove it by and by
-            await database.command(f"ALTER TABLE {table} MODIFY TTL {rule} SETTINGS materialize_ttl_after_modify = 0")
+            await database.command(
+                f"ALTER TABLE {table} MODIFY TTL {rule} SETTINGS materialize_ttl_after_modify = 0"
+            )
         elif not days and " TTL " in engine:
             await database.command(f"ALTER TABLE {table} REMOVE TTL")
         else:

@@ -31,9 +31,12 @@ class ClickHouseReads:
     async def record(self, record_id: str) -> dict[str, Any] | None:
         """What lies under a receipt: an exchange or a report as the event it was (`record`), with the reports on it, the samples made of
         it and what was refused of those. None where nobody knows the receipt."""
-        found = await self.database.query("SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id)
+        found = await self.database.query(
+            "SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id
+        )
         reports = await self._list(
-            "SELECT * FROM reports FINAL WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id", id=record_id
+            "SELECT * FROM reports FINAL WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id",
+            id=record_id,
         )
         if not found and not any(row["report_id"] == record_id for row in reports):
             return None
@@ -46,17 +49,35 @@ class ClickHouseReads:
             "SELECT * FROM refusals FINAL WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
             ids=[sample["sample_id"] for sample in samples],
         )
-        about = {"reports": reports, "samples": samples, "refusals": [_worded(row) for row in refusals]}
+        about = {
+            "reports": reports,
+            "samples": samples,
+            "refusals": [_worded(row) for row in refusals],
+        }
         if not found:
-            (own,) = await self.database.query("SELECT * FROM reports FINAL WHERE report_id = {id:String}", id=record_id)
-            return {"record": rows.parked(own).report.model_dump(), "session_id": None, "session_turn": None, "retry_of": None, **about}
+            (own,) = await self.database.query(
+                "SELECT * FROM reports FINAL WHERE report_id = {id:String}", id=record_id
+            )
+            return {
+                "record": rows.parked(own).report.model_dump(),
+                "session_id": None,
+                "session_turn": None,
+                "retry_of": None,
+                **about,
+            }
         record = rows.record(found[0])
-        place = {"session_id": record.place.session_id, "session_turn": record.place.turn, "retry_of": record.place.retry_of}
+        place = {
+            "session_id": record.place.session_id,
+            "session_turn": record.place.turn,
+            "retry_of": record.place.retry_of,
+        }
         return {"record": record.event.model_dump(), **place, **about}
 
     async def key(self, key: str) -> dict[str, Any] | None:
         """What lies under an id that a client may have chosen, with the digest of what was asked."""
-        found = await self.database.query(f"SELECT {_KEY} FROM records FINAL WHERE record_id = {{id:String}}", id=key)  # noqa: S608 - a constant
+        found = await self.database.query(
+            f"SELECT {_KEY} FROM records FINAL WHERE record_id = {{id:String}}", id=key
+        )  # noqa: S608 - a constant
         if found:
             return {
                 **found[0],
@@ -64,7 +85,8 @@ class ClickHouseReads:
                 **{name: rows.load(found[0][name]) for name in ("response", "body_ref")},
             }
         reports = await self.database.query(
-            "SELECT 'report' AS kind, digest, scenario FROM reports FINAL WHERE report_id = {id:String}", id=key
+            "SELECT 'report' AS kind, digest, scenario FROM reports FINAL WHERE report_id = {id:String}",
+            id=key,
         )
         return reports[0] if reports else None
 
@@ -76,19 +98,45 @@ class ClickHouseReads:
         )
         return not await self.database.query(older, at=at)
 
-    async def records(self, scenario: str, *, session: str | None, outcome: str | None, limit: int, cursor: str | None) -> list[Row]:
+    async def records(
+        self,
+        scenario: str,
+        *,
+        session: str | None,
+        outcome: str | None,
+        limit: int,
+        cursor: str | None,
+    ) -> list[Row]:
         """Exchanges of a scenario. `cursor`: the last record id of the page before."""
-        return await self._page("records", "record_id", _RECORD_LIST, scenario, limit, cursor, {"session_id": session, "outcome": outcome})
+        return await self._page(
+            "records",
+            "record_id",
+            _RECORD_LIST,
+            scenario,
+            limit,
+            cursor,
+            {"session_id": session, "outcome": outcome},
+        )
 
     async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
         """Sessions of a scenario, the latest used first."""
         columns = "session_id, scenario, tagged, turns, sequence AS records, first_at, last_at AS at, turn_record_id AS last_turn_record_id"
-        return await self._page("sessions", "session_id", columns, scenario, limit, cursor, {}, at="last_at")
+        return await self._page(
+            "sessions", "session_id", columns, scenario, limit, cursor, {}, at="last_at"
+        )
 
-    async def samples(self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None) -> list[Row]:
+    async def samples(
+        self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None
+    ) -> list[Row]:
         """Samples of a scenario; `trainable` asks for those with tokens, or for those without."""
-        condition = {None: "", True: "AND untrainable IS NULL", False: "AND untrainable IS NOT NULL"}[trainable]
-        return await self._page("samples", "sample_id", _SAMPLE_LIST, scenario, limit, cursor, {}, condition=condition)
+        condition = {
+            None: "",
+            True: "AND untrainable IS NULL",
+            False: "AND untrainable IS NOT NULL",
+        }[trainable]
+        return await self._page(
+            "samples", "sample_id", _SAMPLE_LIST, scenario, limit, cursor, {}, condition=condition
+        )
 
     async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
         """Training steps of a scenario."""
@@ -144,17 +192,33 @@ class ClickHouseReads:
             f"ORDER BY {table}.{at} DESC, {key} DESC LIMIT {{limit:UInt64}}"
         )
         found = await self._list(sql, s=scenario, limit=limit, cursor=cursor or "", **wanted)
-        if cursor is not None and not found and not await self.database.query(latest, s=scenario, cursor=cursor):
-            raise UnknownCursor(f"there is no {key} {cursor!r} in scenario {scenario!r} to go on from")
+        if (
+            cursor is not None
+            and not found
+            and not await self.database.query(latest, s=scenario, cursor=cursor)
+        ):
+            raise UnknownCursor(
+                f"there is no {key} {cursor!r} in scenario {scenario!r} to go on from"
+            )
         return found
 
     async def _list(self, sql: str, **parameters: Any) -> list[Row]:
         found = await self.database.query(sql, **parameters)
-        return [{name: rows.load(value) if name in _JSON_COLUMNS else value for name, value in row.items()} for row in found]
+        return [
+            {
+                name: rows.load(value) if name in _JSON_COLUMNS else value
+                for name, value in row.items()
+            }
+            for row in found
+        ]
 
 
 def _worded(refusal: Row) -> Row:
     """Nothing is wrong with what is held out: a candidate will be judged by it."""
     held_out = refusal["reason"] == HELD_OUT
-    words = {"reason": f"{HELD_OUT}: kept for evaluation, which judges candidates by it"} if held_out else {}
+    words = (
+        {"reason": f"{HELD_OUT}: kept for evaluation, which judges candidates by it"}
+        if held_out
+        else {}
+    )
     return {**refusal, **words, "kept_for_evaluation": held_out}

@@ -78,11 +78,39 @@ RECORDS: Columns = {
 
 def record(row: Mapping[str, Any]) -> Record:
     """The record of a row, equal to the one that was inserted."""
-    choices = zip(from_json(row["completions"]), row["completion_token_ids"], row["completion_logprobs"], strict=True)
+    choices = zip(
+        from_json(row["completions"]),
+        row["completion_token_ids"],
+        row["completion_logprobs"],
+        strict=True,
+    )
     event = InferenceRecorded(
         event_id=row["record_id"],
-        **{name: row[name] for name in ("at", "scenario", "traceparent", "api", "outcome", "session_tag", "release_id", "load_id")},
-        **{name: row[name] for name in ("model", "engine", "error", "status", "first_token_ms", "duration_ms", "idempotency_digest")},
+        **{
+            name: row[name]
+            for name in (
+                "at",
+                "scenario",
+                "traceparent",
+                "api",
+                "outcome",
+                "session_tag",
+                "release_id",
+                "load_id",
+            )
+        },
+        **{
+            name: row[name]
+            for name in (
+                "model",
+                "engine",
+                "error",
+                "status",
+                "first_token_ms",
+                "duration_ms",
+                "idempotency_digest",
+            )
+        },
         stream=bool(row["stream"]),
         tags=load(row["tags"]),
         request=load(row["request"]),
@@ -91,7 +119,13 @@ def record(row: Mapping[str, Any]) -> Record:
         usage=Usage.model_validate(load(row["usage"])) if row["usage"] else None,
         prompt_token_ids=tuple(row["prompt_token_ids"]),
         completions=tuple(
-            Completion(index=index, finish_reason=why, weight_versions=spans, token_ids=tuple(tokens), logprobs=tuple(logprobs))
+            Completion(
+                index=index,
+                finish_reason=why,
+                weight_versions=spans,
+                token_ids=tuple(tokens),
+                logprobs=tuple(logprobs),
+            )
             for (index, why, spans), tokens, logprobs in choices
         ),
     )
@@ -100,7 +134,9 @@ def record(row: Mapping[str, Any]) -> Record:
 
 def assignment(row: Mapping[str, Any]) -> Assignment:
     """A record's place in its session."""
-    return Assignment(row["session_id"], row["session_turn"], row["session_sequence"], row["retry_of"])
+    return Assignment(
+        row["session_id"], row["session_turn"], row["session_sequence"], row["retry_of"]
+    )
 
 
 REPORTS: Columns = {
@@ -133,10 +169,27 @@ def parked(row: Mapping[str, Any]) -> Parked:
         metadata=load(row["metadata"]),
         content_digest=row["digest"],
     )
-    return Parked(report, row["parked_at"], row["log_partition"], row["log_offset"], row["log_key"].encode() or None)
+    return Parked(
+        report,
+        row["parked_at"],
+        row["log_partition"],
+        row["log_offset"],
+        row["log_key"].encode() or None,
+    )
 
 
-_SAMPLE_PLAIN = ("scenario", "at", "recorded_at", "traceparent", "record_ids", "report_id", "session_id", "release_id", "load_id", "score")
+_SAMPLE_PLAIN = (
+    "scenario",
+    "at",
+    "recorded_at",
+    "traceparent",
+    "record_ids",
+    "report_id",
+    "session_id",
+    "release_id",
+    "load_id",
+    "score",
+)
 _SAMPLE_TOKENS = ("tokens", "prompt_length", "loss_mask", "logprobs", "temperature", "untrainable")
 _SAMPLE_JSON = ("tags", "feedback", "metadata", "messages", "tools")
 
@@ -159,32 +212,77 @@ SAMPLES: Columns = {
 def sample(row: Mapping[str, Any]) -> SampleReady:
     """The sample of a row, equal to the one that was inserted."""
     plain = {name: row[name] for name in _SAMPLE_PLAIN + _SAMPLE_TOKENS}
-    return SampleReady.model_validate({"event_id": row["sample_id"], **plain, **{name: load(row[name]) for name in _SAMPLE_JSON}})
+    return SampleReady.model_validate(
+        {"event_id": row["sample_id"], **plain, **{name: load(row[name]) for name in _SAMPLE_JSON}}
+    )
 
 
-_SESSION = ("scenario", "session_id", "turns", "sequence", "first_at", "last_at", "turn_record_id", "request_hash", "tail_hashes")
-SESSIONS: Columns = {"tagged": lambda s: int(s.tagged), **{name: _attribute(name) for name in _SESSION}}
+_SESSION = (
+    "scenario",
+    "session_id",
+    "turns",
+    "sequence",
+    "first_at",
+    "last_at",
+    "turn_record_id",
+    "request_hash",
+    "tail_hashes",
+)
+SESSIONS: Columns = {
+    "tagged": lambda s: int(s.tagged),
+    **{name: _attribute(name) for name in _SESSION},
+}
 
 
 def session(row: Mapping[str, Any]) -> Session:
     """The session of a row."""
     values = {name: row[name] for name in _SESSION}
-    return Session(**{**values, "tagged": bool(row["tagged"]), "tail_hashes": tuple(row["tail_hashes"])})
+    return Session(
+        **{**values, "tagged": bool(row["tagged"]), "tail_hashes": tuple(row["tail_hashes"])}
+    )
 
 
-_STEP = ("scenario", "at", "recipe", "step", "base_release_id", "sample_ids", "duration_s", "candidate_id")
-STEPS: Columns = {"job_id": _attribute("event_id"), **{name: _attribute(name) for name in _STEP}, "metrics": _json("metrics")}
+_STEP = (
+    "scenario",
+    "at",
+    "recipe",
+    "step",
+    "base_release_id",
+    "sample_ids",
+    "duration_s",
+    "candidate_id",
+)
+STEPS: Columns = {
+    "job_id": _attribute("event_id"),
+    **{name: _attribute(name) for name in _STEP},
+    "metrics": _json("metrics"),
+}
 REFUSALS: Columns = {
     "refusal_id": _attribute("event_id"),
-    **{name: _attribute(name) for name in ("scenario", "at", "recipe", "sample_id", "reason", "lag")},
+    **{
+        name: _attribute(name)
+        for name in ("scenario", "at", "recipe", "sample_id", "reason", "lag")
+    },
 }
 SERVINGS: Columns = {
-    name: _attribute(name) for name in ("event_id", "scenario", "at", "release_id", "load_id", "node", "adapter", "duration_ms")
+    name: _attribute(name)
+    for name in (
+        "event_id",
+        "scenario",
+        "at",
+        "release_id",
+        "load_id",
+        "node",
+        "adapter",
+        "duration_ms",
+    )
 }
 
 
 def _release(name: str, default: Any) -> Callable[[Any], Any]:
-    return lambda event: default if isinstance(event, ReleaseRejected) else getattr(event.release, name)
+    return lambda event: (
+        default if isinstance(event, ReleaseRejected) else getattr(event.release, name)
+    )
 
 
 def _release_state(event: Event) -> str:
@@ -203,7 +301,9 @@ RELEASES: Columns = {
     "load_id": _release("load_id", None),
     "kind": _release("kind", ""),
     "operation": _release("operation", ""),
-    "candidate_id": lambda event: event.candidate_id if isinstance(event, ReleaseRejected) else event.release.candidate_id,
+    "candidate_id": lambda event: (
+        event.candidate_id if isinstance(event, ReleaseRejected) else event.release.candidate_id
+    ),
     "body": dump,
 }
 

@@ -38,7 +38,8 @@ class ClickHouseStore:
     async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
         """Each of these records that is known."""
         found = await self.database.query(
-            "SELECT * FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')", ids=as_list(record_ids)
+            "SELECT * FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
+            ids=as_list(record_ids),
         )
         return {row["record_id"]: rows.record(row) for row in found}
 
@@ -46,7 +47,9 @@ class ClickHouseStore:
         """Returns when the rows are durable."""
         await self._insert("records", rows.RECORDS, records)
 
-    async def sessions(self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()) -> Sequence[Session]:
+    async def sessions(
+        self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
+    ) -> Sequence[Session]:
         """The sessions with these (scenario, id), and those whose latest exchange ends in, or asked, one of these (scenario, hash)."""
         wanted_keys, wanted_tails, wanted_requests = set(keys), set(tails), set(requests)
         parts = {
@@ -109,7 +112,9 @@ class ClickHouseStore:
 
     async def has_expired(self) -> bool:
         """Whether any report waited in vain."""
-        return bool(await self.database.query("SELECT 1 AS n FROM reports WHERE state = 'expired' LIMIT 1"))
+        return bool(
+            await self.database.query("SELECT 1 AS n FROM reports WHERE state = 'expired' LIMIT 1")
+        )
 
     async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
         """Reports that waited in vain for one of these records, among others, in order of their ids."""
@@ -131,8 +136,14 @@ class ClickHouseStore:
     async def insert_outcomes(self, events: Sequence[Event]) -> None:
         """Returns when the rows are durable. Events of other types are passed over."""
         for table, columns in dict(rows.OUTCOMES.values()).items():
-            await self._insert(table, columns, [event for event in events if rows.OUTCOMES.get(type(event), ("",))[0] == table])
+            await self._insert(
+                table,
+                columns,
+                [event for event in events if rows.OUTCOMES.get(type(event), ("",))[0] == table],
+            )
 
     async def _insert(self, table: str, columns: rows.Columns, items: Sequence[Any]) -> None:
         if items:
-            await self.database.insert(table, list(columns), [[read(item) for item in items] for read in columns.values()])
+            await self.database.insert(
+                table, list(columns), [[read(item) for item in items] for read in columns.values()]
+            )

@@ -32,7 +32,9 @@ class Fingerprint:
     tails: tuple[str, ...]
 
 
-def fingerprint(request: Json, response: Json | None, api: str, *, shard: bytes = b"") -> Fingerprint:
+def fingerprint(
+    request: Json, response: Json | None, api: str, *, shard: bytes = b""
+) -> Fingerprint:
     """The fingerprint of one exchange. Never raises: what it cannot read counts as an empty message.
 
     Exchanges of two shards have nothing in common, whatever they say: they lie in two partitions, between which there is no order.
@@ -69,17 +71,29 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
     if response is None:
         return ()
     if api == "messages":
-        return ({"role": "assistant", "content": response.get("content")},) if response.get("content") else ()
+        return (
+            ({"role": "assistant", "content": response.get("content")},)
+            if response.get("content")
+            else ()
+        )
     if api == "responses":
         output = tuple(_mappings(response.get("output")))
         return (_responses_answer(output),) if output else ()
     choices = tuple(_mappings(response.get("choices")))
     if api == "completions":
-        return tuple({"role": "assistant", "content": choice.get("text") or ""} for choice in choices)
-    return tuple({"role": "assistant", **choice["message"]} for choice in choices if isinstance(choice.get("message"), Mapping))
+        return tuple(
+            {"role": "assistant", "content": choice.get("text") or ""} for choice in choices
+        )
+    return tuple(
+        {"role": "assistant", **choice["message"]}
+        for choice in choices
+        if isinstance(choice.get("message"), Mapping)
+    )
 
 
-def conversation(event: InferenceRecorded, request: Json, response: Json | None) -> tuple[dict[str, Any], ...]:
+def conversation(
+    event: InferenceRecorded, request: Json, response: Json | None
+) -> tuple[dict[str, Any], ...]:
     """The request's messages and the first answer."""
     return (*request_messages(request, event.api), *answers(response, event.api)[:1])
 
@@ -148,7 +162,11 @@ def _spelled(message: Json) -> bytes:
 
 
 def _mappings(value: object) -> Iterable[Json]:
-    return (item for item in value if isinstance(item, Mapping)) if isinstance(value, list | tuple) else ()
+    return (
+        (item for item in value if isinstance(item, Mapping))
+        if isinstance(value, list | tuple)
+        else ()
+    )
 
 
 def _as_system(text: object) -> tuple[dict[str, Any], ...]:
@@ -161,7 +179,10 @@ def _responses_input(value: object) -> tuple[dict[str, Any], ...]:
     messages: list[dict[str, Any]] = []
     for item in _mappings(value):
         if item.get("type") == "function_call":
-            call = {"type": "function", "function": {"name": item.get("name", ""), "arguments": item.get("arguments", "")}}
+            call = {
+                "type": "function",
+                "function": {"name": item.get("name", ""), "arguments": item.get("arguments", "")},
+            }
             if messages and messages[-1]["role"] == "assistant":
                 messages[-1].setdefault("tool_calls", []).append(call)
             else:
@@ -174,5 +195,10 @@ def _responses_input(value: object) -> tuple[dict[str, Any], ...]:
 
 
 def _responses_answer(output: Sequence[Json]) -> dict[str, Any]:
-    merged = _responses_input([{"role": "assistant", **item} if item.get("type") == "message" else item for item in output])
+    merged = _responses_input(
+        [
+            {"role": "assistant", **item} if item.get("type") == "message" else item
+            for item in output
+        ]
+    )
     return merged[0] if merged else {"role": "assistant", "content": ""}

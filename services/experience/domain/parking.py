@@ -59,5 +59,9 @@ class Parking:
 
     def waiting_for(self, record_ids: Iterable[str]) -> list[Parked]:
         """The reports that refer to one of these records, in order of their ids."""
-        found = {report_id for record_id in record_ids for report_id in self._by_reference.get(record_id, ())}
+        found = {
+            report_id
+            for record_id in record_ids
+            for report_id in self._by_reference.get(record_id, ())
+        }
         return [self._reports[report_id] for report_id in sorted(found)]

@@ -42,11 +42,21 @@ def wrong_references(references: Sequence[str]) -> str | None:
     """Why a report with these references can never be joined; None: it may be."""
     if not references or len(set(references)) < len(references):
         return "references must be non-empty and unique"
-    reports = [reference for reference in references if reference.startswith("rep-") and ids.shard_in(reference) is not None]
-    return f"references must be receipts of exchanges, not of reports: {', '.join(reports)}" if reports else None
+    reports = [
+        reference
+        for reference in references
+        if reference.startswith("rep-") and ids.shard_in(reference) is not None
+    ]
+    return (
+        f"references must be receipts of exchanges, not of reports: {', '.join(reports)}"
+        if reports
+        else None
+    )
 
 
-def make_sample(report: FeedbackReported, records: Sequence[Record], *, realign_tokens: int) -> SampleReady:
+def make_sample(
+    report: FeedbackReported, records: Sequence[Record], *, realign_tokens: int
+) -> SampleReady:
     """The sample of a report. `records` are those that it refers to, in any order; the same inputs always give the same sample."""
     in_time = sorted(records, key=lambda record: (record.event.at, record.event.event_id))
     turns = _without_retries(in_time)
@@ -112,13 +122,20 @@ def _without_retries(records: Sequence[Record]) -> list[Record]:
     """One record a turn: the one that the next turn's prompt goes on from, else the first receipt."""
     kept: list[list[Record]] = []
     for record in records:
-        same_turn = kept and kept[-1][-1].place.session_id == record.place.session_id and kept[-1][-1].place.turn == record.place.turn
+        same_turn = (
+            kept
+            and kept[-1][-1].place.session_id == record.place.session_id
+            and kept[-1][-1].place.turn == record.place.turn
+        )
         if same_turn:
             kept[-1].append(record)
         else:
             kept.append([record])
     following: Iterable[list[Record] | None] = (*kept[1:], None)
-    return [_chosen(group, after[0] if after else None) for group, after in zip(kept, following, strict=True)]
+    return [
+        _chosen(group, after[0] if after else None)
+        for group, after in zip(kept, following, strict=True)
+    ]
 
 
 def _chosen(group: Sequence[Record], after: Record | None) -> Record:
@@ -132,7 +149,11 @@ def _chosen(group: Sequence[Record], after: Record | None) -> Record:
 
 def _turn(record: Record) -> Turn:
     sampled = record.event.completions[0] if record.event.completions else None
-    return Turn(record.event.prompt_token_ids, sampled.token_ids if sampled else (), sampled.logprobs if sampled else ())
+    return Turn(
+        record.event.prompt_token_ids,
+        sampled.token_ids if sampled else (),
+        sampled.logprobs if sampled else (),
+    )
 
 
 def _sessions(records: Sequence[Record]) -> set[str]:

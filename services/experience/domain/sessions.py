@@ -75,7 +75,9 @@ class SessionBook:
         self._by_request: dict[Key, Key] = {}
         self._by_tail: dict[Key, Key] = {}
         self._unsettled: dict[str, Assignment] = {}
-        self._forgotten: datetime | None = None  # sessions last used then or before may be open in the store alone
+        self._forgotten: datetime | None = (
+            None  # sessions last used then or before may be open in the store alone
+        )
         self.evicted = 0
 
     def __len__(self) -> int:
@@ -109,11 +111,19 @@ class SessionBook:
             elif self._forgotten is not None and entry.at - self._forgotten <= self._ttl:
                 if self._same(entry) is None:
                     tails.update((entry.scenario, prefix) for prefix in self._unknown(entry))
-                    requests.update({(entry.scenario, entry.fingerprint.request)} if entry.fingerprint.request else ())
+                    requests.update(
+                        {(entry.scenario, entry.fingerprint.request)}
+                        if entry.fingerprint.request
+                        else ()
+                    )
             elif entry.fingerprint.prefixes and self._continued(entry) is None:
                 tails.add((entry.scenario, entry.fingerprint.prefixes[0]))
             within.update((entry.scenario, tail) for tail in entry.fingerprint.tails)
-        return tags, tails - within, requests  # what a turn of the same batch answers need not be asked for
+        return (
+            tags,
+            tails - within,
+            requests,
+        )  # what a turn of the same batch answers need not be asked for
 
     def _unknown(self, entry: Entry) -> tuple[str, ...]:
         """The beginnings of a request, longest first, down to the one that an open session here is known by."""
@@ -161,10 +171,17 @@ class SessionBook:
 
     def _same(self, entry: Entry) -> Session | None:
         request = entry.fingerprint.request
-        return self._open(self._by_request.get((entry.scenario, request)), entry.at) if request else None
+        return (
+            self._open(self._by_request.get((entry.scenario, request)), entry.at)
+            if request
+            else None
+        )
 
     def _continued(self, entry: Entry) -> Session | None:
-        found = (self._open(self._by_tail.get((entry.scenario, prefix)), entry.at) for prefix in entry.fingerprint.prefixes)
+        found = (
+            self._open(self._by_tail.get((entry.scenario, prefix)), entry.at)
+            for prefix in entry.fingerprint.prefixes
+        )
         return next((session for session in found if session is not None), None)
 
     def _open(self, key: Key | None, at: datetime) -> Session | None:
@@ -173,17 +190,28 @@ class SessionBook:
 
     def _place(self, entry: Entry, session: Session | None, *, retry: bool) -> Assignment:
         if session is None:
-            fresh = entry.tag if entry.tag is not None else "ses-" + digest("session", entry.scenario, entry.record_id)
+            fresh = (
+                entry.tag
+                if entry.tag is not None
+                else "ses-" + digest("session", entry.scenario, entry.record_id)
+            )
             return Assignment(fresh, 0, 1)
         if retry:
-            return Assignment(session.session_id, session.turns - 1, session.sequence + 1, session.turn_record_id)
+            return Assignment(
+                session.session_id, session.turns - 1, session.sequence + 1, session.turn_record_id
+            )
         return Assignment(session.session_id, session.turns, session.sequence + 1)
 
     def _advance(self, entry: Entry, assignment: Assignment, session: Session | None) -> None:
         tails = entry.fingerprint.tails
         if session is not None and assignment.retry_of is not None:
             merged = tuple(dict.fromkeys((*session.tail_hashes, *tails)))[:MAX_TAILS]
-            moved = replace(session, sequence=assignment.sequence, last_at=max(session.last_at, entry.at), tail_hashes=merged)
+            moved = replace(
+                session,
+                sequence=assignment.sequence,
+                last_at=max(session.last_at, entry.at),
+                tail_hashes=merged,
+            )
         else:
             moved = Session(
                 session_id=assignment.session_id,

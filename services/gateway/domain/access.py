@@ -23,10 +23,16 @@ class Token(BaseModel):
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
-    scenarios: tuple[str, ...] | None = Field(None, description="the scenarios that it is good for; absent: all")
-    requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False, description="instead of the gateway's setting; 0: no limit")
+    scenarios: tuple[str, ...] | None = Field(
+        None, description="the scenarios that it is good for; absent: all"
+    )
+    requests_per_s: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="instead of the gateway's setting; 0: no limit"
+    )
     burst_requests: int | None = Field(None, ge=0, description="instead of the gateway's setting")
-    concurrent_requests: int | None = Field(None, ge=0, description="instead of the gateway's setting; 0: no limit")
+    concurrent_requests: int | None = Field(
+        None, ge=0, description="instead of the gateway's setting; 0: no limit"
+    )
 
     def limit(self, default: Limit) -> Limit:
         """Its own limits, the others' where it states none."""
@@ -49,9 +55,15 @@ class Grant:
     def check(self, scope: Scope, scenario: str | None) -> None:
         """Raises ApiError (403) where the scope or the scenario is not granted. `admin` includes the others."""
         if scope not in self.scopes and "admin" not in self.scopes:
-            raise ApiError(403, f"This token does not have the scope {scope!r}.", code="missing_scope")
+            raise ApiError(
+                403, f"This token does not have the scope {scope!r}.", code="missing_scope"
+            )
         if self.scenarios is not None and scenario is not None and scenario not in self.scenarios:
-            raise ApiError(403, f"This token is not good for scenario {scenario!r}.", code="scenario_not_allowed")
+            raise ApiError(
+                403,
+                f"This token is not good for scenario {scenario!r}.",
+                code="scenario_not_allowed",
+            )
 
     def sees(self, scenario: str) -> bool:
         """Whether the scenario may be shown."""
@@ -71,12 +83,16 @@ class Access:
         """Make every grant once: the hot path looks them up."""
         grants = tuple((token.sha256, _grant(token, self.default)) for token in self.tokens)
         object.__setattr__(self, "_grants", grants)
-        object.__setattr__(self, "_everything", Grant(frozenset(SCOPES), None, limit=_or_none(self.default)))
+        object.__setattr__(
+            self, "_everything", Grant(frozenset(SCOPES), None, limit=_or_none(self.default))
+        )
 
     @property
     def limited(self) -> bool:
         """Whether anybody's requests are counted."""
-        return self._everything.limit is not None or any(grant.limit is not None for _, grant in self._grants)
+        return self._everything.limit is not None or any(
+            grant.limit is not None for _, grant in self._grants
+        )
 
     def grant(self, headers: Mapping[bytes, bytes]) -> Grant:
         """What the bearer of these headers may do.
@@ -87,20 +103,31 @@ class Access:
         if not self._grants:
             return self._everything
         given = headers.get(b"authorization", b"")
-        secret = given[7:].strip() if given[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
+        secret = (
+            given[7:].strip() if given[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
+        )
         digest = hashlib.sha256(secret).hexdigest()
         found = None
-        for known, grant in self._grants:  # all of them, so that the time does not tell which one matched
+        for (
+            known,
+            grant,
+        ) in self._grants:  # all of them, so that the time does not tell which one matched
             if hmac.compare_digest(known, digest):
                 found = grant
         if not secret or found is None:
-            raise ApiError(401, "Send a valid token as `Authorization: Bearer …` or `x-api-key`.", code="invalid_api_key")
+            raise ApiError(
+                401,
+                "Send a valid token as `Authorization: Bearer …` or `x-api-key`.",
+                code="invalid_api_key",
+            )
         return found
 
 
 def _grant(token: Token, default: Limit) -> Grant:
     scenarios = frozenset(token.scenarios) if token.scenarios is not None else None
-    return Grant(frozenset(token.scopes), scenarios, token.sha256[:_NAME_HEX], _or_none(token.limit(default)))
+    return Grant(
+        frozenset(token.scopes), scenarios, token.sha256[:_NAME_HEX], _or_none(token.limit(default))
+    )
 
 
 def _or_none(limit: Limit) -> Limit | None:

@@ -41,7 +41,11 @@ def usage_of(value: object) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens", 0)
-    if type(prompt) is not int or type(completion) is not int or not (0 <= prompt < MAX_ID and 0 <= completion < MAX_ID):
+    if (
+        type(prompt) is not int
+        or type(completion) is not int
+        or not (0 <= prompt < MAX_ID and 0 <= completion < MAX_ID)
+    ):
         return None
     return {"prompt_tokens": prompt, "completion_tokens": completion}
 
@@ -69,11 +73,15 @@ def spans_in(value: object) -> list[dict[str, Any]]:
     """Weight-version spans in the shape of the event; nothing where they are not spans."""
     if not isinstance(value, list):
         return []
-    spans = [span for span in value if isinstance(span, dict) and isinstance(span.get("version"), str)]
+    spans = [
+        span for span in value if isinstance(span, dict) and isinstance(span.get("version"), str)
+    ]
     return [
         {"version": s["version"], "start": s["start"], "end": s["end"]}
         for s in spans
-        if type(s.get("start")) is int and type(s.get("end")) is int and 0 <= s["start"] <= s["end"] < MAX_ID
+        if type(s.get("start")) is int
+        and type(s.get("end")) is int
+        and 0 <= s["start"] <= s["end"] < MAX_ID
     ]
 
 
@@ -85,7 +93,9 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
     for position, choice in enumerate(choices if isinstance(choices, list) else ()):
         if not isinstance(choice, dict):
             continue
-        own_prompt = integers(choice.get("prompt_token_ids"))  # completions: vLLM puts them into the choice
+        own_prompt = integers(
+            choice.get("prompt_token_ids")
+        )  # completions: vLLM puts them into the choice
         if position == 0 and own_prompt:
             captured.prompt_token_ids = own_prompt
         mixed = mixed or (bool(own_prompt) and own_prompt != captured.prompt_token_ids)
@@ -100,7 +110,9 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
             }
         )
         strip(choice, asked)
-    if mixed:  # several prompts in one request: one list of prompt ids would be wrong for all but one
+    if (
+        mixed
+    ):  # several prompts in one request: one list of prompt ids would be wrong for all but one
         captured.prompt_token_ids = []
     strip(answer, asked)
     if asked.model is not None:

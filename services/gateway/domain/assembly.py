@@ -18,7 +18,9 @@ from services.gateway.domain.answer import (
 )
 from services.gateway.domain.exchange import Api, Asked
 
-_KEPT = frozenset({"id", "type", "role", "index", "name"})  # named once, or repeated whole; never pieces of a text
+_KEPT = frozenset(
+    {"id", "type", "role", "index", "name"}
+)  # named once, or repeated whole; never pieces of a text
 _NOT_HEAD = frozenset({"choices", "usage", "prompt_token_ids", "weight_version"})
 
 
@@ -32,7 +34,17 @@ class Malformed(ValueError):
 class Choice:
     """One choice of a stream, as it grows."""
 
-    __slots__ = ("extra", "finish_reason", "index", "logprob_rows", "logprobs", "message", "spans", "text", "token_ids")
+    __slots__ = (
+        "extra",
+        "finish_reason",
+        "index",
+        "logprob_rows",
+        "logprobs",
+        "message",
+        "spans",
+        "text",
+        "token_ids",
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -54,7 +66,9 @@ class Assembly:
         self._asked = asked
         self._head: dict[str, Any] = {}
         self._choices: dict[int, Choice] = {}
-        self._only: Choice | None = None  # the one choice of a chat that asked for nothing of what Reef takes out
+        self._only: Choice | None = (
+            None  # the one choice of a chat that asked for nothing of what Reef takes out
+        )
         self._usage: object = None
         self._prompt_token_ids: list[int] = []
         self._mixed = False  # several prompts in one request: one list of prompt ids would be wrong for all but one
@@ -96,10 +110,18 @@ class Assembly:
         if chunk.get("error") is not None or chunk.get("usage") is not None:
             return False
         part = choices[0]
-        if type(part) is not dict or type(index := part.get("index")) is not int or index != choice.index:
+        if (
+            type(part) is not dict
+            or type(index := part.get("index")) is not int
+            or index != choice.index
+        ):
             return False
         delta = part.get("delta")
-        if type(delta) is not dict or len(delta) != 1 or type(text := delta.get("content")) is not str:
+        if (
+            type(delta) is not dict
+            or len(delta) != 1
+            or type(text := delta.get("content")) is not str
+        ):
             return False
         if part.get("finish_reason") is not None or "prompt_token_ids" in part:
             return False
@@ -138,7 +160,9 @@ class Assembly:
             token_ids = part.pop("token_ids", None)
             part.pop("prompt_token_ids", None)
         if token_ids:
-            choice.token_ids += token_ids if isinstance(token_ids, list) else [None]  # what is no list spoils the whole
+            choice.token_ids += (
+                token_ids if isinstance(token_ids, list) else [None]
+            )  # what is no list spoils the whole
         logprobs = part.get("logprobs")
         if logprobs is not None:
             choice.logprobs += raw_logprobs(logprobs)
@@ -160,14 +184,21 @@ class Assembly:
             strip(part, self._asked)
             return None
         choice = self._choices[index] = Choice(index)
-        plain = self._chat and len(self._choices) == 1 and not self._asked.token_ids and not self._asked.logprobs
+        plain = (
+            self._chat
+            and len(self._choices) == 1
+            and not self._asked.token_ids
+            and not self._asked.logprobs
+        )
         self._only = choice if plain else None
         return choice
 
     def _end(self, choice: Choice, part: dict[str, Any], reason: object) -> None:
         choice.spans = spans_in(part.pop("weight_versions", None))
         choice.finish_reason = reason if isinstance(reason, str) else None
-        choice.extra = {k: v for k, v in part.items() if k in {"stop_reason", "content_filter_results"}}
+        choice.extra = {
+            k: v for k, v in part.items() if k in {"stop_reason", "content_filter_results"}
+        }
 
     def _add_text(self, choice: Choice, part: dict[str, Any]) -> None:
         if not self._chat:
@@ -204,7 +235,11 @@ class Assembly:
         usage = usage_of(self._usage)
         if usage is None and estimate and self._prompt_token_ids:
             count = sum(len(c.token_ids) for c in self._choices.values())
-            usage = {"prompt_tokens": self.prompt_tokens, "completion_tokens": count, "estimated": True}
+            usage = {
+                "prompt_tokens": self.prompt_tokens,
+                "completion_tokens": count,
+                "estimated": True,
+            }
         captured = Captured([] if self._mixed else self._prompt_token_ids, rows, usage)
         doubt(captured)
         return captured
@@ -224,7 +259,12 @@ class Assembly:
 
     def _whole(self, choice: Choice) -> dict[str, Any]:
         logprobs = joined(choice.logprob_rows) if choice.logprob_rows else None
-        whole: dict[str, Any] = {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish_reason, **choice.extra}
+        whole: dict[str, Any] = {
+            "index": choice.index,
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+            **choice.extra,
+        }
         if self._asked.token_ids:
             whole["token_ids"] = choice.token_ids
         text = "".join(choice.text)
@@ -237,10 +277,18 @@ class Assembly:
 
     def notice(self, record_id: str) -> bytes:
         """The last chunk before the terminator: no choices, and the receipt."""
-        head = {key: self._head[key] for key in ("id", "object", "created", "model") if key in self._head}
+        head = {
+            key: self._head[key]
+            for key in ("id", "object", "created", "model")
+            if key in self._head
+        }
         if self._asked.model is not None:
             head["model"] = self._asked.model
-        return b"data: " + orjson.dumps({**head, "choices": [], "reef": {"agent_record_id": record_id}}) + b"\n\n"
+        return (
+            b"data: "
+            + orjson.dumps({**head, "choices": [], "reef": {"agent_record_id": record_id}})
+            + b"\n\n"
+        )
 
 
 def merge(into: dict[str, Any], key: str, value: Any) -> None:
@@ -268,7 +316,11 @@ def _merge_items(into: list[Any], items: list[Any]) -> None:
         raise Malformed(f"more than {MAX_ITEMS} parts in one list")
     for item in items:
         index = item.get("index") if isinstance(item, dict) else None
-        place = next((old for old in into if isinstance(old, dict) and old.get("index") == index), None) if index is not None else None
+        place = (
+            next((old for old in into if isinstance(old, dict) and old.get("index") == index), None)
+            if index is not None
+            else None
+        )
         if place is None:
             into.append(dict(item) if isinstance(item, dict) else item)
             continue

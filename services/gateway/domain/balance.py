@@ -45,7 +45,9 @@ class Node:
         self.lacking.clear()
 
 
-def choose(nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()) -> Node | None:
+def choose(
+    nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()
+) -> Node | None:
     """The node to ask; None where no node is left. A node that is set apart, or not known to have the model, comes
     after those that are not."""
     open_nodes = [node for node in nodes if node.url not in tried and node.available(now)]

@@ -21,7 +21,15 @@ _TYPES = {
 class ApiError(Exception):
     """What a client is told: status, words that say what to do, a code for programs, and the field where one is at fault."""
 
-    def __init__(self, status: int, message: str, *, code: str, param: str | None = None, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -32,7 +40,16 @@ class ApiError(Exception):
     def body(self) -> bytes:
         """The JSON of the answer."""
         kind = _TYPES.get(self.status, "server_error")
-        return orjson.dumps({"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}})
+        return orjson.dumps(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": kind,
+                    "code": self.code,
+                    "param": self.param,
+                }
+            }
+        )
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The headers that go with the body."""

@@ -62,14 +62,18 @@ class Exchange:
     charge: Charge | None = None
 
 
-def tags_of(headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]) -> tuple[dict[str, str], str | None]:
+def tags_of(
+    headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]
+) -> tuple[dict[str, str], str | None]:
     """All `x-reef-tag-*` headers, and the session tag.
 
     Raises:
         ApiError: a tag is longer than 256 characters, or has control characters.
     """
     tags = {
-        name[11:].decode("latin-1"): _text(name, value) for name, value in headers if name.startswith(b"x-reef-tag-") and len(name) > 11
+        name[11:].decode("latin-1"): _text(name, value)
+        for name, value in headers
+        if name.startswith(b"x-reef-tag-") and len(name) > 11
     }
     for name in _SESSION_HEADERS:
         value = known.get(name)
@@ -82,10 +86,15 @@ def _text(name: bytes, value: bytes) -> str:
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
-        text = value.decode("latin-1")  # replacing what cannot be read would make one session of several
+        text = value.decode(
+            "latin-1"
+        )  # replacing what cannot be read would make one session of several
     if len(text) > MAX_TAG_CHARS or not _VISIBLE.fullmatch(text):
         header = name.decode("latin-1")
-        raise invalid(header, f"The header {header} has more than {MAX_TAG_CHARS} characters, or such as cannot be shown.")
+        raise invalid(
+            header,
+            f"The header {header} has more than {MAX_TAG_CHARS} characters, or such as cannot be shown.",
+        )
     return text
 
 
@@ -130,7 +139,9 @@ def _check_messages(messages: object) -> None:
         raise invalid("messages", "'messages' must be a non-empty list of message objects.")
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise invalid(f"messages[{index}]", f"'messages[{index}]' must be an object with a role.")
+            raise invalid(
+                f"messages[{index}]", f"'messages[{index}]' must be an object with a role."
+            )
         if not isinstance(message.get("role"), str):
             raise invalid(f"messages[{index}].role", f"'messages[{index}].role' must be a string.")
 
@@ -140,7 +151,9 @@ def _check_prompt(body: dict[str, Any]) -> None:
     if embeds is not None and not isinstance(embeds, (str, list)):
         raise invalid("prompt_embeds", "'prompt_embeds' must be a string or a list of strings.")
     if not isinstance(embeds if prompt is None else prompt, (str, list)):
-        raise invalid("prompt", "'prompt' must be a string, a list of strings, or a list of token ids.")
+        raise invalid(
+            "prompt", "'prompt' must be a string, a list of strings, or a list of token ids."
+        )
 
 
 def _check_input(body: dict[str, Any]) -> None:
@@ -150,7 +163,9 @@ def _check_input(body: dict[str, Any]) -> None:
         if given is None:
             return
     if not isinstance(given, (str, list)):
-        raise invalid("input", "'input' must be a string, a list of strings, or a list of token ids.")
+        raise invalid(
+            "input", "'input' must be a string, a list of strings, or a list of token ids."
+        )
 
 
 def _depth(body: object) -> int:
@@ -182,7 +197,9 @@ def shard_for(api: Api, scenario: str, session_tag: str | None, body: dict[str, 
                 system += _plain(message.get("content"))
         return shard_of(scenario, system, user)
     prompt = body.get("prompt", body.get("input", ""))
-    return shard_of(scenario, _plain(prompt[:_PROMPT_PREFIX] if isinstance(prompt, (str, list)) else prompt))
+    return shard_of(
+        scenario, _plain(prompt[:_PROMPT_PREFIX] if isinstance(prompt, (str, list)) else prompt)
+    )
 
 
 def _plain(content: object) -> str:
@@ -197,9 +214,12 @@ def asked_of(api: Api, body: dict[str, Any]) -> Asked:
     options = body.get("stream_options")
     return Asked(
         model=body.get("model"),
-        logprobs=truth(wanted, "logprobs") if api == "chat.completions" else wanted is not None and wanted is not False,
+        logprobs=truth(wanted, "logprobs")
+        if api == "chat.completions"
+        else wanted is not None and wanted is not False,
         token_ids=truth(body.get("return_token_ids"), "return_token_ids"),
-        usage=isinstance(options, dict) and truth(options.get("include_usage"), "stream_options.include_usage"),
+        usage=isinstance(options, dict)
+        and truth(options.get("include_usage"), "stream_options.include_usage"),
         stream=truth(body.get("stream"), "stream"),
     )
 

@@ -35,7 +35,9 @@ class Entry:
             "shard": self.shard,
             "state": self.state,
             "status": self.status,
-            "headers": [[base64.b64encode(part).decode() for part in pair] for pair in self.headers],
+            "headers": [
+                [base64.b64encode(part).decode() for part in pair] for pair in self.headers
+            ],
             "kept": self.answer is not None,
             "owner": self.owner,
         }
@@ -47,5 +49,7 @@ class Entry:
         line, _, answer = data.partition(b"\n")
         head = orjson.loads(line)
         kept = head.pop("kept")
-        headers = tuple((base64.b64decode(name), base64.b64decode(value)) for name, value in head.pop("headers"))
+        headers = tuple(
+            (base64.b64decode(name), base64.b64decode(value)) for name, value in head.pop("headers")
+        )
         return cls(**head, headers=headers, answer=answer if kept else None)

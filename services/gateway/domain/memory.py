@@ -10,7 +10,13 @@ from services.gateway.domain.errors import ApiError
 
 COPIES = 2  # what came, and what the engine gets
 SMALL_BYTES = 64 * 1024  # below this a decoded body is too small to be looked at
-_VALUE, _LIST, _OBJECT, _FIELD, _QUOTE = 40, 72, 130, 30, 13  # bytes beside the text itself, measured with orjson on CPython 3.11
+_VALUE, _LIST, _OBJECT, _FIELD, _QUOTE = (
+    40,
+    72,
+    130,
+    30,
+    13,
+)  # bytes beside the text itself, measured with orjson on CPython 3.11
 _MOST = _OBJECT  # a byte
 
 
@@ -19,7 +25,13 @@ def decoded_bytes(raw: bytes) -> int:
     if len(raw) < SMALL_BYTES:
         return 0
     count = raw.count
-    return _VALUE * count(b",") + _LIST * count(b"[") + _OBJECT * count(b"{") + _FIELD * count(b":") + _QUOTE * count(b'"')
+    return (
+        _VALUE * count(b",")
+        + _LIST * count(b"[")
+        + _OBJECT * count(b"{")
+        + _FIELD * count(b":")
+        + _QUOTE * count(b'"')
+    )
 
 
 @dataclass(slots=True)
@@ -44,7 +56,12 @@ class Memory:
         if size > self.limit:
             words = f"The request takes about {size} bytes of memory, and the gateway may use {self.limit} (memory_budget_bytes)."
             return ApiError(413, words, code="body_too_large")
-        return ApiError(503, "Too many large requests are under way; try again in a moment.", code="memory_budget", retry_after_s=1)
+        return ApiError(
+            503,
+            "Too many large requests are under way; try again in a moment.",
+            code="memory_budget",
+            retry_after_s=1,
+        )
 
 
 @dataclass(slots=True)

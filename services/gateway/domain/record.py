@@ -39,7 +39,9 @@ class Claim:
 
 def body_of(x: Exchange, end: Ending) -> bytes:
     """Request and response as one JSON object, for where they are too large to travel in the event."""
-    return orjson.dumps({"request": orjson.Fragment(x.raw), "response": orjson.Fragment(end.response or b"null")})
+    return orjson.dumps(
+        {"request": orjson.Fragment(x.raw), "response": orjson.Fragment(end.response or b"null")}
+    )
 
 
 def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:
@@ -65,7 +67,11 @@ def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:
         event["release_id"] = x.release.release_id
         event["load_id"] = x.release.load_id
     if claim is not None:
-        event["body_ref"] = {"uri": claim.uri, "sha256": claim.sha256, "size_bytes": claim.size_bytes}
+        event["body_ref"] = {
+            "uri": claim.uri,
+            "sha256": claim.sha256,
+            "size_bytes": claim.size_bytes,
+        }
     else:
         event["request"] = orjson.Fragment(x.raw)
     if end.response is not None and claim is None:

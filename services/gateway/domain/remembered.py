@@ -19,12 +19,24 @@ _STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> Entry:
     """What the log says of a key, as the ledger would. `x`: who asks; the answer is made for the same request, and only for that."""
     kind: Literal["inference", "report"] = "report" if found["kind"] == "report" else "inference"
-    entry = Entry(digest=found["digest"] or "", kind=kind, scenario=found["scenario"], shard=x.shard if x else "", state="done")
+    entry = Entry(
+        digest=found["digest"] or "",
+        kind=kind,
+        scenario=found["scenario"],
+        shard=x.shard if x else "",
+        state="done",
+    )
     if kind == "report" or x is None or x.digest != entry.digest:
         return entry
     status, answer = _answer(found, x)
-    headers = [_STREAM if found["stream"] and status == 200 else _JSON, *_headers(found, x), (b"content-length", b"%d" % len(answer))]
-    return Entry(entry.digest, kind, entry.scenario, x.shard, "done", status, tuple(headers), answer)
+    headers = [
+        _STREAM if found["stream"] and status == 200 else _JSON,
+        *_headers(found, x),
+        (b"content-length", b"%d" % len(answer)),
+    ]
+    return Entry(
+        entry.digest, kind, entry.scenario, x.shard, "done", status, tuple(headers), answer
+    )
 
 
 def _headers(found: Mapping[str, Any], x: Exchange) -> list[tuple[bytes, bytes]]:
@@ -44,12 +56,24 @@ def _answer(found: Mapping[str, Any], x: Exchange) -> tuple[int, bytes]:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:
-        text = orjson.dumps({"error": {"message": error or "the exchange failed", "type": "reef_error", "code": found["outcome"]}})
+        text = orjson.dumps(
+            {
+                "error": {
+                    "message": error or "the exchange failed",
+                    "type": "reef_error",
+                    "code": found["outcome"],
+                }
+            }
+        )
     return found["status"], text
 
 
 def _stream(whole: Mapping[str, Any], outcome: str, error: str | None, x: Exchange) -> bytes:
-    head = {key: whole[key] for key in ("id", "object", "created", "model", "system_fingerprint") if key in whole}
+    head = {
+        key: whole[key]
+        for key in ("id", "object", "created", "model", "system_fingerprint")
+        if key in whole
+    }
     if x.api == "chat.completions":
         head["object"] = "chat.completion.chunk"
     frames = [{**head, "choices": [_chunk(choice, x)]} for choice in whole.get("choices", ())]
@@ -58,7 +82,15 @@ def _stream(whole: Mapping[str, Any], outcome: str, error: str | None, x: Exchan
     if outcome == "ok":
         frames.append({**head, "choices": [], "reef": {"agent_record_id": x.record_id}})
         return b"".join(map(_frame, frames)) + sse.DONE
-    frames.append({"error": {"message": error or "the stream was not complete", "type": "reef_error", "code": outcome}})
+    frames.append(
+        {
+            "error": {
+                "message": error or "the stream was not complete",
+                "type": "reef_error",
+                "code": outcome,
+            }
+        }
+    )
     return b"".join(map(_frame, frames))
 
 
@@ -68,7 +100,9 @@ def _chunk(choice: Mapping[str, Any], x: Exchange) -> dict[str, Any]:
     message = dict(choice.get("message") or {})
     calls = message.get("tool_calls")
     if isinstance(calls, list):
-        message["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls) if isinstance(call, dict)]
+        message["tool_calls"] = [
+            {"index": number, **call} for number, call in enumerate(calls) if isinstance(call, dict)
+        ]
     return {**{key: value for key, value in choice.items() if key != "message"}, "delta": message}
 
 

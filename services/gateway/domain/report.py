@@ -13,7 +13,9 @@ from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.exchange import check_depth
 
 MAX_REFERENCES = 1000
-MAX_REPORT_BYTES = 900 * 1024  # a report travels in its event, and Kafka's default limit for a message is 1 MiB
+MAX_REPORT_BYTES = (
+    900 * 1024
+)  # a report travels in its event, and Kafka's default limit for a message is 1 MiB
 _FIELDS = frozenset({"score", "feedback", "references", "metadata", "agent_record_id", "scenario"})
 
 
@@ -40,7 +42,9 @@ def parse(raw: bytes) -> Report:
         ApiError: 400, with the field that is wrong; 413.
     """
     if len(raw) > MAX_REPORT_BYTES:
-        raise ApiError(413, f"A report has at most {MAX_REPORT_BYTES} bytes.", code="body_too_large")
+        raise ApiError(
+            413, f"A report has at most {MAX_REPORT_BYTES} bytes.", code="body_too_large"
+        )
     body = _object(raw)
     unknown = sorted(set(body) - _FIELDS)
     if unknown:
@@ -60,7 +64,10 @@ def parse(raw: bytes) -> Report:
         scenario=_scenario(body.get("scenario")),
     )
     if report.score is None and report.feedback is None:
-        raise invalid("score", "A report needs a 'score' (a finite number) or 'feedback' (a text or an object), or both.")
+        raise invalid(
+            "score",
+            "A report needs a 'score' (a finite number) or 'feedback' (a text or an object), or both.",
+        )
     return report
 
 
@@ -68,16 +75,24 @@ def check_known(position: int, reference: str, known: tuple[str, str], scenario:
     """Refuse a reference to a report, or to a record of another scenario."""
     name = f"references[{position}]"
     if known[1] == "report":
-        raise invalid(name, f"'{name}' is the id of a report; a report refers to receipts of inferences.")
+        raise invalid(
+            name, f"'{name}' is the id of a report; a report refers to receipts of inferences."
+        )
     if known[0] != scenario:
-        raise invalid(name, f"'{name}' ({reference}) is not of scenario {scenario!r}; send the report with its own x-reef-scenario.")
+        raise invalid(
+            name,
+            f"'{name}' ({reference}) is not of scenario {scenario!r}; send the report with its own x-reef-scenario.",
+        )
 
 
 def _scenario(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise invalid("scenario", "'scenario' must be the name of a scenario; the header x-reef-scenario says the same.")
+        raise invalid(
+            "scenario",
+            "'scenario' must be the name of a scenario; the header x-reef-scenario says the same.",
+        )
     return check_scenario(value)
 
 
@@ -87,7 +102,9 @@ def _object(raw: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         field = _not_finite(raw)
         if field is not None:
-            raise invalid(field, f"'{field}' is not a finite number; JSON has no NaN and no Infinity.") from None
+            raise invalid(
+                field, f"'{field}' is not a finite number; JSON has no NaN and no Infinity."
+            ) from None
         raise invalid(None, f"The request body is not valid JSON: {error}.") from None
     if not isinstance(body, dict):
         raise invalid(None, "A report must be a JSON object.")
@@ -109,7 +126,9 @@ def _not_finite(raw: bytes) -> str | None:
             item = stack.pop()
             if isinstance(item, float) and not math.isfinite(item):
                 return str(name)
-            stack += item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+            stack += (
+                item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+            )
     return None
 
 
@@ -140,16 +159,24 @@ def _key(value: object) -> str | None:
 
 def _references(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise invalid("references", "'references' must be a non-empty list of receipts (the x-reef-agent-record-id of each exchange).")
+        raise invalid(
+            "references",
+            "'references' must be a non-empty list of receipts (the x-reef-agent-record-id of each exchange).",
+        )
     if len(value) > MAX_REFERENCES:
-        raise invalid("references", f"'references' has {len(value)} receipts; at most {MAX_REFERENCES} are allowed.")
+        raise invalid(
+            "references",
+            f"'references' has {len(value)} receipts; at most {MAX_REFERENCES} are allowed.",
+        )
     seen = set()
     for position, item in enumerate(value):
         name = f"references[{position}]"
         if not isinstance(item, str) or not is_receipt(item):
             raise invalid(name, f"'{name}' is not a receipt.")
         if item.startswith("rep-"):
-            raise invalid(name, f"'{name}' is the id of a report; a report refers to receipts of inferences.")
+            raise invalid(
+                name, f"'{name}' is the id of a report; a report refers to receipts of inferences."
+            )
         if item in seen:
             raise invalid(name, f"'{name}' repeats {item}.")
         seen.add(item)
@@ -164,6 +191,9 @@ def check_scenario(name: str) -> str:
     """
     if not re.fullmatch(SCENARIO_PATTERN, name):
         raise ApiError(
-            400, f"{name[:80]!r} cannot be a scenario's name: it must match {SCENARIO_PATTERN}.", code="invalid_scenario", param="scenario"
+            400,
+            f"{name[:80]!r} cannot be a scenario's name: it must match {SCENARIO_PATTERN}.",
+            code="invalid_scenario",
+            param="scenario",
         )
     return name

@@ -28,7 +28,12 @@ class RoutingTable:
     def check(self, scenario: str) -> None:
         """For a scenario without a head here. Raises ApiError (503) where it has one that could not be read."""
         if (reason := self.damaged.get(scenario)) is not None:
-            raise ApiError(503, f"The scenario {scenario!r} is not ready: {reason}.", code="scenario_not_ready", retry_after_s=5)
+            raise ApiError(
+                503,
+                f"The scenario {scenario!r} is not ready: {reason}.",
+                code="scenario_not_ready",
+                retry_after_s=5,
+            )
 
     def release(self, scenario: str, release_id: str) -> Release | None:
         """A recent release of the scenario."""

@@ -47,7 +47,11 @@ class Scan:
 
 def encode(record: Spooled) -> bytes:
     """One frame. Raises ValueError where the event is too large for one."""
-    topic, shard, traceparent = record.topic.encode(), record.shard.encode(), record.traceparent.encode()
+    topic, shard, traceparent = (
+        record.topic.encode(),
+        record.shard.encode(),
+        record.traceparent.encode(),
+    )
     head = _FIELDS.pack(record.at, len(topic), len(shard), len(traceparent))
     payload = b"".join((head, topic, shard, traceparent, record.event))
     if len(payload) > MAX_PAYLOAD_BYTES:
@@ -88,7 +92,11 @@ def _frame_end(data: bytes, position: int) -> int | None:
     if start > len(data) or data[position : position + len(MARK)] != MARK:
         return None
     length, checksum = _FRAME.unpack_from(data, position + len(MARK))
-    if length < _FIELDS.size or start + length > len(data) or _checksum(data[start : start + length]) != checksum:
+    if (
+        length < _FIELDS.size
+        or start + length > len(data)
+        or _checksum(data[start : start + length]) != checksum
+    ):
         return None
     return start + int(length)
 
@@ -99,7 +107,11 @@ def _unfinished(data: bytes, position: int) -> bool:
     if len(head) < FRAME_BYTES:
         return head[: len(MARK)] == MARK[: len(head)]
     length = int(_FRAME.unpack_from(head, len(MARK))[0])
-    return head.startswith(MARK) and length <= MAX_PAYLOAD_BYTES and position + FRAME_BYTES + length > len(data)
+    return (
+        head.startswith(MARK)
+        and length <= MAX_PAYLOAD_BYTES
+        and position + FRAME_BYTES + length > len(data)
+    )
 
 
 def _next_frame(data: bytes, position: int, *, whole: bool) -> int:
@@ -109,7 +121,9 @@ def _next_frame(data: bytes, position: int, *, whole: bool) -> int:
         if _frame_end(data, position) is not None or (not whole and _unfinished(data, position)):
             return position
         position += 1
-    return len(data) if whole else max(start, len(data) - len(MARK) + 1)  # the piece may end within a mark
+    return (
+        len(data) if whole else max(start, len(data) - len(MARK) + 1)
+    )  # the piece may end within a mark
 
 
 def _decode(payload: bytes) -> Spooled:
@@ -117,4 +131,6 @@ def _decode(payload: bytes) -> Spooled:
     a = _FIELDS.size
     b, c = a + topic, a + topic + shard
     d = c + traceparent
-    return Spooled(at, payload[a:b].decode(), payload[b:c].decode(), payload[c:d].decode(), payload[d:])
+    return Spooled(
+        at, payload[a:b].decode(), payload[b:c].decode(), payload[c:d].decode(), payload[d:]
+    )

@@ -45,7 +45,13 @@ class Frames:
 
     def lines(self, chunk: bytes) -> list[bytes] | None:
         """The data of the frames of a chunk as nearly all are: whole frames, each one line of data. None: `feed` has to read it."""
-        if self._buffer or self._carry or not chunk.startswith(b"data: ") or not chunk.endswith(b"\n\n") or b"\r" in chunk:
+        if (
+            self._buffer
+            or self._carry
+            or not chunk.startswith(b"data: ")
+            or not chunk.endswith(b"\n\n")
+            or b"\r" in chunk
+        ):
             return None
         found = chunk[6:-2].split(b"\n\ndata: ")
         return None if LF in b"".join(found) else found
@@ -67,4 +73,6 @@ def data_of(frame: bytes) -> bytes:
     """The data of a frame; empty for comments and for frames without data."""
     if frame.startswith(b"data: ") and LF not in frame:
         return frame[6:]
-    return b"\n".join(line[5:].removeprefix(b" ") for line in frame.split(b"\n") if line.startswith(b"data:")).strip()
+    return b"\n".join(
+        line[5:].removeprefix(b" ") for line in frame.split(b"\n") if line.startswith(b"data:")
+    ).strip()

@@ -37,10 +37,16 @@ class Stream:
             raise Malformed("sent an event without an end") from None
         except orjson.JSONDecodeError:
             raise Malformed("sent an event that is not JSON") from None
-        except (orjson.JSONEncodeError, RecursionError, Malformed) as error:  # nested or numbered without end
+        except (
+            orjson.JSONEncodeError,
+            RecursionError,
+            Malformed,
+        ) as error:  # nested or numbered without end
             raise Malformed(f"sent an event that cannot be read: {error}") from None
 
-    def _events(self, datas: Sequence[bytes], frames: Sequence[bytes], prefix: bytes = b"") -> list[bytes]:
+    def _events(
+        self, datas: Sequence[bytes], frames: Sequence[bytes], prefix: bytes = b""
+    ) -> list[bytes]:
         """What the client gets of each frame: an event as it is without Reef, after `prefix`; all else as it came."""
         found = []
         piece, take = self.assembly.piece, self.assembly.take

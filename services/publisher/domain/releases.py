@@ -59,14 +59,31 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
     """
     candidate = event.candidate
     if candidate.base_release_id != head.release_id:
-        raise Turned("conflicted", f"made from {candidate.base_release_id}, but {head.release_id} is the head")
+        raise Turned(
+            "conflicted",
+            f"made from {candidate.base_release_id}, but {head.release_id} is the head",
+        )
     if candidate.kind == "base":
-        raise Turned("aborted", "kind base: the base model is served as it is; roll back to a release of it instead")
+        raise Turned(
+            "aborted",
+            "kind base: the base model is served as it is; roll back to a release of it instead",
+        )
     if not candidate.content_id.startswith(f"{candidate.kind}-"):
-        raise Turned("aborted", f"kind {candidate.kind} with the content {candidate.content_id}, which is another kind's")
-    operation: Operation = "harness" if candidate.kind in _WITHOUT_NODES else "training" if candidate.lineage.recipe else "manual"
+        raise Turned(
+            "aborted",
+            f"kind {candidate.kind} with the content {candidate.content_id}, which is another kind's",
+        )
+    operation: Operation = (
+        "harness"
+        if candidate.kind in _WITHOUT_NODES
+        else "training"
+        if candidate.lineage.recipe
+        else "manual"
+    )
     cause = candidate.event_id
-    own_name = adapter_name(head.scenario, release_id(head.scenario, head.sequence + 1, head.release_id, cause))
+    own_name = adapter_name(
+        head.scenario, release_id(head.scenario, head.sequence + 1, head.release_id, cause)
+    )
     return _follow(
         head,
         cause,
@@ -75,7 +92,11 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
         content_id=candidate.content_id,
         contents=next_contents(head, candidate.kind, candidate.content_id),
         operation=operation,
-        adapter=head.adapter if candidate.kind in _WITHOUT_NODES else BASE_ADAPTER if candidate.kind == "checkpoint" else own_name,
+        adapter=head.adapter
+        if candidate.kind in _WITHOUT_NODES
+        else BASE_ADAPTER
+        if candidate.kind == "checkpoint"
+        else own_name,
         candidate_id=candidate.event_id,
         metrics=candidate.metrics,
         evaluation=event.evaluation,
@@ -114,8 +135,13 @@ def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Rele
         Turned: another release became the head while it waited.
     """
     if pending.parent_id != head.release_id:
-        raise Turned("conflicted", f"{pending.release_id} was made from {pending.parent_id}, but {head.release_id} is the head")
-    return pending.model_copy(update={"operation": "promote", "created_at": at, "reason": reason or pending.reason})
+        raise Turned(
+            "conflicted",
+            f"{pending.release_id} was made from {pending.parent_id}, but {head.release_id} is the head",
+        )
+    return pending.model_copy(
+        update={"operation": "promote", "created_at": at, "reason": reason or pending.reason}
+    )
 
 
 def rebased(release: Release, head: Release, cause: str) -> Release:
@@ -128,7 +154,9 @@ def rebased(release: Release, head: Release, cause: str) -> Release:
 
 def needs_nodes(release: Release) -> bool:
     """Whether serving nodes must hold something new before the head may move."""
-    return release.operation != "creation" and (release.kind not in _WITHOUT_NODES or release.operation == "rollback")
+    return release.operation != "creation" and (
+        release.kind not in _WITHOUT_NODES or release.operation == "rollback"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +170,11 @@ class Wanted:
 
 def wanted(release: Release) -> Wanted:
     """What a node must hold for a release."""
-    return Wanted(base_weights(release), release.adapter, release.contents["lora"] if release.adapter is not None else None)
+    return Wanted(
+        base_weights(release),
+        release.adapter,
+        release.contents["lora"] if release.adapter is not None else None,
+    )
 
 
 def adapter_of(release: Release) -> dict[str, str]:
@@ -153,13 +185,17 @@ def adapter_of(release: Release) -> dict[str, str]:
 def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
     """Adapters that stay loaded, with their contents, the head's first: those of the `keep` newest releases of a chain that were made for
     the base weights that serve now."""
-    fitting = [release for release in chain[:keep] if base_weights(release) == base_weights(chain[0])]
+    fitting = [
+        release for release in chain[:keep] if base_weights(release) == base_weights(chain[0])
+    ]
     return {name: content for release in fitting for name, content in adapter_of(release).items()}
 
 
 def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
     """Adapters of the `keep` newest releases, whatever base weights they were made for: requests may still name them for a moment."""
-    return {name: content for release in chain[:keep] for name, content in adapter_of(release).items()}
+    return {
+        name: content for release in chain[:keep] for name, content in adapter_of(release).items()
+    }
 
 
 def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
@@ -173,10 +209,13 @@ def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> Non
     Raises:
         Turned: other scenarios are served by the same nodes.
     """
-    if others and (base_weights(planned) != before or any(base != BASE_CONTENT_ID for base in others.values())):
+    if others and (
+        base_weights(planned) != before or any(base != BASE_CONTENT_ID for base in others.values())
+    ):
         names = ", ".join(sorted(others)[:3])
         raise Turned(
-            "aborted", f"full weights replace the model of every serving node, and these serve {names} too: give it nodes of its own"
+            "aborted",
+            f"full weights replace the model of every serving node, and these serve {names} too: give it nodes of its own",
         )
 
 

@@ -15,7 +15,9 @@ class Replay:
 
     def chains(self) -> list[Release]:
         """Every published release; within a scenario parents come before children."""
-        return sorted(self.published.values(), key=lambda release: (release.scenario, release.sequence))
+        return sorted(
+            self.published.values(), key=lambda release: (release.scenario, release.sequence)
+        )
 
 
 def linked(releases: Iterable[Release]) -> list[Release]:
@@ -35,10 +37,17 @@ def replay(events: Iterable[Event]) -> Replay:
             case ReleasePublished(release=release):
                 state.published[release.scenario, release.release_id] = release
                 state.pending.pop((release.scenario, release.release_id), None)
-            case ReleasePending(release=release) if (release.scenario, release.release_id) not in state.published:
+            case ReleasePending(release=release) if (
+                release.scenario,
+                release.release_id,
+            ) not in state.published:
                 state.pending[release.scenario, release.release_id] = release
             case ReleaseRejected(candidate_id=str(candidate)):
-                ended = [key for key, release in state.pending.items() if release.candidate_id == candidate]
+                ended = [
+                    key
+                    for key, release in state.pending.items()
+                    if release.candidate_id == candidate
+                ]
                 for key in ended:
                     del state.pending[key]
     return state

@@ -12,7 +12,17 @@ from pydantic import Field
 
 from reefcommon.events import Evaluation, Release, ReleaseRejected, Value
 
-State = Literal["evaluated", "staged", "head_advanced", "announced", "retired", "rejected", "conflicted", "aborted", "pending"]
+State = Literal[
+    "evaluated",
+    "staged",
+    "head_advanced",
+    "announced",
+    "retired",
+    "rejected",
+    "conflicted",
+    "aborted",
+    "pending",
+]
 Outcome = Literal["rejected", "conflicted", "aborted"]
 ENDED: frozenset[State] = frozenset({"retired", "rejected", "conflicted", "aborted", "pending"})
 

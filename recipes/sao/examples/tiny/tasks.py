@@ -5,9 +5,26 @@ A random model writes any byte; about one in ten is a lower-case letter. The rew
 
 from typing import Any
 
-WORDS = ["river", "lemon", "stone", "cloud", "paper", "tiger", "ocean", "bread", "candle", "winter", "garden", "silver", "mirror", "forest"]
+WORDS = [
+    "river",
+    "lemon",
+    "stone",
+    "cloud",
+    "paper",
+    "tiger",
+    "ocean",
+    "bread",
+    "candle",
+    "winter",
+    "garden",
+    "silver",
+    "mirror",
+    "forest",
+]
 
-TRAIN: tuple[str, ...] = tuple(f"write {word}" for word in WORDS) + tuple(f"spell {word}" for word in WORDS[:10])
+TRAIN: tuple[str, ...] = tuple(f"write {word}" for word in WORDS) + tuple(
+    f"spell {word}" for word in WORDS[:10]
+)
 
 HELDOUT: tuple[str, ...] = tuple(f"say {word}" for word in WORDS[:12])
 
