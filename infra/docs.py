@@ -19,8 +19,8 @@ from pydantic_settings import BaseSettings
 
 from infra import serve_yaml
 from infra.jobs import setup
-from reefcli.stack import settings as stack
 from reefcommon.settings import SystemSettings
+from reefstack import settings as stack
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "operations.md"

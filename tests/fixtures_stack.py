@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from reefcli.stack.embedded import Options, Stack, embedded_stack
 from reefcommon.config import ServeConfig, parse
+from reefstack.embedded import Options, Stack, embedded_stack
 
 CONFIG: ServeConfig = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
 
@@ -27,7 +27,7 @@ def _running(tmp_path_factory: pytest.TempPathFactory, role: str) -> Iterator[St
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of a Tansu broker that keeps its log in memory. No topic is there yet: `reefcommon.bus.ensure_topics` makes them."""
+    """host:port of a Tansu broker that keeps its log in memory. No topic is there yet: `reefkit.bus.ensure_topics` makes them."""
     for stack in _running(tmp_path_factory, "kafka"):
         yield stack.kafka_bootstrap
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import structlog
 
-from reefcli.models import UnknownModelError, prepare
 from reefcommon.config import load
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
-from reefcommon.telemetry import set_up
+from reefkit.telemetry import set_up
+from reefstack.models import UnknownModelError, prepare
 
 log = structlog.get_logger()
 

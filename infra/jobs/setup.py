@@ -8,10 +8,10 @@ import structlog
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from reefcommon.bus import ensure_topics
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import SystemSettings
-from reefcommon.telemetry import set_up
+from reefkit.bus import ensure_topics
+from reefkit.telemetry import set_up
 
 log = structlog.get_logger()
 

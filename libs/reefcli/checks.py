@@ -7,12 +7,12 @@ import re
 import tempfile
 from pathlib import Path
 
-from reefcli.errors import CannotStart
-from reefcli.models import UnknownModelError, check
-from reefcli.stack.state import why_no_directory
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe, resolve
+from reefstack.errors import CannotStart
+from reefstack.models import UnknownModelError, check
+from reefstack.state import why_no_directory
 
 
 def read_config(path: Path) -> ServeConfig:
@@ -53,7 +53,7 @@ def check_model(config: ServeConfig) -> None:
 def check_tokens(config: ServeConfig) -> None:
     """See that the gateway will take its tokens file."""
     if config.gateway.tokens_file is not None:
-        from services.gateway import tokens
+        from services.gateway.edge import tokens
 
         tokens.read(config.gateway.tokens_file)
 

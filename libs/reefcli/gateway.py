@@ -10,7 +10,7 @@ import httpx
 
 from reefcli.errors import CommandFailed
 from reefcli.options import program, state_dir_words
-from reefcli.stack.state import running
+from reefstack.state import running
 
 _TIMEOUT_S = 45.0  # a rollback is answered when it is served
 

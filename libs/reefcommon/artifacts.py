@@ -224,7 +224,7 @@ def replace_tree(staged: Path, destination: Path) -> None:
     """Put a complete staged tree in place by one rename; what another process put there first is kept."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.rename(staged, destination)  # noqa: PTH104 - Path.rename would replace an empty directory silently on some systems
+        os.rename(staged, destination)
     except OSError as error:
         if not destination.is_dir():
             raise Transient(f"cannot put {destination} in place: {error}") from error

@@ -135,7 +135,7 @@ def resolve(dotted: str) -> Any:
         raise BadConfig(
             f"{dotted}: no module {error.name!r}; is its folder installed or on PYTHONPATH?"
         ) from None
-    except Exception as error:  # noqa: BLE001 - the module is somebody's own code: whatever it raises is told to that person
+    except Exception as error:
         raise BadConfig(
             f"{dotted}: module {module_name} cannot be imported: {_told(error)}"
         ) from None

@@ -1,6 +1,6 @@
 """Release heads: an append-only chain a scenario, whose head moves by compare-and-swap.
 
-The adapter over Redis is `reefcommon.heads_redis`; the log (`reef.releases.v1`) is the truth that it can be rebuilt from.
+The adapter over Redis is `reefkit.redis_heads`; the log (`reef.releases.v1`) is the truth that it can be rebuilt from.
 """
 
 from collections.abc import Mapping

@@ -22,12 +22,12 @@ from faststream import AckPolicy, FastStream
 from faststream.kafka import KafkaBroker
 
 from reefcommon.artifacts import describe
-from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.events import CandidateProposed, SampleReady, utc_now
-from reefcommon.harness import Entry
-from reefcommon.harness_files import write_tree
+from reefcommon.harness.files import write_tree
+from reefcommon.harness.tree import Entry
 from reefcommon.ids import digest
 from reefcommon.settings import SystemSettings
+from reefkit.artifacts.selection import open_artifact_store
 
 
 def running_broker(settings: SystemSettings) -> str:

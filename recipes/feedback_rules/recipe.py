@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import Field
 
 from reefcommon.events import SampleReady
-from reefcommon.harness import HarnessRecipe, Mutation, Rejection, Tree
+from reefcommon.harness.tree import HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.ids import digest
 from reefcommon.recipe import Decision, Dimensions, Knobs
 

@@ -6,9 +6,9 @@ import structlog
 import uvicorn
 from pydantic import ValidationError
 
-from reefcommon.ops import end_with_0_on_sigterm
 from reefcommon.settings import explain
-from reefcommon.telemetry import set_up
+from reefkit.ops import end_with_0_on_sigterm
+from reefkit.telemetry import set_up
 from services.engine.app import build_app
 from services.engine.settings import Settings
 

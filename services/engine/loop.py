@@ -143,7 +143,7 @@ class GenerationLoop:
         try:
             while not self._stopping:
                 self._tick()
-        except Exception as error:  # noqa: BLE001  # the top of the thread: whatever broke, the node ends with it
+        except Exception as error:  # the top of the thread: whatever broke, the node ends with it
             crash = error
         self._stopping = True
         self._fail_everything()

@@ -51,5 +51,5 @@ def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(action())
-    except Exception as error:  # noqa: BLE001 - the caller waits on the future and gets whatever went wrong, as with an executor
+    except Exception as error:
         future.set_exception(error)

@@ -14,7 +14,7 @@ class Settings(BaseSettings):
     )
 
     model_path: Path
-    """A Hugging Face model directory (see `reefcli.models.prepare`)."""
+    """A Hugging Face model directory (see `reefstack.models.prepare`)."""
     served_model_name: str = "reef"
     host: str = "127.0.0.1"
     """Loopback: the admin routes have no authentication of their own."""

@@ -2,7 +2,7 @@
 
 import sys
 
-from reefcommon.ops import serve
+from reefkit.ops import serve
 from services.evaluator.app import SERVICE, application
 from services.evaluator.settings import Settings
 

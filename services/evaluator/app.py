@@ -15,17 +15,17 @@ from starlette.applications import Starlette
 
 from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
-from reefcommon.artifacts_open import open_artifact_store
-from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefcommon.config import load
 from reefcommon.events import utc_now
-from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.lasting import Rounds, end, lasting
-from reefcommon.ops import Health, ops_app
-from reefcommon.rotation import RedisRotation
-from reefcommon.serving import HttpServingNode, ServingNode
 from reefcommon.settings import SystemSettings
-from reefcommon.starting import Start
+from reefkit.artifacts.selection import open_artifact_store
+from reefkit.background import Rounds, end, lasting
+from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefkit.ops import Health, ops_app
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.redis_rotation import RedisRotation
+from reefkit.serving import HttpServingNode, ServingNode
+from reefkit.startup import Start
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers
 from services.evaluator.plans import Plans

@@ -10,7 +10,6 @@ import structlog
 from prometheus_client import Counter, Histogram
 
 from reefcommon import topics
-from reefcommon.bus import EventPublisher
 from reefcommon.errors import Transient
 from reefcommon.evaluation import is_held_out
 from reefcommon.events import (
@@ -23,7 +22,8 @@ from reefcommon.events import (
 from reefcommon.ids import digest
 from reefcommon.recipe import EvaluationPlan
 from reefcommon.releases import ReleaseHeads
-from reefcommon.telemetry import current_traceparent
+from reefkit.bus import EventPublisher
+from reefkit.telemetry import current_traceparent
 from services.evaluator.domain.policies import Rule, Ruling, rule
 from services.evaluator.domain.replay import HeldOut, advantages, held_out, lacking
 from services.evaluator.episodes import Episodes, Evidence, Sampling

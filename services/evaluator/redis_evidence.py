@@ -9,7 +9,7 @@ reef:waiting                    set     scenarios with candidates that may wait
 from redis.asyncio import Redis
 
 from reefcommon.events import CandidateProposed
-from reefcommon.heads_redis import answering
+from reefkit.redis_heads import answering
 from services.evaluator.domain.replay import KEPT, HeldOut
 
 _WAITING = "reef:waiting"

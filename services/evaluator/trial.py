@@ -17,13 +17,13 @@ import structlog
 from reefcommon.artifacts import ArtifactStore, materialize
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import CandidateProposed, Release
-from reefcommon.harness import Inadmissible, Tree
-from reefcommon.harness_admission import CHAT, check_tree
-from reefcommon.harness_files import read_tree
+from reefcommon.harness.admission import CHAT, check_tree
+from reefcommon.harness.files import read_tree
+from reefcommon.harness.tree import Inadmissible, Tree
 from reefcommon.ids import digest
 from reefcommon.releases import adapter_name
-from reefcommon.rotation import usable
-from reefcommon.serving import ServingNode
+from reefkit.redis_rotation import usable
+from reefkit.serving import ServingNode
 from services.evaluator.episodes import Side
 
 log = structlog.get_logger()

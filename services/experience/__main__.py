@@ -3,7 +3,7 @@
 import gc
 import sys
 
-from reefcommon.ops import serve
+from reefkit.ops import serve
 from services.experience.app import SERVICE, build
 from services.experience.settings import Settings
 

@@ -8,10 +8,10 @@ from fastapi import FastAPI
 from faststream.kafka import KafkaBroker, KafkaRoute, KafkaRouter
 
 from reefcommon import topics
-from reefcommon.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, route
 from reefcommon.events import utc_now
-from reefcommon.ops import Health, ops_routes
 from reefcommon.settings import SystemSettings
+from reefkit.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, route
+from reefkit.ops import Health, ops_routes
 from services.experience.clickhouse import (
     ClickHouseAudit,
     ClickHouseReads,

@@ -19,9 +19,9 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from reefcommon import topics
-from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison
 from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
+from reefkit.bus import EventPublisher
 from services.experience.domain.conversation import fingerprint
 from services.experience.domain.parking import Parked, Parking
 from services.experience.domain.samples import Record, make_sample, wrong_references

@@ -15,8 +15,6 @@ from faststream.message import StreamMessage
 from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcommon import topics
-from reefcommon.bus import Guard, lags
-from reefcommon.ends import real_ends
 from reefcommon.errors import Unavailable
 from reefcommon.events import (
     FeedbackReported,
@@ -28,6 +26,8 @@ from reefcommon.events import (
     ServingSynced,
     StepCompleted,
 )
+from reefkit.bus import Guard, lags
+from reefkit.kafka_offsets import real_ends
 from services.experience.ports import Arrival
 
 Taken = (

@@ -11,9 +11,9 @@ import structlog
 from aiokafka.errors import KafkaError
 
 from reefcommon import topics
-from reefcommon.bus import FIRST_DELAY_S, MAX_DELAY_S, Guard, lags
 from reefcommon.errors import Unavailable
-from reefcommon.lasting import end, end_process_where_failed, lasting
+from reefkit.background import end, end_process_where_failed, lasting
+from reefkit.bus import FIRST_DELAY_S, MAX_DELAY_S, Guard, lags
 from services.experience.clickhouse import Database, keep, look_through
 from services.experience.handlers import Handlers
 from services.experience.kafka import backlog

@@ -8,15 +8,15 @@ import sys
 import structlog
 import uvicorn
 
-from reefcommon import telemetry
 from reefcommon.errors import BadConfig
-from reefcommon.ops import end_with_0_on_sigterm
 from reefcommon.settings import SystemSettings
-from services.gateway import allocation
+from reefkit import telemetry
+from reefkit.ops import end_with_0_on_sigterm
 from services.gateway.app import SERVICE, Gateway, build
-from services.gateway.httptools import bounded
+from services.gateway.edge import allocation
+from services.gateway.edge.httptools import bounded
+from services.gateway.exchange.tracing import Spans
 from services.gateway.settings import Settings
-from services.gateway.tracing import Spans
 
 log = structlog.get_logger()
 

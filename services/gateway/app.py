@@ -10,24 +10,31 @@ from starlette.types import ASGIApp
 from reefcommon import config as serve_config
 from reefcommon.config import ServeConfig
 from reefcommon.events import utc_now
-from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.ops import Health
 from reefcommon.releases import ReleaseHeads
-from reefcommon.rotation import RedisRotation
 from reefcommon.settings import SystemSettings
-from services.gateway import tokens
-from services.gateway.bodies import FilesystemBodies
-from services.gateway.control import control_app
+from reefkit.ops import Health
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.redis_rotation import RedisRotation
+from services.gateway.control.app import control_app
+from services.gateway.control.experience import ExperienceReads
+from services.gateway.control.fanout import Fanout
+from services.gateway.control.rejections import Rejections
+from services.gateway.control.routes import Desk
+from services.gateway.control.scenarios import Scenarios
+from services.gateway.control.status import SystemStatus
 from services.gateway.domain.access import Access
 from services.gateway.domain.head import HeadLimits
 from services.gateway.domain.memory import Memory
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
-from services.gateway.durable import DurableLog
-from services.gateway.edge import Edge
-from services.gateway.engines import HttpEngines
-from services.gateway.experience import ExperienceReads
-from services.gateway.fanout import Fanout
+from services.gateway.edge import tokens
+from services.gateway.edge.asgi import Edge
+from services.gateway.edge.limits import Buckets, Limits
+from services.gateway.edge.redis_buckets import RedisBuckets
+from services.gateway.edge.stopping import Stopping
+from services.gateway.exchange.inference import Inference
+from services.gateway.exchange.intake import Intake
+from services.gateway.exchange.tracing import Spans
 from services.gateway.handlers import (
     BodyStore,
     CommandBus,
@@ -37,26 +44,19 @@ from services.gateway.handlers import (
     Reads,
     RecordLog,
 )
-from services.gateway.inference import Inference
-from services.gateway.intake import Intake
-from services.gateway.kafka import KafkaRecordLog
-from services.gateway.keys import Keys
-from services.gateway.lease import RENEWALS_A_LEASE
+from services.gateway.keys.known import Keys
+from services.gateway.keys.lease import RENEWALS_A_LEASE
+from services.gateway.keys.redis import RedisLedger
+from services.gateway.keys.repeats import Repeats
 from services.gateway.lifecycle import Adapters, Lifecycle
-from services.gateway.limits import Buckets, Limits
-from services.gateway.redis import RedisLedger
-from services.gateway.redis_buckets import RedisBuckets
-from services.gateway.rejections import Rejections
-from services.gateway.repeats import Repeats
-from services.gateway.rotation import RotationFollower
-from services.gateway.routes import Desk
-from services.gateway.scenarios import Scenarios
+from services.gateway.log.bodies import FilesystemBodies
+from services.gateway.log.durable import DurableLog
+from services.gateway.log.kafka import KafkaRecordLog
+from services.gateway.log.release_tail import ReleaseTail
+from services.gateway.log.spool import Spool
 from services.gateway.settings import Settings
-from services.gateway.spool import Spool
-from services.gateway.status import SystemStatus
-from services.gateway.stopping import Stopping
-from services.gateway.tail import ReleaseTail
-from services.gateway.tracing import Spans
+from services.gateway.upstream.engines import HttpEngines
+from services.gateway.upstream.rotation import RotationFollower
 
 SERVICE = "gateway"
 

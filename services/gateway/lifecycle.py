@@ -11,21 +11,21 @@ from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
-from reefcommon.lasting import end, lasting
-from reefcommon.ops import Health
+from reefkit.background import end, lasting
+from reefkit.ops import Health
 from services.gateway import metrics
-from services.gateway.durable import DurableLog
-from services.gateway.edge import Edge
-from services.gateway.engines import HttpEngines
-from services.gateway.experience import ExperienceReads
-from services.gateway.fanout import Fanout
-from services.gateway.redis import RedisLedger
-from services.gateway.redis_buckets import RedisBuckets
-from services.gateway.rejections import Rejections
-from services.gateway.rotation import RotationFollower
-from services.gateway.scenarios import Scenarios
+from services.gateway.control.experience import ExperienceReads
+from services.gateway.control.fanout import Fanout
+from services.gateway.control.rejections import Rejections
+from services.gateway.control.scenarios import Scenarios
+from services.gateway.edge.asgi import Edge
+from services.gateway.edge.redis_buckets import RedisBuckets
+from services.gateway.keys.redis import RedisLedger
+from services.gateway.log.durable import DurableLog
+from services.gateway.log.release_tail import ReleaseTail
 from services.gateway.settings import Settings
-from services.gateway.tail import ReleaseTail
+from services.gateway.upstream.engines import HttpEngines
+from services.gateway.upstream.rotation import RotationFollower
 
 log = structlog.get_logger()
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from reefcommon.ops import serve
+from reefkit.ops import serve
 from services.harness.app import SERVICE, application
 from services.harness.settings import Settings
 

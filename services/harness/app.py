@@ -11,20 +11,20 @@ from starlette.applications import Starlette
 
 from reefcommon import config, topics
 from reefcommon.artifacts import ArtifactStore
-from reefcommon.artifacts_open import open_artifact_store
-from reefcommon.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefcommon.config import RecipeBinding
 from reefcommon.events import utc_now
-from reefcommon.fetched import FetchedTrees
-from reefcommon.harness import HarnessRecipe
-from reefcommon.harness_admission import CHAT
-from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.lasting import Rounds, end, lasting
-from reefcommon.ops import Health, ops_app
+from reefcommon.harness.admission import CHAT
+from reefcommon.harness.tree import HarnessRecipe
 from reefcommon.recipe import load_recipe
-from reefcommon.rejected import Rejected
 from reefcommon.settings import SystemSettings
-from reefcommon.starting import Start
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.artifacts.selection import open_artifact_store
+from reefkit.background import Rounds, end, lasting
+from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefkit.ops import Health, ops_app
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.rejected_contents import Rejected
+from reefkit.startup import Start
 from services.harness.domain import Binding
 from services.harness.handlers import Handlers
 from services.harness.retention import Retention

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-from reefcommon import hosting, ids
+from reefcommon import ids
 from reefcommon.events import (
     CandidateProposed,
     Publication,
@@ -21,7 +21,8 @@ from reefcommon.events import (
     SampleReady,
     StepCompleted,
 )
-from reefcommon.harness import HarnessRecipe, Mutation, Tree
+from reefcommon.harness.tree import HarnessRecipe, Mutation, Tree
+from reefkit import recipe_binding as hosting
 
 State = Literal[
     "open",

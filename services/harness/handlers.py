@@ -17,16 +17,16 @@ from prometheus_client import Counter
 
 from reefcommon import events, ids, topics
 from reefcommon.artifacts import ArtifactStore, describe
-from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison
 from reefcommon.events import Event, Publication, Release, ReleasePublished, SampleReady
-from reefcommon.fetched import FetchedTrees
-from reefcommon.harness import Inadmissible, Mutation, Rejection, Tree
-from reefcommon.harness_admission import Adapter, admit
-from reefcommon.harness_files import read_tree, write_tree
+from reefcommon.harness.admission import Adapter, admit
+from reefcommon.harness.files import read_tree, write_tree
+from reefcommon.harness.tree import Inadmissible, Mutation, Rejection, Tree
 from reefcommon.recipe import Decision
-from reefcommon.retention import TOO_OLD
 from reefcommon.topics import Topic
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.bus import EventPublisher
+from reefkit.retention import TOO_OLD
 from services.harness import domain
 from services.harness.domain import Binding, Job, State
 
@@ -107,7 +107,7 @@ class Handlers:
     clock: Callable[[], datetime]
     wake: Callable[[], None]
     storing: asyncio.Lock
-    """See `reefcommon.rejected.Rejected`."""
+    """See `reefkit.rejected_contents.Rejected`."""
 
     async def on_sample(self, sample: SampleReady) -> None:
         """Keep a sample for every recipe of its scenario. One that cannot train is as good as any: only its text is read."""

@@ -2,7 +2,7 @@
 
 trees        fetched ones that no job starts from
 ledger       ended jobs with their samples after `settled_kept_s`; a horizon stands for them
-artifacts    contents of candidates that came to nothing after `rejected_kept_s`; see `reefcommon.rejected`
+artifacts    contents of candidates that came to nothing after `rejected_kept_s`; see `reefkit.rejected_contents`
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from reefcommon.fetched import FetchedTrees
-from reefcommon.rejected import Rejected
-from reefcommon.retention import tell_removed
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.rejected_contents import Rejected
+from reefkit.retention import tell_removed
 from services.harness.domain import Binding, tree_content
 from services.harness.sqlite import SqliteLedger
 

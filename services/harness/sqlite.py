@@ -16,12 +16,12 @@ from typing import Any, cast
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, Release, SampleReady
-from reefcommon.harness import MAX_REJECTED, Mutation, Rejection
+from reefcommon.harness.tree import MAX_REJECTED, Mutation, Rejection
 from reefcommon.ids import record_times_ms
-from reefcommon.ledger_file import is_damage, opening, reading
-from reefcommon.rejected import Lost
-from reefcommon.retention import TOO_OLD
 from reefcommon.topics import Topic
+from reefkit.rejected_contents import Lost
+from reefkit.retention import TOO_OLD
+from reefkit.sqlite_file import is_damage, opening, reading
 from services.harness.domain import REJECTED, UNFINISHED, Job, State
 from services.harness.sqlite_schema import CONTENTS, ENDED, STATES, opened
 
@@ -124,7 +124,7 @@ class SqliteLedger:
         marks = ", ".join("?" * len(UNFINISHED))
         with self._transaction() as db:
             row = db.execute(
-                f"select body from jobs where binding = ? and state in ({marks}) order by seq limit 1",  # noqa: S608 - marks only
+                f"select body from jobs where binding = ? and state in ({marks}) order by seq limit 1",
                 (binding, *UNFINISHED),
             ).fetchone()
         return _job(row[0]) if row else None
@@ -190,7 +190,7 @@ class SqliteLedger:
         marks = ", ".join("?" * len(REJECTED))
         with self._transaction() as db:
             rows = db.execute(
-                f"select body from jobs where binding = ? and state in ({marks}) order by updated desc limit ?",  # noqa: S608 - marks only
+                f"select body from jobs where binding = ? and state in ({marks}) order by updated desc limit ?",
                 (binding, *REJECTED, MAX_REJECTED),
             ).fetchall()
         return [
@@ -212,15 +212,15 @@ class SqliteLedger:
             gone = [job for (job,) in db.execute(ENDED, values)]
             values["jobs"] = json.dumps(gone)
             old = (
-                f"job_id in (select value from json_each(:jobs)) and newest_ms < :before or {alone}"  # noqa: S608 - constants
+                f"job_id in (select value from json_each(:jobs)) and newest_ms < :before or {alone}"
             )
             newest = db.execute(
                 f"select max(newest_ms) from samples where {old}", values
-            ).fetchone()[0]  # noqa: S608
+            ).fetchone()[0]
             if newest is not None:
                 query = "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
                 db.execute(query, (binding, newest))
-            samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
+            samples = db.execute(f"delete from samples where {old}", values).rowcount
             db.executemany("delete from jobs where job_id = ?", [(job,) for job in gone])
         return {"samples": samples, "jobs": len(gone)}
 
@@ -284,7 +284,7 @@ class SqliteLedger:
             for table in ("samples", "jobs"):
                 for binding, state, count in db.execute(
                     f"select binding, state, count(*) from {table} group by 1, 2"
-                ):  # noqa: S608
+                ):
                     found.setdefault(binding, {})[f"{table}_{state}"] = count
         return found
 

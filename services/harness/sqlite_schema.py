@@ -3,8 +3,8 @@
 import sqlite3
 from pathlib import Path
 
-from reefcommon.harness import MAX_REJECTED
-from reefcommon.ledger_file import check
+from reefcommon.harness.tree import MAX_REJECTED
+from reefkit.sqlite_file import check
 from services.harness.domain import LOST, REJECTED, UNFINISHED
 
 _SCHEMA = """
@@ -38,7 +38,7 @@ select job_id from jobs where binding = :binding and state not in ({STATES["unfi
     limit {MAX_REJECTED})
   and (dropped or state not in ({STATES["lost"]}) or json_extract(body, '$.content_id') is null)
   and not exists (select 1 from samples where samples.job_id = jobs.job_id and newest_ms >= :before)
-"""  # noqa: S608 - constants
+"""
 CONTENTS = """
 select job_id, json_extract(body, '$.content_id') as content, json_extract(body, '$.opened_at') from jobs
 where json_extract(body, '$.scenario') = ? and content is not null

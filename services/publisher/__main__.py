@@ -2,7 +2,7 @@
 
 import sys
 
-from reefcommon.ops import serve
+from reefkit.ops import serve
 from services.publisher.app import SERVICE, application
 from services.publisher.settings import Settings
 

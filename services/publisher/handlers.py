@@ -8,7 +8,6 @@ import structlog
 
 from reefcommon import topics
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.bus import EventPublisher
 from reefcommon.config import ServeConfig
 from reefcommon.errors import Transient
 from reefcommon.evaluation import bound
@@ -23,7 +22,8 @@ from reefcommon.events import (
 )
 from reefcommon.ids import time_ordered_hex
 from reefcommon.releases import ReleaseHeads, base_weights
-from reefcommon.telemetry import current_traceparent
+from reefkit.bus import EventPublisher
+from reefkit.telemetry import current_traceparent
 from services.publisher.domain import releases
 from services.publisher.domain.work import Turned, Work
 from services.publisher.publication import Publication, Works

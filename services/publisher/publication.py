@@ -15,12 +15,12 @@ import structlog
 from prometheus_client import Counter
 
 from reefcommon import topics
-from reefcommon.bus import EventPublisher
 from reefcommon.errors import Conflict, Poison
 from reefcommon.events import ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
 from reefcommon.releases import ReleaseHeads, base_weights
-from reefcommon.telemetry import current_traceparent
+from reefkit.bus import EventPublisher
+from reefkit.telemetry import current_traceparent
 from services.publisher.domain.releases import (
     adapter_of,
     lingering,

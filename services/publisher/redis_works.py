@@ -7,7 +7,7 @@ reef:works                        set     "<scenario> <work id>" of works that h
 import structlog
 from redis.asyncio import Redis
 
-from reefcommon.heads_redis import answering
+from reefkit.redis_heads import answering
 from services.publisher.domain.work import Work
 
 log = structlog.get_logger()

@@ -14,7 +14,7 @@ from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Damaged, ReefError, Transient, Unavailable
 from reefcommon.events import Release
 from reefcommon.releases import base_weights
-from reefcommon.serving import WeightNode
+from reefkit.serving import WeightNode
 from services.publisher.domain.releases import Wanted, resident, wanted
 from services.publisher.fleet import Fleet, Loaded, Staged
 from services.publisher.handlers import Handlers

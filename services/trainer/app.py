@@ -12,21 +12,21 @@ from faststream.kafka import KafkaBroker, KafkaRouter
 from starlette.applications import Starlette
 
 from reefcommon import config, topics
-from reefcommon.artifacts_open import open_artifact_store
-from reefcommon.bus import KafkaPublisher, kafka_broker, route
 from reefcommon.config import ServeConfig
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import choose
 from reefcommon.events import utc_now
-from reefcommon.fetched import FetchedTrees
-from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.lasting import Rounds, end, lasting
-from reefcommon.ops import Health, ops_app
 from reefcommon.recipe import WeightRecipe, load_recipe
-from reefcommon.rejected import Rejected
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
-from reefcommon.starting import Start
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.artifacts.selection import open_artifact_store
+from reefkit.background import Rounds, end, lasting
+from reefkit.bus import KafkaPublisher, kafka_broker, route
+from reefkit.ops import Health, ops_app
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.rejected_contents import Rejected
+from reefkit.startup import Start
 from services.trainer.child import ChildProcess
 from services.trainer.domain import Binding
 from services.trainer.filesystem import DirectoryCheckpoints

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from reefcommon import hosting, ids
+from reefcommon import ids
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.evaluation import HELD_OUT, is_held_out
 from reefcommon.events import (
@@ -26,6 +26,7 @@ from reefcommon.events import (
     StepCompleted,
 )
 from reefcommon.recipe import Decision, WeightRecipe
+from reefkit import recipe_binding as hosting
 
 State = Literal["running", "checkpoint", "complete", "failed"]
 Verdict = Literal["published", "pending", "rejected"]

@@ -13,12 +13,12 @@ import structlog
 
 from reefcommon import topics
 from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, describe
-from reefcommon.bus import EventPublisher
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.events import Release, SampleReady
-from reefcommon.fetched import FetchedTrees
 from reefcommon.recipe import Decision
 from reefcommon.releases import base_weights
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.bus import EventPublisher
 from services.trainer import domain, metrics
 from services.trainer.domain import Binding, Job
 from services.trainer.filesystem import ADAPTER
@@ -59,7 +59,7 @@ class Ports:
     """Where published adapters are fetched to, when the actor has to start from one without a saved state."""
     kept_states: int
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """See `reefcommon.rejected.Rejected`."""
+    """See `reefkit.rejected_contents.Rejected`."""
 
 
 @dataclass(slots=True)

@@ -14,9 +14,9 @@ import orjson
 from reefcommon.errors import Unavailable
 from reefcommon.events import Release, SampleReady
 from reefcommon.ids import made_at_ms, record_times_ms
-from reefcommon.ledger_file import check, is_damage, opening, reading
-from reefcommon.rejected import Lost
-from reefcommon.retention import TOO_OLD
+from reefkit.rejected_contents import Lost
+from reefkit.retention import TOO_OLD
+from reefkit.sqlite_file import check, is_damage, opening, reading
 from services.trainer.domain import Job, Start, Verdict
 
 _SCHEMA = """
@@ -93,7 +93,7 @@ class SqliteLedger:
             )
             row = (binding, sample.event_id, *end, sample.model_dump_json().encode(), newest_ms)
             columns = "binding, sample_id, state, reason, refused_at, body, newest_ms"
-            query = f"insert or ignore into samples ({columns}) values (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+            query = f"insert or ignore into samples ({columns}) values (?, ?, ?, ?, ?, ?, ?)"
             return db.execute(query, row).rowcount > 0
 
     def waiting(self, binding: str) -> list[SampleReady]:
@@ -257,7 +257,7 @@ class SqliteLedger:
             values |= {"jobs": jobs}
             of_jobs = "job_id in (select value from json_each(:jobs))"
             old = f"newest_ms < :before and ({of_jobs} or binding = :binding and job_id is null and state = 'refused' and told)"
-            found = db.execute(f"select record_id from records where {of_jobs}", values).fetchall()  # noqa: S608 - constants
+            found = db.execute(f"select record_id from records where {of_jobs}", values).fetchall()
             ages = {
                 record: made
                 for (record,) in found
@@ -265,7 +265,7 @@ class SqliteLedger:
             }
             newest = db.execute(
                 f"select max(newest_ms) from samples where {old}", values
-            ).fetchone()[0]  # noqa: S608
+            ).fetchone()[0]
             if (
                 horizon := max(
                     [*ages.values(), *([newest] if newest is not None else [])], default=None
@@ -273,7 +273,7 @@ class SqliteLedger:
             ) is not None:
                 query = "insert into horizons values (?, ?) on conflict (binding) do update set newest_ms = max(newest_ms, excluded.newest_ms)"
                 db.execute(query, (binding, horizon))
-            samples = db.execute(f"delete from samples where {old}", values).rowcount  # noqa: S608
+            samples = db.execute(f"delete from samples where {old}", values).rowcount
             db.executemany(
                 "delete from records where binding = ? and record_id = ?",
                 [(binding, record) for record in ages],
@@ -281,7 +281,7 @@ class SqliteLedger:
             return {
                 "samples": samples,
                 "jobs": db.execute(f"delete from jobs where {of_jobs}", values).rowcount,
-            }  # noqa: S608
+            }
 
     def lost(self, scenario: str) -> list[Lost]:
         """Jobs whose candidate was rejected and whose content is still in the artifact store, oldest first."""

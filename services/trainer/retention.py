@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from reefcommon.fetched import FetchedTrees
-from reefcommon.rejected import Rejected
-from reefcommon.retention import tell_removed
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.rejected_contents import Rejected
+from reefkit.retention import tell_removed
 from services.trainer.domain import Binding
 from services.trainer.handlers import Checkpoints
 from services.trainer.ledger import SqliteLedger

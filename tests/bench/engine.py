@@ -114,7 +114,7 @@ class Theirs:
 
 async def run(options: argparse.Namespace) -> Table:
     """Measure in turns."""
-    from reefcli.models import default_cache_dir, prepare
+    from reefstack.models import default_cache_dir, prepare
 
     model, tokens, rounds = (
         (options.model, options.tokens, options.rounds) if not options.quick else ("tiny", 8, 1)

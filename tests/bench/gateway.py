@@ -135,8 +135,8 @@ class Servers:
 @contextlib.asynccontextmanager
 async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
     """The pass-through and the gateway, before the same serving node; `broker` is `memory` or `s3`."""
-    from reefcli.stack.embedded import Options, embedded_stack
     from reefcommon.config import parse
+    from reefstack.embedded import Options, embedded_stack
 
     config = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
     roles = Options(
@@ -175,9 +175,9 @@ async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
 
 async def prepared(kafka: str, redis_url: str, scenarios: int) -> None:
     """Topics, and a head for each scenario, as the publisher would make them."""
-    from reefcommon.bus import ensure_topics
     from reefcommon.events import Release, utc_now
-    from reefcommon.heads_redis import RedisReleaseHeads, connect
+    from reefkit.bus import ensure_topics
+    from reefkit.redis_heads import RedisReleaseHeads, connect
 
     await ensure_topics(kafka)
     redis = connect(redis_url)

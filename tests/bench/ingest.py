@@ -24,8 +24,8 @@ import httpx
 from aiokafka import AIOKafkaProducer
 
 from reefcommon import ids, topics
-from reefcommon.bus import ensure_topics
 from reefcommon.events import InferenceRecorded
+from reefkit.bus import ensure_topics
 from tests.bench import harness
 from tests.bench.harness import Row, Table, apart, cpu_s, free_port, program, tell
 from tests.experience.factory import assistant, inference, user
@@ -115,8 +115,8 @@ class Place:
 @contextlib.asynccontextmanager
 async def broker() -> AsyncIterator[Place]:
     """Tansu in memory, with all topics, on the cores that are not measured."""
-    from reefcli.stack.embedded import Options, embedded_stack
     from reefcommon.config import parse
+    from reefstack.embedded import Options, embedded_stack
 
     config = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
     options = Options(

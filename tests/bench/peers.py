@@ -75,7 +75,7 @@ class Canned(asyncio.Protocol):
     """A serving node that costs as little as possible, so that it never is what is measured."""
 
     unary = b""
-    stream: list[bytes] = []  # noqa: RUF012
+    stream: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport

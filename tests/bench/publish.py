@@ -220,9 +220,9 @@ def table(seen: Seen, model: str) -> Table:
 async def published(stack: Any, seen: Seen, part: str, contents: list[str]) -> None:
     """Propose contents that are in the store, one after the other, with requests to compare with between them."""
     from reefcommon import topics
-    from reefcommon.bus import KafkaPublisher, kafka_broker
     from reefcommon.events import CandidateProposed, utc_now
     from reefcommon.settings import SystemSettings
+    from reefkit.bus import KafkaPublisher, kafka_broker
 
     broker = kafka_broker(SystemSettings(kafka_bootstrap=stack.kafka_bootstrap), "bench")
     await broker.start()
@@ -248,7 +248,7 @@ async def published(stack: Any, seen: Seen, part: str, contents: list[str]) -> N
 async def full_contents(stack: Any, model_path: Path, count: int, home: Path) -> list[str]:
     """Two sets of full weights in the store, in turns."""
     from reefcommon.artifacts import describe
-    from reefcommon.artifacts_git import GitArtifactStore
+    from reefkit.artifacts.git import GitArtifactStore
 
     store, made = GitArtifactStore(stack.state_dir / "artifacts.git"), []
     for number in range(min(count, 2)):
@@ -297,9 +297,9 @@ async def until(condition: Any, within_s: float) -> None:
 
 async def run(options: argparse.Namespace) -> Table:
     """Start the stack, let it learn, and look."""
-    from reefcli.models import default_cache_dir, prepare
-    from reefcli.stack.embedded import Options, embedded_stack
     from reefcommon.config import parse
+    from reefstack.embedded import Options, embedded_stack
+    from reefstack.models import default_cache_dir, prepare
 
     releases, swaps, full, model = (options.releases, options.swaps, options.full, options.model)
     if options.quick:

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "libs")]
 
-from tests.replay.system import system  # noqa: E402
+from tests.replay.system import system
 
 
 async def measure(events: int, seed: int, *, memory_broker: bool) -> dict[str, object]:

@@ -135,7 +135,7 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
 
 async def run(options: argparse.Namespace) -> Table:
     """Measure in turns."""
-    from reefcli.models import default_cache_dir, prepare
+    from reefstack.models import default_cache_dir, prepare
 
     model, rounds = ("tiny", 1) if options.quick else (options.model, options.rounds)
     with tempfile.TemporaryDirectory() as home:

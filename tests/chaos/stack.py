@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from reefcli.stack.process import STACK_VARIABLE
-from reefcli.stack.state import StackState, read_state
+from reefstack.process import STACK_VARIABLE
+from reefstack.state import StackState, read_state
 
 ROOT = Path(__file__).parents[2]
 START_WITHIN_S = 240.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import aiohttp
 from aiohttp import web
 
-from reefcli.stack.ports import choose
+from reefstack.ports import choose
 
 DELAY_S = 1.5
 HOP = frozenset({"connection", "content-length", "host", "keep-alive", "transfer-encoding"})

@@ -98,7 +98,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
             self.end_headers()
             self.wfile.write(payload)
 
-        do_GET = do_POST = answer  # noqa: N815 - the names are the standard library's
+        do_GET = do_POST = answer
 
         def log_message(self, *_args: object) -> None:
             """Quiet."""

@@ -7,7 +7,7 @@ import psutil
 from typer.testing import CliRunner
 
 from reefcli.main import cli
-from reefcli.stack.state import StackState
+from reefstack.state import StackState
 
 REJECTED = [
     {

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from reefcli import dead_letters
 from reefcli.main import cli
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
-from reefcommon.dead import dead_letter
 from reefcommon.events import DeadLettered
+from reefkit.bus import ensure_topics
+from reefkit.dead_letters import dead_letter
 from tests.replay.reading import everything
 
 pytestmark = pytest.mark.broker

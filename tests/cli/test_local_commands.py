@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from reefcli.commands import doctor, serve
 from reefcli.main import SUMMARIES, cli
 from reefcli.options import program
-from reefcli.stack import seaweedfs, tansu
-from reefcli.stack.embedded import Stack
-from reefcli.stack.supervisor import Supervisor
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
 from reefcommon.config import parse
+from reefkit.bus import ensure_topics
+from reefstack import seaweedfs, tansu
+from reefstack.embedded import Stack
+from reefstack.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
 GOOD = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"

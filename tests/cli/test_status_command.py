@@ -8,7 +8,7 @@ import httpx
 import psutil
 import pytest
 
-from reefcli.stack.state import ProcessRecord, write_state
+from reefstack.state import ProcessRecord, write_state
 from tests.cli.fake_gateway import FakeGateway, reef, this_process
 
 

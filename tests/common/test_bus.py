@@ -10,11 +10,12 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from faststream.kafka import KafkaRouter
 
-from reefcommon import bus, events
-from reefcommon.bus import KafkaPublisher, ensure_topics, kafka_broker, route
+from reefcommon import events
 from reefcommon.errors import Conflict, Poison, Transient, Unavailable
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
+from reefkit import bus
+from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, route
 
 pytestmark = pytest.mark.broker
 

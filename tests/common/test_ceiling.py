@@ -9,12 +9,12 @@ from aiokafka import AIOKafkaConsumer
 from faststream.kafka import KafkaRouter
 
 from reefcommon import events
-from reefcommon.bus import KafkaPublisher, ensure_topics, kafka_broker, lags, route
-from reefcommon.ceiling import Ceiling, TooManyDead, ceiling_of
 from reefcommon.errors import Poison
-from reefcommon.ops import Health
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
+from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, lags, route
+from reefkit.dead_letter_limit import Ceiling, TooManyDead, ceiling_of
+from reefkit.ops import Health
 
 
 class Clock:

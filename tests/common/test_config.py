@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from reefcli.effective import to_yaml
 from reefcommon import config
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe
 from reefcommon.settings import SystemSettings
+from reefstack.effective_config import to_yaml
 from services.gateway import settings as gateway
 
 MISSION = """

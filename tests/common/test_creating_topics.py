@@ -11,8 +11,9 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from reefcommon import bus, topics
+from reefcommon import topics
 from reefcommon.errors import Unavailable
+from reefkit import bus
 
 
 class Admin:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from reefcommon.artifacts import describe
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.fetched import LEFTOVER_KEPT_S, FetchedTrees
+from reefkit.artifacts.cache import LEFTOVER_KEPT_S, FetchedTrees
+from reefkit.artifacts.git import GitArtifactStore
 
 
 @pytest.fixture

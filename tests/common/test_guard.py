@@ -10,11 +10,11 @@ import structlog.testing
 from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaConnectionError
 
-from reefcommon import bus
-from reefcommon.bus import Guard
-from reefcommon.ceiling import Ceiling, TooManyDead, put_up
 from reefcommon.errors import Conflict, Poison, Transient, Unavailable
 from reefcommon.events import DeadLettered
+from reefkit import bus
+from reefkit.bus import Guard
+from reefkit.dead_letter_limit import Ceiling, TooManyDead, put_up
 
 
 @pytest.fixture(autouse=True)

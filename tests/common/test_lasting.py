@@ -9,14 +9,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from reefcommon.errors import Unavailable
-from reefcommon.lasting import Rounds, end, lasting
+from reefkit.background import Rounds, end, lasting
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import asyncio, contextlib, sys
 from starlette.applications import Starlette
-from reefcommon.lasting import end, lasting
-from reefcommon.ops import run
+from reefkit.background import end, lasting
+from reefkit.ops import run
 
 async def work():
     await asyncio.sleep(float(sys.argv[1]))
@@ -51,7 +51,7 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without that a gateway that is stopped half a second after its start may never end."""
-    monkeypatch.setattr("reefcommon.lasting.CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr("reefkit.background.CANCEL_AGAIN_S", 0.01)
     lost = 0
 
     async def work() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Release
-from reefcommon.rejected import Lost, Rejected
+from reefkit.rejected_contents import Lost, Rejected
 
 NOW = datetime(2026, 1, 8, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(days=9), NOW - timedelta(days=1)

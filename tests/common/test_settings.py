@@ -2,8 +2,8 @@
 
 import pytest
 
-from reefcli.stack.settings import Settings as Stack
 from reefcommon.errors import BadConfig
+from reefstack.settings import Settings as Stack
 from services.evaluator.settings import Settings as Evaluator
 from services.harness.settings import Settings as Harness
 from services.publisher.settings import Settings as Publisher

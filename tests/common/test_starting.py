@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
-from reefcommon import starting
 from reefcommon.errors import Unavailable
-from reefcommon.starting import Start
+from reefkit import startup as starting
+from reefkit.startup import Start
 
 
 @dataclass
@@ -81,7 +81,7 @@ async def test_a_start_that_can_never_work_ends_the_process_and_one_under_way_ca
     monkeypatch,
 ):
     ended = asyncio.Event()
-    monkeypatch.setattr("reefcommon.lasting.signal.raise_signal", lambda number: ended.set())
+    monkeypatch.setattr("reefkit.background.signal.raise_signal", lambda number: ended.set())
 
     async def wrong() -> None:
         raise ValueError("a bug")

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import structlog
 
-from reefcommon.telemetry import _Stderr
+from reefkit.telemetry import _Stderr
 
 
 class Full(io.StringIO):

@@ -15,10 +15,10 @@ from reefcommon.artifacts import (
     materialize,
     read_manifest,
 )
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.artifacts_lakefs import LakeFSArtifactStore
 from reefcommon.errors import Poison
 from reefcommon.events import Lineage
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.artifacts.lakefs import LakeFSArtifactStore
 from tests.contracts.fake_lakefs import fake_lakefs
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reefcommon import artifacts_git_drop
 from reefcommon.artifacts import ArtifactStore, hash_tree
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.artifacts_lakefs import LakeFSArtifactStore
 from reefcommon.errors import Poison
+from reefkit.artifacts import git_drop as artifacts_git_drop
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.artifacts.lakefs import LakeFSArtifactStore
 from tests.contracts.fake_lakefs import fake_lakefs
 from tests.contracts.test_artifact_store import make_tree
 

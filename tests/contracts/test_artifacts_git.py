@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from dulwich.repo import Repo
 
-from reefcommon import artifacts_git
 from reefcommon.artifacts import hash_tree
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.artifacts_open import open_artifact_store
 from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.settings import SystemSettings
+from reefkit.artifacts import git as artifacts_git
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.artifacts.selection import open_artifact_store
 from tests.contracts.test_artifact_store import make_tree
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from reefcommon.artifacts_lakefs import LakeFSArtifactStore
 from reefcommon.errors import Unavailable
+from reefkit.artifacts.lakefs import LakeFSArtifactStore
 from tests.contracts.fake_lakefs import FakeLakeFS, fake_lakefs
 from tests.contracts.test_artifact_store import make_tree
 

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from reefcommon.errors import Conflict, Damaged, Unavailable
 from reefcommon.events import Release, utc_now
-from reefcommon.heads_redis import RedisReleaseHeads, connect
+from reefkit.redis_heads import RedisReleaseHeads, connect
 
 pytestmark = pytest.mark.redis
 

@@ -93,7 +93,7 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_path(model_cache: Path) -> Path:
-    from reefcli.models import prepare
+    from reefstack.models import prepare
 
     return prepare("tiny", model_cache)
 

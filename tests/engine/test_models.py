@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from reefcli.models import UnknownModelError, prepare
-from reefcli.models.chat_template import SMOLLM2_SYSTEM, chat_template
+from reefstack.models import UnknownModelError, prepare
+from reefstack.models.chat_template import SMOLLM2_SYSTEM, chat_template
 
 ORIGINAL = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"

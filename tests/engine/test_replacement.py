@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.serving import HttpServingNode
+from reefkit.serving import HttpServingNode
 from services.publisher.full_weights import Checkpoint, FullWeights
 from tests.engine.conftest import wait_until
 from tests.engine.test_parity import logprobs
-from tests.engine.test_weights import ok, tuned  # noqa: F401 - a fixture
+from tests.engine.test_weights import ok, tuned
 
 pytestmark = pytest.mark.engine
 
@@ -128,7 +128,7 @@ async def replaced(
     return apart
 
 
-def test_requests_during_updates_are_each_of_whole_weights(own_node, tuned, reference, tiny_path):  # noqa: F811
+def test_requests_during_updates_are_each_of_whole_weights(own_node, tuned, reference, tiny_path):
     """P3: every token of every answer is exactly that of the weights that its span names; nothing fails, nothing waits for ever."""
     node, (path, model) = own_node(prefill_chunk_tokens=32), tuned
     new = asyncio.run(Checkpoint.read("checkpoint-" + "0" * 32, path.parent))
@@ -216,7 +216,7 @@ def cut(step: str, when: str, error: Exception) -> type[HttpServingNode]:
     return type("CutNode", (HttpServingNode,), {step: failing})
 
 
-def test_an_error_at_each_step_leaves_the_node_generating(own_node, tuned, tiny_path):  # noqa: F811
+def test_an_error_at_each_step_leaves_the_node_generating(own_node, tuned, tiny_path):
     """P2 on the real node: with a request in flight, before and after each step. It steps again, on whole weights, and is set apart."""
     node, (path, _) = own_node(), tuned
     new = asyncio.run(Checkpoint.read("checkpoint-" + "0" * 32, path.parent))
@@ -240,7 +240,7 @@ def test_an_error_at_each_step_leaves_the_node_generating(own_node, tuned, tiny_
             asyncio.run(replaced(node.url, "path", old))
 
 
-def test_what_the_node_refuses_is_told_and_changes_nothing(own_node, tmp_path: Path, tuned):  # noqa: F811
+def test_what_the_node_refuses_is_told_and_changes_nothing(own_node, tmp_path: Path, tuned):
     import torch
     from safetensors.torch import save_file
 
@@ -289,7 +289,7 @@ def test_digests_are_those_of_float32_whatever_the_file_holds(tmp_path: Path):
         WeightFiles.read(tmp_path / "nowhere")
 
 
-def test_a_prompt_that_is_half_read_is_read_anew(own_node, tuned, monkeypatch):  # noqa: F811
+def test_a_prompt_that_is_half_read_is_read_anew(own_node, tuned, monkeypatch):
     """P3: a long prompt is read in pieces; keys of two models in one prompt would be no one's."""
     from safetensors.torch import load_file
 
@@ -316,7 +316,7 @@ def test_a_prompt_that_is_half_read_is_read_anew(own_node, tuned, monkeypatch): 
     assert misfit({"v2": model}, answer) < 1e-4
 
 
-def test_an_adapters_answer_says_when_the_weights_below_it_changed(own_node, tuned, adapters):  # noqa: F811
+def test_an_adapters_answer_says_when_the_weights_below_it_changed(own_node, tuned, adapters):
     node, (path, _) = own_node(), tuned
     new = asyncio.run(Checkpoint.read("checkpoint-" + "0" * 32, path.parent))
     with node.client() as client, ThreadPoolExecutor(1) as pool:

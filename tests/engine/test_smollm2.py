@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from reefcli.models import default_cache_dir, prepare
+from reefstack.models import default_cache_dir, prepare
 from tests.engine.conftest import serving
 from tests.engine.test_openai_client import TOOLS
 from tests.engine.test_parity import logprobs, recomputed

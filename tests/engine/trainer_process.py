@@ -19,11 +19,11 @@ def send(port: int, weights: Path, count: int, hosting: threading.Event | None =
     store = TCPStore("127.0.0.1", port, 2, is_master=True, timeout=timeout, wait_for_workers=False)
     if hosting:
         hosting.set()
-    print("hosting", flush=True)  # noqa: T201
+    print("hosting", flush=True)
     group = ProcessGroupGloo(PrefixStore("reef", store), 0, 2, timeout)
     for _, tensor in sorted(load_file(weights).items())[:count]:
         group.broadcast([tensor], BroadcastOptions()).wait()
-    print("sent", flush=True)  # noqa: T201
+    print("sent", flush=True)
 
 
 if __name__ == "__main__":

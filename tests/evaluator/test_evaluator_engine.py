@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from reefcommon.artifacts import describe
-from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.evaluation import is_held_out
-from reefcommon.serving import HttpServingNode
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.serving import HttpServingNode
 from tests.engine.conftest import Node, save_adapter, serving
 from tests.evaluator.conftest import REPLAY, World, candidate, scored
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.redis]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    from reefcli.models import prepare
+    from reefstack.models import prepare
 
     with serving(prepare("tiny", tmp_path_factory.mktemp("models"))) as running:
         yield running

@@ -3,9 +3,9 @@
 import pytest
 
 from reefcommon.artifacts import describe
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.harness import Entry
-from reefcommon.harness_files import write_tree
+from reefcommon.harness.files import write_tree
+from reefcommon.harness.tree import Entry
+from reefkit.artifacts.git import GitArtifactStore
 from tests.evaluator.conftest import REPLAY, World, candidate
 
 pytestmark = pytest.mark.redis

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
-from reefcommon.rotation import RedisRotation
+from reefkit.redis_rotation import RedisRotation
 from services.evaluator.trial import trial_name
 from tests.evaluator.conftest import TASKS, EpisodeNode, World, candidate
 

@@ -9,10 +9,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.bus import ensure_topics
 from reefcommon.events import CandidateProposed, SampleReady, utc_now
-from reefcommon.harness_files import read_tree
+from reefcommon.harness.files import read_tree
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.bus import ensure_topics
 
 
 def sample(scenario: str, number: int, *, score: float | None, feedback: str | None) -> SampleReady:

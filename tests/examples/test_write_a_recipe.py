@@ -64,7 +64,7 @@ def test_reef_recipes_lists_it(written):
 
 @pytest.mark.engine
 def test_it_learns_on_the_tiny_model(written, tmp_path):
-    from reefcli.models import prepare
+    from reefstack.models import prepare
 
     (binding,) = config.load(written / "serve.yaml").reef
     knobs = {**binding.knobs, "critic_warmup_steps": 0, "target_modules": ["lm_head"]}

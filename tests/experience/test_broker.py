@@ -19,8 +19,8 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import OperationalError
 
 from reefcommon import events, ids, topics
-from reefcommon.bus import ensure_topics
 from reefcommon.settings import SystemSettings
+from reefkit.bus import ensure_topics
 from services.experience.app import build
 from services.experience.clickhouse import Database
 from services.experience.settings import Settings

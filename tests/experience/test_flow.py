@@ -6,9 +6,9 @@ import pytest
 from faststream.kafka import KafkaBroker, TestKafkaBroker
 
 from reefcommon import topics
-from reefcommon.bus import Guard, KafkaPublisher, kafka_broker
 from reefcommon.events import DeadLettered, SampleReady
 from reefcommon.settings import SystemSettings
+from reefkit.bus import Guard, KafkaPublisher, kafka_broker
 from services.experience.app import subscribe
 from services.experience.kafka import KafkaDeadLetters
 from services.experience.settings import Settings

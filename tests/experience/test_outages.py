@@ -11,8 +11,9 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from prometheus_client import REGISTRY
 
-from reefcommon import bus, events, ids, topics
-from reefcommon.bus import ensure_topics
+from reefcommon import events, ids, topics
+from reefkit import bus
+from reefkit.bus import ensure_topics
 from services.experience import lifecycle
 from services.experience.clickhouse import Database
 from tests.experience.factory import inference, report, user

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from reefcli.models import default_cache_dir, prepare
 from reefcommon.events import SampleReady
+from reefstack.models import default_cache_dir, prepare
 from services.engine.domain.messages import template_messages
 from services.engine.tokenizer import EngineTokenizer
 from tests.experience.conftest import Service

@@ -9,8 +9,6 @@ from faststream.kafka import KafkaBroker, TestKafkaBroker
 
 from reefcommon import topics
 from reefcommon.artifacts import describe
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.bus import KafkaPublisher
 from reefcommon.config import parse
 from reefcommon.events import (
     CandidateProposed,
@@ -23,8 +21,10 @@ from reefcommon.events import (
     ScenarioCreateRequested,
     utc_now,
 )
-from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.settings import SystemSettings
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.bus import KafkaPublisher
+from reefkit.redis_heads import RedisReleaseHeads, connect
 from services.evaluator import app as evaluator
 from services.evaluator.plans import Plans
 from services.evaluator.settings import Settings as EvaluatorSettings

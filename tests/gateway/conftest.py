@@ -16,8 +16,8 @@ from reefcommon.config import parse
 from reefcommon.settings import SystemSettings
 from services.gateway.app import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
-from services.gateway.engines import HttpEngines
 from services.gateway.settings import Settings
+from services.gateway.upstream.engines import HttpEngines
 
 from .fakes import (
     MemoryBodies,

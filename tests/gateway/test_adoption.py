@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
-from services.gateway.durable import DurableLog
-from services.gateway.kafka import KafkaRecordLog
-from services.gateway.spool import Spool
+from reefkit.bus import ensure_topics
+from services.gateway.log.durable import DurableLog
+from services.gateway.log.kafka import KafkaRecordLog
+from services.gateway.log.spool import Spool
 from tests.gateway.test_broker import all_of
 from tests.gateway.test_spool import event
 

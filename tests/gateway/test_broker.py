@@ -11,7 +11,6 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
 from reefcommon.events import (
     InferenceRecorded,
     ReleasePublished,
@@ -19,9 +18,10 @@ from reefcommon.events import (
     RollbackRequested,
     utc_now,
 )
-from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ids import shard_in, time_ordered_hex
 from reefcommon.settings import SystemSettings
+from reefkit.bus import ensure_topics
+from reefkit.redis_heads import RedisReleaseHeads, connect
 from services.gateway.app import Gateway, build
 from services.gateway.settings import Settings
 

@@ -17,12 +17,12 @@ import httpx
 import orjson
 import pytest
 
-from reefcli.stack import tansu
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
-from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.ids import time_ordered_hex
 from reefcommon.settings import SystemSettings
+from reefkit.bus import ensure_topics
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefstack import tansu
 from services.gateway.app import Gateway, build
 from services.gateway.settings import Settings
 

@@ -17,8 +17,8 @@ from reefcommon.events import (
     utc_now,
 )
 from reefcommon.settings import SystemSettings
-from services.gateway import tokens
 from services.gateway.__main__ import address
+from services.gateway.edge import tokens
 from services.gateway.settings import Settings
 
 from .conftest import CHAT, Bench, bench_of

@@ -14,7 +14,7 @@ from services.gateway.domain.ledger import Entry
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sse import Frames, data_of
-from services.gateway.rotation import RotationFollower
+from services.gateway.upstream.rotation import RotationFollower
 
 from .fakes import release
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway import durable, segments
 from services.gateway.domain.segment import Spooled
-from services.gateway.durable import DurableLog
 from services.gateway.handlers import NotDurable
-from services.gateway.kafka import EventRefused
-from services.gateway.spool import Spool
+from services.gateway.log import durable, segments
+from services.gateway.log.durable import DurableLog
+from services.gateway.log.kafka import EventRefused
+from services.gateway.log.spool import Spool
 
 
 @dataclass

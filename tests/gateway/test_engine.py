@@ -23,7 +23,7 @@ def node_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import uvicorn
 
-    from reefcli.models import prepare
+    from reefstack.models import prepare
     from services.engine.app import build_app
     from services.engine.settings import Settings
 

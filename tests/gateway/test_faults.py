@@ -8,7 +8,7 @@ import pytest
 
 from reefcommon.events import InferenceRecorded
 from services.gateway import metrics
-from services.gateway.pool import Pool
+from services.gateway.upstream.pool import Pool
 
 from .conftest import Bench, bench_of
 from .gated_engine import gated, until

@@ -8,7 +8,7 @@ import pytest
 
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.ledger import Entry
-from services.gateway.keys import Keys
+from services.gateway.keys.known import Keys
 
 from .conftest import Bench, bench_of
 from .fakes import MemoryLedger, MemoryReads

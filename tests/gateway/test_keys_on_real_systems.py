@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reefcli.stack.embedded import Options, embedded_stack
 from reefcommon.config import parse
-from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.settings import SystemSettings
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefstack.embedded import Options, embedded_stack
 from services.experience import app as experience
 from services.experience.settings import Settings as ExperienceSettings
 from services.gateway import app as gateway

@@ -8,7 +8,7 @@ import pytest
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.ledger import Entry
-from services.gateway.lease import Lease
+from services.gateway.keys.lease import Lease
 
 from .fakes import MemoryLedger
 

@@ -10,9 +10,9 @@ import orjson
 import psutil
 import pytest
 
-from services.gateway import allocation
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
+from services.gateway.edge import allocation
 
 from .conftest import CHAT, Bench, bench_of
 from .gated_engine import Gate, gated, until

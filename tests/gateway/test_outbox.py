@@ -15,9 +15,9 @@ from aiokafka.errors import (
 from aiokafka.record.memory_records import MemoryRecords
 
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
 from reefcommon.ids import time_ordered_hex
-from services.gateway.outbox import Outbox, ProduceNow
+from reefkit.bus import ensure_topics
+from services.gateway.log.outbox import Outbox, ProduceNow
 
 PARTITIONS = 4
 

@@ -21,9 +21,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
 from reefcommon.events import InferenceRecorded
 from reefcommon.ids import time_ordered_hex
+from reefkit.bus import ensure_topics
 from services.gateway.lifecycle import Lifecycle
 
 from .conftest import CHAT, bench_of, serving

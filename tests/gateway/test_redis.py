@@ -6,7 +6,7 @@ import pytest
 import redis.asyncio
 
 from services.gateway.domain.ledger import Entry
-from services.gateway.redis import RedisLedger
+from services.gateway.keys.redis import RedisLedger
 
 pytestmark = pytest.mark.redis
 

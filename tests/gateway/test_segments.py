@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway import segments
 from services.gateway.domain.segment import encode, scan
-from services.gateway.spool import SpoolFull
+from services.gateway.log import segments
+from services.gateway.log.spool import SpoolFull
 
 from .test_spool import drained, event, number_of, opened
 
@@ -88,7 +88,7 @@ async def test_what_was_refused_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sync fails after all bytes were written: the caller was told no, so no later start may find the event."""
-    monkeypatch.setattr("services.gateway.spool.SHUT_AFTER_FAILURE_S", 0.0)
+    monkeypatch.setattr("services.gateway.log.spool.SHUT_AFTER_FAILURE_S", 0.0)
     async with opened(tmp_path) as spool:
         await spool.append(event(0))
         with monkeypatch.context() as patched:

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway import segments
 from services.gateway.domain.segment import MARK, Spooled, encode, scan
-from services.gateway.spool import Spool, SpoolFull
+from services.gateway.log import segments
+from services.gateway.log.spool import Spool, SpoolFull
 
 RECORDS = st.builds(
     Spooled,
@@ -262,7 +262,7 @@ async def test_the_budget_holds(tmp_path: Path) -> None:
     """New work is refused before the budget is used up; an append past it fails; room comes back as segments are relayed."""
     async with opened(tmp_path, budget_bytes=64 * 1024) as spool:
         kept = 0
-        with pytest.raises(SpoolFull):  # noqa: PT012
+        with pytest.raises(SpoolFull):
             while True:
                 await spool.append(event(kept, size=500))
                 kept += 1
@@ -287,7 +287,7 @@ async def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
         with monkeypatch.context() as patched:
             patched.setattr(segments.os, "write", full)
-            patched.setattr("services.gateway.spool.SHUT_AFTER_FAILURE_S", 0.1)
+            patched.setattr("services.gateway.log.spool.SHUT_AFTER_FAILURE_S", 0.1)
             for n in (2, 3):
                 with pytest.raises(SpoolFull):
                     await spool.append(event(n, size=21))

@@ -5,7 +5,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from services.gateway.tracing import Spans
+from services.gateway.exchange.tracing import Spans
 
 from .conftest import Bench
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.gateway.pool import CannotConnectError, Pool
-from services.gateway.wire import HELD_BYTES, BrokenOffError
+from services.gateway.upstream.pool import CannotConnectError, Pool
+from services.gateway.upstream.wire import HELD_BYTES, BrokenOffError
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\ncontent-length: 5\r\n\r\nhello"

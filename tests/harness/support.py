@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from recipes.feedback_rules.recipe import FeedbackRulesKnobs, FeedbackRulesRecipe
-from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.events import (
     CandidateProposed,
     Evaluation,
@@ -16,8 +15,9 @@ from reefcommon.events import (
     ReleaseRejected,
     SampleReady,
 )
-from reefcommon.fetched import FetchedTrees
 from reefcommon.releases import next_contents
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.artifacts.git import GitArtifactStore
 from services.harness.app import build
 from services.harness.domain import Binding
 from services.harness.sqlite import SqliteLedger

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reefcommon.harness import Entry, Inadmissible, Mutation
-from reefcommon.harness_admission import CHAT, MAX_ENTRIES, RESERVED, Adapter, admit, check_tree
+from reefcommon.harness.admission import CHAT, MAX_ENTRIES, RESERVED, Adapter, admit, check_tree
+from reefcommon.harness.tree import Entry, Inadmissible, Mutation
 
 FULL = Adapter(
     "full",

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.events import CandidateProposed, StepCompleted
-from reefcommon.harness import HarnessRecipe, Mutation
+from reefcommon.harness.tree import HarnessRecipe, Mutation
 from reefcommon.recipe import Decision, Dimensions, Knobs
+from reefkit.artifacts.git import GitArtifactStore
 from services.harness import app
 from services.harness.domain import Binding
 from services.harness.sqlite import SqliteLedger

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
+from reefkit.artifacts.git import GitArtifactStore
 from services.harness.sqlite import SqliteLedger
 from tests.harness.support import (
     AT,

@@ -13,8 +13,8 @@ from recipes.feedback_rules.recipe import (
 )
 from reefcommon.config import parse
 from reefcommon.errors import BadConfig
-from reefcommon.harness import Entry, Inadmissible, Mutation, Rejection, apply, render_chat
-from reefcommon.harness_admission import CHAT, admit
+from reefcommon.harness.admission import CHAT, admit
+from reefcommon.harness.tree import Entry, Inadmissible, Mutation, Rejection, apply, render_chat
 from reefcommon.recipe import load_recipe
 from tests.harness.support import GREET, sample
 

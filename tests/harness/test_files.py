@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reefcommon.artifacts import content_id, describe, hash_tree, materialize
-from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.errors import Poison
-from reefcommon.harness import Entry, Inadmissible
-from reefcommon.harness_files import files_to_tree, read_tree, tree_to_files, write_tree
+from reefcommon.harness.files import files_to_tree, read_tree, tree_to_files, write_tree
+from reefcommon.harness.tree import Entry, Inadmissible
+from reefkit.artifacts.git import GitArtifactStore
 
 TREE = (
     Entry("r1", "rules", {"text": "Be brief."}),

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer
 from faststream.kafka import KafkaBroker, TestKafkaBroker
 
 from reefcommon import topics
-from reefcommon.bus import KafkaPublisher, ensure_topics
 from reefcommon.events import CandidateProposed, StepCompleted
+from reefkit.bus import KafkaPublisher, ensure_topics
 from services.harness import app
 from tests.harness.support import (
     BINDING,

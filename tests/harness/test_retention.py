@@ -9,7 +9,7 @@ import pytest
 from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateProposed, SampleRefused, utc_now
 from reefcommon.ids import time_ordered_hex
-from reefcommon.rejected import Rejected
+from reefkit.rejected_contents import Rejected
 from services.harness.retention import Retention
 from services.harness.sqlite import SqliteLedger
 from tests.harness.support import (

@@ -3,9 +3,9 @@
 import pytest
 
 from reefcommon.artifacts import materialize
-from reefcommon.artifacts_git import GitArtifactStore
 from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
-from reefcommon.harness_files import read_tree
+from reefcommon.harness.files import read_tree
+from reefkit.artifacts.git import GitArtifactStore
 from tests.harness.support import (
     BINDING,
     GREET,

@@ -19,7 +19,7 @@ from infra.jobs.setup import ensure_repository, set_up_systems
 from reefcommon import topics
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import SystemSettings
-from services.gateway import tokens
+from services.gateway.edge import tokens
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from reefcommon.ops import Health, ops_routes
+from reefkit.ops import Health, ops_routes
 
 
 class Consumer:

@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 
 from reefcommon.config import ServeConfig, parse
 from reefcommon.events import Command, Release, ReleaseRejected, utc_now
-from reefcommon.heads_redis import RedisReleaseHeads, connect
-from reefcommon.rotation import RedisRotation
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.redis_rotation import RedisRotation
 from services.publisher.fleet import Fleet
 from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers

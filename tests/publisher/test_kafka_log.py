@@ -6,8 +6,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
 from reefcommon.events import ReleaseRejected, utc_now
+from reefkit.bus import ensure_topics
 from services.publisher import kafka_log
 from services.publisher.kafka_log import KafkaReleaseLog
 

@@ -15,12 +15,8 @@ from aiokafka import AIOKafkaConsumer
 from pydantic import TypeAdapter
 from redis.asyncio import Redis
 
-from reefcli.models import prepare
-from reefcli.stack.embedded import Options, Stack, embedded_stack
 from reefcommon import topics
 from reefcommon.artifacts import describe
-from reefcommon.artifacts_git import GitArtifactStore
-from reefcommon.bus import KafkaPublisher, kafka_broker
 from reefcommon.config import parse
 from reefcommon.events import (
     CandidateProposed,
@@ -34,10 +30,14 @@ from reefcommon.events import (
     ScenarioCreateRequested,
     utc_now,
 )
-from reefcommon.heads_redis import RedisReleaseHeads, connect
 from reefcommon.releases import base_weights
-from reefcommon.serving import HttpServingNode
 from reefcommon.settings import SystemSettings
+from reefkit.artifacts.git import GitArtifactStore
+from reefkit.bus import KafkaPublisher, kafka_broker
+from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.serving import HttpServingNode
+from reefstack.embedded import Options, Stack, embedded_stack
+from reefstack.models import prepare
 from tests.engine.conftest import save_adapter
 
 pytestmark = [pytest.mark.broker, pytest.mark.redis, pytest.mark.engine]

@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import orjson
 
-from reefcli.stack.embedded import Options, Stack, embedded_stack
 from reefcommon.config import parse
-from reefcommon.heads_redis import connect
+from reefkit.redis_heads import connect
+from reefstack.embedded import Options, Stack, embedded_stack
 from tests.replay.traffic import Traffic, fill
 
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")

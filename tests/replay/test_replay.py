@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from reefcli.commands.replay import check_place
 from reefcli.errors import CommandFailed
 from reefcli.main import cli
-from reefcli.stack.embedded import Options, embedded_stack
 from reefcommon import topics
-from reefcommon.heads_redis import connect
 from reefcommon.settings import SystemSettings
+from reefkit.redis_heads import connect
+from reefstack.embedded import Options, embedded_stack
 from services.experience.app import build
 from services.experience.clickhouse import Database
 from services.experience.settings import Settings

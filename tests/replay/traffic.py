@@ -25,7 +25,7 @@ from reefcommon.events import (
     ServingSynced,
     StepCompleted,
 )
-from reefcommon.heads_redis import RedisReleaseHeads
+from reefkit.redis_heads import RedisReleaseHeads
 from tests.experience.factory import assistant, inference, report, user
 
 SCENARIOS = ("support", "coding", "default")

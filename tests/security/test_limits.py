@@ -9,8 +9,8 @@ import pytest
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.rate import NO_LIMIT, Limit, Taken, TokenBucket, duration, told
-from services.gateway.limits import ASK_AGAIN_S, Limits
-from services.gateway.redis_buckets import RedisBuckets
+from services.gateway.edge.limits import ASK_AGAIN_S, Limits
+from services.gateway.edge.redis_buckets import RedisBuckets
 
 from .conftest import CHAT, Answered, Edge, InstantEngines, bearer, edge_of, token
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from reefcommon.events import ReleasePublished, utc_now
-from services.gateway.engines import HttpEngines
+from services.gateway.upstream.engines import HttpEngines
 from tests.gateway.conftest import serving
 from tests.gateway.fakes import release
 from tests.gateway.stub_engine import StubEngine

@@ -8,10 +8,10 @@ import pytest
 from fastapi import FastAPI
 
 from reefcommon.errors import BadConfig
-from services.gateway import tokens as tokens_file
 from services.gateway.domain import access
-from services.gateway.edge import HOT
-from services.gateway.scopes import OPEN, declared
+from services.gateway.domain.scopes import OPEN, declared
+from services.gateway.edge import tokens as tokens_file
+from services.gateway.edge.asgi import HOT
 
 from .conftest import CHAT, Edge, bearer, edge_of, token
 

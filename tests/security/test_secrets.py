@@ -18,9 +18,9 @@ from prometheus_client import generate_latest
 from reefcommon.settings import SystemSettings
 from services.gateway.__main__ import Server
 from services.gateway.app import build
-from services.gateway.engines import HttpEngines
-from services.gateway.httptools import bounded
+from services.gateway.edge.httptools import bounded
 from services.gateway.settings import Settings
+from services.gateway.upstream.engines import HttpEngines
 from tests.gateway.conftest import serving
 from tests.gateway.stub_engine import StubEngine
 

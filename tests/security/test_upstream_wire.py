@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from services.gateway import metrics
-from services.gateway.engines import HttpEngines, relayed, without_credentials
+from services.gateway.upstream.engines import HttpEngines, relayed, without_credentials
 
 from .conftest import CHAT, Edge, InstantEngines, edge_of
 

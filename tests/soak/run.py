@@ -17,9 +17,9 @@ from typing import Any, Literal, TextIO
 import aiohttp
 import psutil
 
-from reefcli.stack.embedded import Options, embedded_stack
-from reefcli.stack.state import StackState
 from reefcommon.config import load as load_config
+from reefstack.embedded import Options, embedded_stack
+from reefstack.state import StackState
 from tests.soak.load import Load, Seen
 from tests.soak.sampler import Sampler, wait_ready
 from tests.soak.series import verdicts

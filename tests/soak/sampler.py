@@ -14,7 +14,7 @@ import aiohttp
 import psutil
 import redis.asyncio
 
-from reefcli.stack.state import StackState
+from reefstack.state import StackState
 
 GAUGES = {
     "reef_sessions_open", "reef_reports_parked", "reef_gateway_spool_records", "reef_gateway_spool_bytes", "reef_gateway_in_flight",
@@ -152,7 +152,7 @@ def disk_bytes(root: Path) -> int:
     for folder, _, files in os.walk(root):
         for file in files:
             with suppress(OSError):
-                total += os.lstat(os.path.join(folder, file)).st_blocks * 512  # noqa: PTH118 - a hundred thousand files
+                total += os.lstat(os.path.join(folder, file)).st_blocks * 512
     return total
 
 

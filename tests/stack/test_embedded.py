@@ -14,14 +14,14 @@ import pytest
 import redis.asyncio
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from reefcli.errors import CannotStart
-from reefcli.stack import logs, sweep
-from reefcli.stack.embedded import Options, embedded_stack
-from reefcli.stack.lives import StackEvent
-from reefcli.stack.ports import choose
-from reefcli.stack.state import StackState, locked, read_state, running, secrets_of, write_state
 from reefcommon import topics
 from reefcommon.config import parse
+from reefstack import logs, sweep
+from reefstack.embedded import Options, embedded_stack
+from reefstack.errors import CannotStart
+from reefstack.ports import choose
+from reefstack.restart_policy import StackEvent
+from reefstack.state import StackState, locked, read_state, running, secrets_of, write_state
 
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
 INFRASTRUCTURE = Options(only=frozenset({"kafka", "redis"}), default_ports=False)
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 OWNER = """
 import asyncio, sys
 from pathlib import Path
-from reefcli.stack.embedded import Options, embedded_stack
+from reefstack.embedded import Options, embedded_stack
 from reefcommon.config import parse
 
 async def main():
@@ -165,8 +165,8 @@ async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(
 STUBBORN_OWNER = """
 import asyncio, sys
 from pathlib import Path
-from reefcli.stack.spec import ProcessSpec, TcpOpen
-from reefcli.stack.supervisor import Supervisor
+from reefstack.spec import ProcessSpec, TcpOpen
+from reefstack.supervisor import Supervisor
 
 async def main():
     fake, note, port, logs = sys.argv[1:]
@@ -245,7 +245,7 @@ async def test_a_program_comes_back_although_nothing_of_it_can_be_written_down_o
     options = Options(only=frozenset({"redis"}), default_ports=False)
     async with embedded_stack(CONFIG, tmp_path, options, listener=hear) as stack:
         full = True
-        monkeypatch.setattr("reefcli.stack.state.write_state", refuse)
+        monkeypatch.setattr("reefstack.state.write_state", refuse)
         os.kill(stack.supervisor.children["valkey"].record.pid, signal.SIGKILL)
         await back(events, "valkey")
         with pytest.raises(TimeoutError):

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from reefcli.stack.filer_log import purge
+from reefstack.merger.filer_log import purge
 
 
 def answering(status: int) -> TestServer:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from reefcli.stack.housekeeping import keep_house
+from reefstack.housekeeping import keep_house
 
 
 async def test_a_job_that_fails_in_any_way_does_not_end_the_others() -> None:

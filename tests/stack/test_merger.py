@@ -9,13 +9,13 @@ import obstore
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
-from reefcli.stack import s3
-from reefcli.stack.embedded import Options, embedded_stack
-from reefcli.stack.filer_log import purge
-from reefcli.stack.merger import Merger
-from reefcli.stack.merging import Limits
 from reefcommon import topics
 from reefcommon.config import parse
+from reefstack import s3
+from reefstack.embedded import Options, embedded_stack
+from reefstack.merger.filer_log import purge
+from reefstack.merger.objects import Limits
+from reefstack.merger.rounds import Merger
 
 pytestmark = pytest.mark.broker
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from obstore.store import MemoryStore
 
-from reefcli.stack.merger import NOTES, MergeFailed, Merger
-from reefcli.stack.merging import Limits, Piece, Record, merged, records_of, runs
+from reefstack.merger.objects import Limits, Piece, Record, merged, records_of, runs
+from reefstack.merger.rounds import NOTES, MergeFailed, Merger
 
 PLACE = "clusters/c/topics/t/partitions/0000000003"
 CONTROL, BROKERS_TIME = 0x20, 0x08  # attributes of a batch
@@ -154,7 +154,7 @@ def test_a_merge_keeps_every_record(sizes: list[int], gaps: set[int]) -> None:
 
 
 async def test_many_objects_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
+    monkeypatch.setattr("reefstack.merger.rounds._CLOCK_S", 0)
     store = log_of([1, 2, 1, 1, 3, 1, 1, 1, 1, 1])
     expected = all_records(store)
     one = merger(store)
@@ -169,7 +169,7 @@ async def test_many_objects_become_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_killed_at_any_step_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After each write and each removal every reader finds everything, and the next round finishes it."""
-    monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
+    monkeypatch.setattr("reefstack.merger.rounds._CLOCK_S", 0)
     sizes, gaps = [1, 1, 2, 1, 1, 1, 1, 1, 3, 1, 1, 1, 1, 1], [8]
     for steps in range(100):
         store = log_of(sizes, gaps)
@@ -271,7 +271,7 @@ async def test_after_a_power_cut_at_any_step_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
     """Whatever the disk had not been told to keep: the note outlives the first part, the whole its parts, and these outlive the note."""
-    monkeypatch.setattr("reefcli.stack.merger._CLOCK_S", 0)
+    monkeypatch.setattr("reefstack.merger.rounds._CLOCK_S", 0)
     expected = all_records(log_of([1] * 8))
     for steps in range(100):
         store = log_of([1] * 8)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from reefcli.effective import override, to_yaml
-from reefcli.errors import CannotStart
-from reefcli.stack import plan
-from reefcli.stack.disk import check_disk
-from reefcli.stack.embedded import Options, _site
-from reefcli.stack.ports import DEFAULTS, choose, moved
-from reefcli.stack.spec import HttpReady, KafkaAnswers, S3Writable
-from reefcli.stack.state import Secrets, StackState
 from reefcommon.config import ServeConfig, parse
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
+from reefstack import plan
+from reefstack.disk import check_disk
+from reefstack.effective_config import override, to_yaml
+from reefstack.embedded import Options, _site
+from reefstack.errors import CannotStart
+from reefstack.ports import DEFAULTS, choose, moved
+from reefstack.spec import HttpReady, KafkaAnswers, S3Writable
+from reefstack.state import Secrets, StackState
 
 BASE = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
 SITE = plan.Site(

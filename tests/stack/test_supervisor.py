@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from reefcli.errors import CannotStart, StackFailed
-from reefcli.stack.lives import RestartPolicy, StackEvent
-from reefcli.stack.ports import choose
-from reefcli.stack.spec import HttpReady, ProcessSpec, TcpOpen
-from reefcli.stack.supervisor import Supervisor
+from reefstack.errors import CannotStart, StackFailed
+from reefstack.ports import choose
+from reefstack.restart_policy import RestartPolicy, StackEvent
+from reefstack.spec import HttpReady, ProcessSpec, TcpOpen
+from reefstack.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_program.py")
 QUICK = RestartPolicy(

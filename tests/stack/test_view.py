@@ -5,8 +5,8 @@ import json
 
 from rich.console import Console
 
-from reefcli.stack.lives import StackEvent
-from reefcli.stack.view import JsonView, LiveView, PlainView, view_for
+from reefstack.restart_policy import StackEvent
+from reefstack.view import JsonView, LiveView, PlainView, view_for
 
 EVENTS = [
     StackEvent("seaweedfs", "starting"),

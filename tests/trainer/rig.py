@@ -20,8 +20,8 @@ from reefcommon.events import (
     SampleRefused,
     StepCompleted,
 )
-from reefcommon.fetched import FetchedTrees
 from reefcommon.topics import Topic
+from reefkit.artifacts.cache import FetchedTrees
 from services.trainer.app import build
 from services.trainer.child import ChildProcess, as_line
 from services.trainer.domain import Binding

@@ -7,7 +7,7 @@ import pytest
 
 from reefcommon.errors import Transient
 from reefcommon.ids import record_times_ms
-from reefcommon.retention import TOO_OLD
+from reefkit.retention import TOO_OLD
 from services.trainer.domain import Start, open_job
 from services.trainer.ledger import SqliteLedger
 from tests.recipes.samples import AT, sample

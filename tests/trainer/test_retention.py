@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reefcommon.ids import record_times_ms, time_ordered_hex
-from reefcommon.rejected import Rejected
+from reefkit.rejected_contents import Rejected
 from services.trainer.child import bound_log
 from services.trainer.retention import Retention
 from tests.recipes.samples import sample

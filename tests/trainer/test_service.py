@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
-from reefcommon.bus import ensure_topics
 from reefcommon.events import CandidateProposed, Event, Learning, ReleasePublished
+from reefkit.bus import ensure_topics
 from tests.recipes.samples import AT, sample
 from tests.trainer.rig import release
 

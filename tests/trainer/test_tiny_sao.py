@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 async def test_a_step_of_the_tiny_example_makes_an_adapter_that_serves(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    from reefcli.models import prepare
+    from reefstack.models import prepare
     from services.engine.lora import LoraLayers, load_adapter
 
     model_path = prepare("tiny", tmp_path / "models")

@@ -14,10 +14,10 @@ import typer
 from reefcli.checks import check_config, check_state_dir, read_config
 from reefcli.options import DEFAULT_STATE_DIR, AsJson
 from reefcli.output import console, print_json, print_table
-from reefcli.stack import ports, seaweedfs, tansu, valkey
-from reefcli.stack.disk import check_disk
-from reefcli.stack.state import StackState, running
 from reefcommon.errors import ReefError
+from reefstack import ports, seaweedfs, tansu, valkey
+from reefstack.disk import check_disk
+from reefstack.state import StackState, running
 
 _MODULES = {
     "torch": "pip install torch==2.13.0 (make setup takes the CPU build)",

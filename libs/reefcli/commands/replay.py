@@ -25,9 +25,9 @@ from rich.progress import (
 from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, program
 from reefcli.output import console, print_json, print_table
-from reefcli.stack.state import StackState
-from reefcli.stack.state import running as running_stack
 from reefcommon.ids import digest
+from reefstack.state import StackState
+from reefstack.state import running as running_stack
 
 if TYPE_CHECKING:
     from reefcli.replay.run import Plan, Say, Verdict
@@ -143,8 +143,8 @@ async def _carry_out(plan: "Plan", state_dir: Path, say: "Say") -> "Verdict":
 
     if plan.bootstrap:
         return await carry_out(plan, say)
-    from reefcli.stack.embedded import Options, embedded_stack
     from reefcommon.config import load
+    from reefstack.embedded import Options, embedded_stack
 
     say("starting the broker", 0, 0)
     async with embedded_stack(

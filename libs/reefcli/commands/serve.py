@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.panel import Panel
 
 from reefcli.checks import check_config, read_config
-from reefcli.effective import override
 from reefcli.options import AsJson, program, state_dir_words
 from reefcli.output import console
 from reefcommon.config import ServeConfig
+from reefstack.effective_config import override
 
 if TYPE_CHECKING:
-    from reefcli.stack.embedded import Stack
-    from reefcli.stack.view import View
+    from reefstack.embedded import Stack
+    from reefstack.view import View
 
 _EXTERNAL = "External systems"
 
@@ -80,7 +80,7 @@ def serve(
 
       reef serve -c serve.yaml --external-kafka broker:9092 --external-redis redis://cache:6379/0
     """
-    from reefcli.stack.view import view_for
+    from reefstack.view import view_for
 
     changes: dict[str, dict[str, Any]] = {
         "model": {"name": model},
@@ -98,7 +98,6 @@ def serve(
     sys.path.insert(0, str(Path.cwd()))
     wanted = override(read_config(config), changes)
     check_config(wanted)
-    import reefcli.stack.embedded  # noqa: F401 - takes a while: before there is a table to draw, and before anything is started
 
     out = console()
     with view_for(out, as_json=as_json) as view:
@@ -114,8 +113,8 @@ async def _run(
     *,
     as_json: bool,
 ) -> None:
-    from reefcli.stack.embedded import Options, embedded_stack
-    from reefcli.stack.settings import Settings
+    from reefstack.embedded import Options, embedded_stack
+    from reefstack.settings import Settings
 
     task = asyncio.current_task()
     assert task is not None

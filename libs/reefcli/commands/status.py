@@ -7,7 +7,7 @@ from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import Cell, ago, console, print_asked, print_json, print_table
-from reefcli.stack.state import StackState, running, same_process
+from reefstack.state import StackState, running, same_process
 
 _RECIPE_COLUMNS = ("recipe", "scenario", "state", "step", "waiting", "last reward", "last error")
 

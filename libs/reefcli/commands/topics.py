@@ -9,11 +9,11 @@ import typer
 from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir, program
 from reefcli.output import print_json, print_table
-from reefcli.stack.spec import KafkaAnswers
-from reefcli.stack.state import running
 from reefcommon import topics as registry
 from reefcommon.errors import Unavailable
 from reefcommon.topics import Topic
+from reefstack.spec import KafkaAnswers
+from reefstack.state import running
 
 if TYPE_CHECKING:
     from aiokafka import TopicPartition
@@ -123,8 +123,8 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
 async def _ask(bootstrap: str) -> list[Depth]:
     from aiokafka.errors import KafkaError
 
-    from reefcli.stack.probes import why_not_ready
-    from reefcommon.ends import real_ends
+    from reefkit.kafka_offsets import real_ends
+    from reefstack.probes import why_not_ready
 
     if reason := await why_not_ready(KafkaAnswers(bootstrap)):
         raise CommandFailed(f"no broker answers at {bootstrap}: {reason}")

@@ -26,14 +26,14 @@ from reefcli.demo.progress import Progress
 from reefcli.demo.users import Users
 from reefcli.demo.view import LiveView, PlainView, View, describe
 from reefcli.demo.watch import follow
-from reefcli.errors import CannotStart, StackFailed
 from reefcli.options import program
-from reefcli.stack.embedded import Options, Stack, embedded_stack
-from reefcli.stack.lives import StackEvent
-from reefcli.stack.state import locked, why_no_directory
 from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
 from reefcommon.events import ReleasePublished
+from reefstack.embedded import Options, Stack, embedded_stack
+from reefstack.errors import CannotStart, StackFailed
+from reefstack.restart_policy import StackEvent
+from reefstack.state import locked, why_no_directory
 
 NEXT_STEPS = """What to try next (the improved model is in {state}; `reef demo` without --continue begins anew):
   {reef} serve -c {config} --state-dir {state}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from reefcommon.events import Release
-from reefcommon.heads_redis import PREFIX, RedisReleaseHeads, answering, connect
+from reefkit.redis_heads import PREFIX, RedisReleaseHeads, answering, connect
 from services.publisher.kafka_log import KafkaReleaseLog
 from services.publisher.rebuilding import rebuild
 

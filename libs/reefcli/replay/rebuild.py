@@ -12,10 +12,10 @@ import orjson
 from aiokafka import ConsumerRecord, TopicPartition
 
 from reefcli.errors import CommandFailed
-from reefcli.stack.state import write_private
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, utc_now
 from reefcommon.topics import Topic
+from reefstack.state import write_private
 from services.experience.app import build_handlers
 from services.experience.clickhouse import ClickHouseAudit, ClickHouseStore, Database
 from services.experience.filesystem import FilesystemBodies
@@ -35,11 +35,11 @@ class Nowhere:
     samples: int = 0
     dead: Counter[str] = field(default_factory=Counter)
 
-    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:  # noqa: ARG002 - the port's signature
+    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
         """Count one event."""
         self.samples += 1
 
-    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:  # noqa: ARG002 - the port's signature
+    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
         """Count one dead letter, by its topic and the kind of its reason."""
         self.dead[f"{arrival.topic}: {reason.partition(':')[0]}"] += 1
 

@@ -114,7 +114,7 @@ async def weight_info(
 
 
 @router.post("/reset_prefix_cache")
-async def reset_prefix_cache(engine: EngineParam) -> dict[str, Any]:  # noqa: ARG001
+async def reset_prefix_cache(engine: EngineParam) -> dict[str, Any]:
     """Nothing to reset: this server reads every prompt anew."""
     return {"message": "No prefix cache is kept", "entries": 0}
 

@@ -84,7 +84,7 @@ class ClickHouseAudit:
         )
         found = await self.database.query(
             f"SELECT {texts} FROM {table} FINAL WHERE {tests} LIMIT 1", **values
-        )  # noqa: S608 - names are ours
+        )
         return {name: str(text)[1:-1] for name, text in found[0].items()} if found else None
 
     async def _slice(
@@ -93,7 +93,7 @@ class ClickHouseAudit:
         hashed = _hashed(table, await self.columns(table))
         where, values = _range(table, after, until)
         (row,) = await self.database.query(
-            "SELECT count() AS rows, max(key) AS last, toString(groupBitXor(reinterpretAsUInt128(digest))) AS digest "  # noqa: S608
+            "SELECT count() AS rows, max(key) AS last, toString(groupBitXor(reinterpretAsUInt128(digest))) AS digest "
             f"FROM (SELECT {hashed} FROM {table} FINAL WHERE {where} {limit})",
             **values,
         )
@@ -102,7 +102,7 @@ class ClickHouseAudit:
     async def _digests(self, table: str, where: str, values: Mapping[str, Any]) -> RowDigests:
         hashed = _hashed(table, await self.columns(table))
         found = await self.database.query(
-            f"SELECT key, lower(hex(digest)) AS digest FROM (SELECT {hashed} FROM {table} FINAL WHERE {where}) ORDER BY key",  # noqa: S608
+            f"SELECT key, lower(hex(digest)) AS digest FROM (SELECT {hashed} FROM {table} FINAL WHERE {where}) ORDER BY key",
             **values,
         )
         return [(tuple(row["key"]), row["digest"]) for row in found]

@@ -42,7 +42,7 @@ class ClickHouseReads:
             return None
         of_it = "has(record_ids, {id:String}) OR report_id = {id:String}"
         samples = await self._list(
-            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE {of_it} ORDER BY sample_id",  # noqa: S608 - constants
+            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE {of_it} ORDER BY sample_id",
             id=record_id,
         )
         refusals = await self._list(
@@ -77,7 +77,7 @@ class ClickHouseReads:
         """What lies under an id that a client may have chosen, with the digest of what was asked."""
         found = await self.database.query(
             f"SELECT {_KEY} FROM records FINAL WHERE record_id = {{id:String}}", id=key
-        )  # noqa: S608 - a constant
+        )
         if found:
             return {
                 **found[0],
@@ -153,7 +153,7 @@ class ClickHouseReads:
             ("releases", "releases", "state"),
         ):
             found = await self.database.query(
-                f"SELECT {column} AS kind, count() AS n FROM {table} FINAL WHERE scenario = {{s:String}} GROUP BY kind ORDER BY kind",  # noqa: S608 - constants
+                f"SELECT {column} AS kind, count() AS n FROM {table} FINAL WHERE scenario = {{s:String}} GROUP BY kind ORDER BY kind",
                 s=scenario,
             )
             counts[name] = {row["kind"]: row["n"] for row in found}
@@ -185,10 +185,10 @@ class ClickHouseReads:
         wanted = {name: value for name, value in equal.items() if value is not None}
         tests = "".join(f" AND {name} = {{{name}:String}}" for name in wanted)
         if cursor is not None:
-            latest = f"SELECT {at}, {key} FROM {table} FINAL WHERE {key} = {{cursor:String}} AND scenario = {{s:String}}"  # noqa: S608
+            latest = f"SELECT {at}, {key} FROM {table} FINAL WHERE {key} = {{cursor:String}} AND scenario = {{s:String}}"
             tests += f" AND ({at}, {key}) < ({latest})"
         sql = (
-            f"SELECT {columns} FROM {table} FINAL WHERE scenario = {{s:String}}{tests} {condition} "  # noqa: S608 - see the docstring
+            f"SELECT {columns} FROM {table} FINAL WHERE scenario = {{s:String}}{tests} {condition} "
             f"ORDER BY {table}.{at} DESC, {key} DESC LIMIT {{limit:UInt64}}"
         )
         found = await self._list(sql, s=scenario, limit=limit, cursor=cursor or "", **wanted)

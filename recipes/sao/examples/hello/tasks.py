@@ -64,6 +64,6 @@ HELDOUT: tuple[Task, ...] = tuple(
 )
 
 
-def score(task: Any, answer: str) -> float:  # noqa: ARG001 - the same wish for every task
+def score(task: Any, answer: str) -> float:
     """1 if the answer starts with Hello, else 0."""
     return float(answer.lstrip().startswith("Hello"))

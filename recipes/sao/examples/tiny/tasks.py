@@ -29,6 +29,6 @@ TRAIN: tuple[str, ...] = tuple(f"write {word}" for word in WORDS) + tuple(
 HELDOUT: tuple[str, ...] = tuple(f"say {word}" for word in WORDS[:12])
 
 
-def score(task: Any, answer: str) -> float:  # noqa: ARG001 - the same wish for every task
+def score(task: Any, answer: str) -> float:
     """The share of lower-case ASCII letters in the answer; 0 for an empty one."""
     return sum("a" <= letter <= "z" for letter in answer) / len(answer) if answer else 0.0

@@ -1,5 +1,0 @@
-"""Model directories for the serving node and the trainer: real small weights, and a tiny random model for tests."""
-
-from reefcli.models.prepare import NAMES, UnknownModelError, check, default_cache_dir, prepare
-
-__all__ = ["NAMES", "UnknownModelError", "check", "default_cache_dir", "prepare"]

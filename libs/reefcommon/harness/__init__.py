@@ -1,0 +1,1 @@
+"""The harness tree: entries, mutations, admission, files."""

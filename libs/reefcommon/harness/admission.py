@@ -1,0 +1,150 @@
+"""Admission: the gate that every proposal passes before anything is written, and every tree again before it is run or installed.
+
+Reasons name the place (mutation 2, entry 5, field `text`) and the rule. They never echo a word of the proposal, an id included:
+a reason goes into events, logs and consoles, and what was refused may be a credential.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from reefcommon.harness.text import value_objection
+from reefcommon.harness.tree import (
+    ENTRY_KINDS,
+    NAME_PATTERN,
+    Entry,
+    EntryKind,
+    Inadmissible,
+    Mutation,
+    Tree,
+    apply,
+)
+
+MAX_NAME_CHARS = 64
+MAX_DESCRIPTION_CHARS = 1024
+MAX_ENTRIES = 200
+MAX_TREE_BYTES = 256 * 1024
+MAX_MUTATIONS = 50
+RESERVED = frozenset({"reef-version-check", "reef-requests", "reef-pi-extension-api"})
+"""Ids and names of the entries that Reef itself adds when a harness is installed."""
+
+FIELDS: dict[EntryKind, dict[str, type]] = {
+    "rules": {"text": str},
+    "skill": {"name": str, "description": str, "text": str},
+    "agent_command": {"name": str, "description": str, "text": str},
+    "config": {"target": str, "values": dict},
+    "code_extension": {"name": str, "text": str},
+}
+CONFIG_TARGETS = ("primary", "models")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What an agent can be given: the kinds that it renders, and whether it runs foreign code isolated from the user's machine."""
+
+    name: str
+    kinds: frozenset[EntryKind]
+    isolates_code: bool = False
+
+
+CHAT = Adapter("chat", frozenset({"rules", "skill"}))
+"""The simplest adapter: a system prompt before the task."""
+
+
+def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
+    """The tree that the proposal makes, if all rules allow it.
+
+    Raises:
+        Inadmissible: a rule refuses it; nothing of the proposal is in the message.
+    """
+    if not 0 < len(mutations) <= MAX_MUTATIONS:
+        raise Inadmissible(f"a proposal holds 1 to {MAX_MUTATIONS} mutations, not {len(mutations)}")
+    for position, mutation in enumerate(mutations, start=1):
+        if (found := value_objection(mutation.reason)) is not None:
+            raise Inadmissible(f"mutation {position}: its reason {found}")
+    candidate = apply(tree, mutations)
+    if candidate == tree:
+        raise Inadmissible("the proposal changes nothing")
+    check_tree(candidate, adapter)
+    return candidate
+
+
+def check_tree(tree: Tree, adapter: Adapter) -> None:
+    """Check a whole tree, wherever it comes from.
+
+    Raises:
+        Inadmissible: an entry breaks a rule, two entries claim one id or name, or the tree is too large.
+    """
+    if len(tree) > MAX_ENTRIES:
+        raise Inadmissible(f"a harness holds at most {MAX_ENTRIES} entries, not {len(tree)}")
+    claimed: set[tuple[str, str]] = set()
+    for position, entry in enumerate(tree, start=1):
+        where = f"entry {position}"
+        _check_entry(entry, where, adapter)
+        # Names become file names, and some file systems do not tell upper case from lower.
+        claims = {("id", entry.id)} | (
+            {(entry.kind, entry.config["name"].lower())} if "name" in entry.config else set()
+        )
+        if claims & claimed:
+            raise Inadmissible(f"{where} ({entry.kind}): another entry has the same id or name")
+        claimed |= claims
+    if sum(len(orjson.dumps(dict(entry.config))) for entry in tree) > MAX_TREE_BYTES:
+        raise Inadmissible(f"a harness holds at most {MAX_TREE_BYTES} bytes of text")
+
+
+def _check_entry(entry: Entry, where: str, adapter: Adapter) -> None:
+    _check_name(entry.id, f"{where}: its id")
+    if entry.kind not in ENTRY_KINDS:
+        raise Inadmissible(f"{where}: unknown kind; allowed are {', '.join(ENTRY_KINDS)}")
+    where = f"{where} ({entry.kind})"
+    if entry.kind == "code_extension" and not adapter.isolates_code:
+        raise Inadmissible(
+            f"{where}: code is allowed only where the adapter runs it isolated, and {adapter.name} does not"
+        )
+    if entry.kind not in adapter.kinds:
+        raise Inadmissible(
+            f"{where}: the adapter {adapter.name} cannot render this kind; it renders {', '.join(sorted(adapter.kinds))}"
+        )
+    _check_fields(entry, where)
+    for name, value in entry.config.items():
+        if (found := value_objection(value)) is not None:
+            raise Inadmissible(f"{where}: field {name} {found}")
+
+
+def _check_fields(entry: Entry, where: str) -> None:
+    fields = FIELDS[entry.kind]
+    if entry.config.keys() != fields.keys():
+        raise Inadmissible(f"{where}: its config has exactly the fields {', '.join(fields)}")
+    for name, expected in fields.items():
+        if not isinstance(entry.config[name], expected):
+            raise Inadmissible(
+                f"{where}: field {name} must be {'text' if expected is str else 'a JSON object'}"
+            )
+    if "name" in fields:
+        _check_name(entry.config["name"], f"{where}: field name")
+    if "text" in fields and not entry.config["text"].strip():
+        raise Inadmissible(f"{where}: field text is empty")
+    description = entry.config.get("description", "-")
+    if not description.strip() or "\n" in description or len(description) > MAX_DESCRIPTION_CHARS:
+        raise Inadmissible(
+            f"{where}: field description is one line of 1 to {MAX_DESCRIPTION_CHARS} characters"
+        )
+    if entry.kind == "config" and entry.config["target"] not in CONFIG_TARGETS:
+        raise Inadmissible(f"{where}: field target must be one of {', '.join(CONFIG_TARGETS)}")
+
+
+def _check_name(name: Any, what: str) -> None:
+    if (
+        not isinstance(name, str)
+        or len(name) > MAX_NAME_CHARS
+        or NAME_PATTERN.fullmatch(name) is None
+    ):
+        raise Inadmissible(
+            f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter or digit"
+        )
+    if name.lower() in RESERVED:
+        raise Inadmissible(f"{what} is reserved for Reef's own entries")
+    if (found := value_objection(name)) is not None:
+        raise Inadmissible(f"{what} {found}")

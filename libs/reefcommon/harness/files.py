@@ -1,0 +1,158 @@
+"""How a tree is stored: `harness.json`, which is the tree, and the files that a reader or an agent wants, made from it.
+
+    harness.json            every entry, in order
+    rules.md                the enabled rules
+    skills/<name>/SKILL.md  one folder a skill, with front matter
+    commands/<name>.md      prompt templates
+    config/<target>.json    merged settings
+    extensions/<name>.ts    code
+
+The same tree always gives the same bytes, and so the same content id. No file holds an endpoint or a key: those are bound at installation.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reefcommon.artifacts import hash_tree, safe_path
+from reefcommon.errors import Poison
+from reefcommon.harness.tree import ENTRY_KINDS, NAME_PATTERN, Entry, Inadmissible, Tree
+
+TREE_NAME = "harness.json"
+FORMAT = 1
+MAX_FILE_BYTES = 1024 * 1024
+
+
+def tree_to_files(tree: Tree) -> dict[str, bytes]:
+    """The files of a checked tree, by relative POSIX path.
+
+    Raises:
+        Inadmissible: the tree cannot be rendered (a value that JSON or UTF-8 cannot carry, or a name that leaves the tree).
+    """
+    try:
+        files = {
+            TREE_NAME: _json({"format": FORMAT, "entries": [_entry_json(entry) for entry in tree]})
+        }
+        enabled = [entry for entry in tree if not entry.disabled]
+        if rules := [entry.config["text"].strip() for entry in enabled if entry.kind == "rules"]:
+            files["rules.md"] = ("\n\n".join(rules) + "\n").encode()
+        for target, values in _merged_config(enabled).items():
+            files[f"config/{target}.json"] = _json(values)
+        files.update(
+            _named_file(entry) for entry in enabled if entry.kind not in ("rules", "config")
+        )
+        for name in files:
+            safe_path(name)
+    except (ValueError, TypeError, KeyError, Poison):
+        raise Inadmissible(
+            "the tree cannot be rendered: check it with harness_admission first"
+        ) from None
+    return files
+
+
+def files_to_tree(files: Mapping[str, bytes]) -> Tree:
+    """The tree that these files hold. What was rendered must be exactly what the tree renders to: nothing rides along.
+
+    Raises:
+        Inadmissible: not a harness, or the files do not belong to it.
+    """
+    try:
+        document = json.loads(files[TREE_NAME])
+        if document["format"] != FORMAT:
+            raise Inadmissible(f"a harness of another format than {FORMAT}: install a newer Reef")
+        tree = tuple(_entry(item) for item in document["entries"])
+    except KeyError:
+        raise Inadmissible(f"not a harness: {TREE_NAME} is missing, or a part of it") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise Inadmissible(f"not a harness: {TREE_NAME} is malformed") from None
+    if tree_to_files(tree) != dict(files):
+        raise Inadmissible(f"the files beside {TREE_NAME} are not those that it renders to")
+    return tree
+
+
+def write_tree(tree: Tree, directory: Path) -> None:
+    """Write the files of a tree into a new directory."""
+    for name, body in tree_to_files(tree).items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+
+
+def read_tree(directory: Path) -> Tree:
+    """Read the tree of a materialised artifact.
+
+    Raises:
+        Poison: it holds a link, a special file or a name that leaves it (H2), is not a harness, or holds files beside it.
+    """
+    names = hash_tree(directory)
+    if any((directory / name).stat().st_size > MAX_FILE_BYTES for name in names):
+        raise Inadmissible(f"a file of a harness holds at most {MAX_FILE_BYTES} bytes")
+    return files_to_tree({name: (directory / name).read_bytes() for name in names})
+
+
+def _entry_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        "config": dict(entry.config),
+        "disabled": entry.disabled,
+    }
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    if item.keys() != {"id", "kind", "config", "disabled"} or item["kind"] not in ENTRY_KINDS:
+        raise Inadmissible(
+            "not a harness: an entry has exactly id, kind, config and disabled, and a known kind"
+        )
+    entry = Entry(**item)
+    if (
+        not isinstance(entry.id, str)
+        or not isinstance(entry.config, dict)
+        or not isinstance(entry.disabled, bool)
+    ):
+        raise Inadmissible(
+            "not a harness: an entry's id is text, its config an object, disabled a boolean"
+        )
+    return entry
+
+
+def _named_file(entry: Entry) -> tuple[str, bytes]:
+    name, text = entry.config["name"], entry.config["text"].strip() + "\n"
+    if NAME_PATTERN.fullmatch(name) is None:
+        raise Inadmissible("a name that cannot be a file name")
+    if entry.kind == "code_extension":
+        return f"extensions/{name}.ts", text.encode()
+    # A JSON string is a YAML string, so a description cannot end the front matter or start another key.
+    front = f"---\nname: {json.dumps(name)}\ndescription: {json.dumps(entry.config['description'], ensure_ascii=False)}\n---\n\n"
+    path = f"skills/{name}/SKILL.md" if entry.kind == "skill" else f"commands/{name}.md"
+    return path, (front + text).encode()
+
+
+def _merged_config(entries: list[Entry]) -> dict[str, dict[str, Any]]:
+    merged: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry.kind == "config":
+            target = entry.config["target"]
+            if NAME_PATTERN.fullmatch(target) is None:
+                raise Inadmissible("a target that cannot be a file name")
+            merged[target] = _deep_merge(merged.get(target, {}), entry.config["values"])
+    return merged
+
+
+def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        result[key] = (
+            _deep_merge(below, value)
+            if isinstance(below, Mapping) and isinstance(value, Mapping)
+            else value
+        )
+    return result
+
+
+def _json(value: object) -> bytes:
+    return (
+        json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    ).encode()

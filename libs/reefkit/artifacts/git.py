@@ -1,0 +1,246 @@
+"""ArtifactStore in one bare git repository with Git LFS objects, written by dulwich: no git program, no root, no server.
+
+    refs/heads/<scenario>              the contents of a scenario, one commit each, in the order in which they came
+    refs/tags/<scenario>/<content id>  the commit of one content
+    lfs/objects/aa/bb/<sha256>         large files, where Git LFS looks for them
+
+A stock `git clone` with git-lfs installed checks out the same bytes. A put writes large files, then git objects, then the branch,
+then the tag; a reader starts at the tag, so a crash in between leaves nothing that anybody sees.
+"""
+
+import fcntl
+import hashlib
+import stat
+import tempfile
+import time
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
+from dulwich.lfs import LFSPointer, LFSStore
+from dulwich.object_store import iter_tree_contents
+from dulwich.objects import Blob, Commit, ObjectID, Tree
+from dulwich.refs import Ref
+from dulwich.repo import Repo
+
+from reefcommon.artifacts import (
+    MANIFEST_NAME,
+    Manifest,
+    check_complete,
+    check_content_id,
+    safe_path,
+    staged,
+    write_synced,
+)
+from reefcommon.errors import Poison, Unavailable
+from reefkit.artifacts import git_drop as artifacts_git_drop
+from reefkit.artifacts.git_refs import branch_of, move, read_ref, tag_of, write_loose
+
+LARGE_BYTES = 64 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_RESERVED = {".git", ".gitattributes", ".gitmodules", ".lfsconfig"}
+_AUTHOR = b"Reef <reef@localhost>"
+
+
+class GitArtifactStore:
+    """One bare repository at `path`, made at the first put. Any number of processes may put and get at once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
+        """Store the tree and return its content id. Raises Poison for a tree that is not its manifest's, Unavailable for a full disk."""
+        check_complete(tree, manifest)
+        for name in manifest.files:
+            if _RESERVED & {part.lower() for part in safe_path(name).parts}:
+                raise Poison(f"git gives {name!r} a meaning of its own: an artifact cannot hold it")
+        try:
+            with self._writing() as repo:
+                if tag_of(scenario, manifest.content_id) not in repo.refs:
+                    self._commit(repo, tree, manifest, scenario)
+        except OSError as error:
+            raise Unavailable(
+                f"the artifact repository {self._path} cannot be written: {error}"
+            ) from error
+        return manifest.content_id
+
+    def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
+        """Write the tree of a content to `destination`, verified. Raises Poison where there is no such content or it is damaged."""
+        check_content_id(content_id)
+        try:
+            with Repo(str(self._path)) as repo, staged(destination) as directory:
+                commit = repo[repo.refs[tag_of(scenario, content_id)]]
+                assert isinstance(commit, Commit)
+                for entry in iter_tree_contents(repo.object_store, commit.tree):
+                    assert entry.path is not None
+                    assert entry.sha is not None
+                    name = entry.path.decode()
+                    blob = repo.object_store[entry.sha]
+                    assert isinstance(blob, Blob)
+                    if name != ".gitattributes":
+                        write_synced(directory / safe_path(name), self._content(blob))
+                manifest = Manifest.model_validate_json((directory / MANIFEST_NAME).read_bytes())
+                if manifest.content_id != content_id:
+                    raise Poison(
+                        f"the repository holds {manifest.content_id} under the name {content_id}"
+                    )
+        except (NotGitRepository, KeyError):
+            raise Poison(
+                f"no content {content_id!r} of scenario {scenario!r} in {self._path}"
+            ) from None
+        except (
+            zlib.error,
+            FileFormatException,
+            ChecksumMismatch,
+            ValueError,
+        ) as error:  # what a damaged object is to git, and to a manifest
+            raise Poison(
+                f"content {content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}"
+            ) from error
+        except OSError as error:
+            raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
+        return manifest
+
+    def drop(self, contents: Collection[str], scenario: str) -> None:
+        """Forget contents of a scenario. Their bytes go with the next call, so that a reader that has begun can finish."""
+        wanted = {check_content_id(content) for content in contents}
+        try:
+            with self._writing() as repo:
+                artifacts_git_drop.sweep(repo, self._path / "lfs" / "objects")
+                artifacts_git_drop.rewrite(repo, scenario, wanted)
+        except OSError as error:
+            raise Unavailable(
+                f"the artifact repository {self._path} cannot be written: {error}"
+            ) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[Repo]:
+        """The repository, with all other writers of ours kept out. The lock ends with the process that holds it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._path.exists():
+                with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as fresh:
+                    Repo.init_bare(
+                        Path(fresh) / "repo", mkdir=True, default_branch=b"default"
+                    ).close()
+                    (Path(fresh) / "repo").rename(self._path)
+            with Repo(str(self._path)) as repo:
+                yield repo
+
+    def _commit(self, repo: Repo, tree: Path, manifest: Manifest, scenario: str) -> None:
+        branch, tag = branch_of(scenario), tag_of(scenario, manifest.content_id)
+        parent = read_ref(repo, branch)
+        blobs, large = self._blobs(tree, manifest)
+        blobs[".gitattributes"] = Blob.from_string(
+            "".join(_attribute(name) for name in large).encode()
+        )
+        blobs[MANIFEST_NAME] = Blob.from_string(manifest.model_dump_json(indent=1).encode() + b"\n")
+        root = self._write_trees(repo, blobs)
+        commit = Commit()
+        commit.tree = root
+        commit.parents = [parent] if parent else []
+        commit.author = commit.committer = _AUTHOR
+        commit.author_time = commit.commit_time = int(time.time())
+        commit.author_timezone = commit.commit_timezone = 0
+        commit.encoding = b"UTF-8"
+        commit.message = _message(manifest, scenario)
+        write_loose(repo, commit)
+        if read_ref(repo, Ref(b"HEAD")) is None:
+            repo.refs.set_symbolic_ref(Ref(b"HEAD"), branch)
+        for ref, old in ((branch, parent), (tag, None)):
+            move(repo, ref, old, commit.id)
+
+    def _blobs(self, tree: Path, manifest: Manifest) -> tuple[dict[str, Blob], list[str]]:
+        """A blob a file (its bytes, or an LFS pointer to them), and the names of those that are pointers."""
+        blobs: dict[str, Blob] = {}
+        large: list[str] = []
+        for name, sha256 in sorted(manifest.files.items()):
+            source = tree / name
+            size = source.stat().st_size
+            data = source.read_bytes() if size < LARGE_BYTES else None
+            # A small file that looks like a pointer would be taken for one at checkout, so it becomes a pointer's target.
+            if data is None or LFSPointer.from_bytes(data) is not None:
+                self._write_lfs(source, sha256)
+                data = LFSPointer(sha256, size).to_bytes()
+                large.append(name)
+            blobs[name] = Blob.from_string(data)
+        return blobs, large
+
+    def _write_lfs(self, source: Path, sha256: str) -> None:
+        target = self._path / "lfs" / "objects" / sha256[:2] / sha256[2:4] / sha256
+        if target.exists() and target.stat().st_size == source.stat().st_size:
+            return
+        partial = self._path / "lfs" / "tmp" / sha256
+        write_synced(partial, _chunks(source))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.replace(target)
+
+    def _write_trees(self, repo: Repo, blobs: dict[str, Blob]) -> ObjectID:
+        trees: dict[str, Tree] = {"": Tree()}
+        for name, blob in blobs.items():
+            folder, _, leaf = name.rpartition("/")
+            while folder not in trees:
+                trees[folder] = Tree()
+                folder = folder.rpartition("/")[0]
+            trees[name.rpartition("/")[0]].add(leaf.encode(), 0o100644, blob.id)
+            write_loose(repo, blob)
+        for folder in sorted(trees, key=lambda f: (-f.count("/") - bool(f), f)):
+            write_loose(repo, trees[folder])
+            if folder:
+                above, _, leaf = folder.rpartition("/")
+                trees[above].add(leaf.encode(), stat.S_IFDIR, trees[folder].id)
+        return trees[""].id
+
+    def _content(self, blob: Blob) -> Iterator[bytes]:
+        data = blob.as_raw_string()
+        pointer = LFSPointer.from_bytes(data) if len(data) < 1024 else None
+        if pointer is None:
+            yield data
+            return
+        digest = hashlib.sha256()
+        try:
+            opened = LFSStore(str(self._path / "lfs")).open_object(pointer.oid)
+        except KeyError:
+            raise Poison(f"the LFS object {pointer.oid} is missing from {self._path}") from None
+        with opened as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                yield chunk
+        if digest.hexdigest() != pointer.oid:
+            raise Poison(f"the LFS object {pointer.oid} is damaged")
+
+
+def _chunks(source: Path) -> Iterator[bytes]:
+    with source.open("rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _attribute(name: str) -> str:
+    """A line of .gitattributes for exactly this file: glob characters escaped, the whole quoted as gitattributes(5) asks for."""
+    pattern = (
+        "".join(f"\\{c}" if c in "*?[" else c for c in name)
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+    )
+    return f'"/{pattern}" filter=lfs diff=lfs merge=lfs -text\n'
+
+
+def _message(manifest: Manifest, scenario: str) -> bytes:
+    lineage = manifest.lineage
+    trailers = {
+        "Content": manifest.content_id,
+        "Scenario": scenario,
+        "Base": manifest.base,
+        "Recipe": lineage.recipe,
+        "Job": lineage.job_id,
+        "Step": lineage.step,
+        "Samples": len(lineage.sample_ids) or None,
+    }
+    lines = [f"{key}: {value}" for key, value in trailers.items() if value not in (None, "")]
+    return (
+        f"{manifest.kind} of {scenario}: {manifest.content_id}\n\n" + "\n".join(lines) + "\n"
+    ).encode()

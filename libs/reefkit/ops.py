@@ -1,0 +1,183 @@
+"""What every service shows of itself: `/healthz`, `/readyz`, `/metrics`, `/status`, on a port of its own; and how it runs and stops."""
+
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+import uvicorn
+from faststream.kafka import KafkaBroker
+from prometheus_client import Gauge, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.settings import ServiceSettings, SystemSettings
+from reefkit.bus import lags
+from reefkit.dead_letter_limit import ceiling_of
+from reefkit.telemetry import METRICS_CONTENT_TYPE, set_up
+
+log = structlog.get_logger()
+
+LAG = Gauge(
+    "reef_consumer_lag_events",
+    "events of the partitions assigned to this process that are not handled yet",
+    ["service", "topic"],
+)
+
+Own = TypeVar("Own", bound=ServiceSettings)
+"""A service's own settings."""
+Check = Callable[[], Awaitable[str | None]]
+"""Returns None when fine, else what is wrong and what to do."""
+
+
+@dataclass(slots=True)
+class Health:
+    """What a service knows of itself. `checks` decide readiness; `facts` are shown in `/status`.
+
+    `last_error` may be over: `last_error_at` is when it was seen last. What a service waited for until it was ready for the first time is
+    no error once it is.
+    """
+
+    service: str
+    checks: dict[str, Check] = field(default_factory=dict)
+    facts: dict[str, Callable[[], Any]] = field(default_factory=dict)
+    broker: KafkaBroker | None = None
+    started_at: float = field(default_factory=time.time)
+    last_error: str | None = None
+    last_error_at: datetime | None = None
+    _was_ready: bool = False
+
+    def note(self, error: str) -> None:
+        """This is wrong now."""
+        self.last_error, self.last_error_at = error, datetime.now(UTC)
+
+    async def failures(self) -> dict[str, str]:
+        """The checks that fail, each with its reason."""
+        found = {
+            name: reason
+            for name, check in self.checks.items()
+            if (reason := await check()) is not None
+        }
+        if (ceiling := ceiling_of(self.broker)) is not None and ceiling.reason is not None:
+            found["dead_letters"] = ceiling.reason
+        if found:
+            self.note("; ".join(f"{name}: {reason}" for name, reason in found.items()))
+        elif not self._was_ready:
+            self._was_ready, self.last_error, self.last_error_at = True, None, None
+        return found
+
+    async def lag(self) -> dict[str, int]:
+        """Events not yet handled, by topic; empty where the broker does not say. The gauge shows the same."""
+        by_topic: dict[str, int] = {}
+        try:
+            for row in await lags(self.broker) if self.broker is not None else []:
+                by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
+        except Unavailable as error:
+            self.note(str(error))
+        LAG.clear()  # a partition that went to another process is counted there
+        for topic, events in by_topic.items():
+            LAG.labels(self.service, topic).set(events)
+        return by_topic
+
+    async def status(self) -> dict[str, Any]:
+        """Everything that `/status` shows."""
+        return {
+            "service": self.service,
+            "uptime_s": round(time.time() - self.started_at, 1),
+            "failures": await self.failures(),
+            "lag": await self.lag(),
+            "last_error": self.last_error,
+            "last_error_at": self.last_error_at,
+            **{name: fact() for name, fact in self.facts.items()},
+        }
+
+
+def ops_routes(health: Health) -> list[Route]:
+    """The four endpoints, to be put into any Starlette-like application."""
+
+    async def healthz(_request: Request) -> Response:
+        return _json({"status": "alive", "service": health.service})
+
+    async def readyz(_request: Request) -> Response:
+        failures = await health.failures()
+        return _json({"ready": not failures, "failures": failures}, status=503 if failures else 200)
+
+    async def metrics(_request: Request) -> Response:
+        await health.lag()
+        return Response(generate_latest(), media_type=METRICS_CONTENT_TYPE)
+
+    async def status(_request: Request) -> Response:
+        return _json(await health.status())
+
+    return [
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", metrics),
+        Route("/status", status),
+    ]
+
+
+def ops_app(
+    health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]
+) -> Starlette:
+    """The application of a service that has no HTTP surface of its own. `lifespan` starts and stops its broker and tasks."""
+    return Starlette(routes=ops_routes(health), lifespan=lifespan)
+
+
+def serve(
+    service: str,
+    settings_type: type[Own],
+    build: Callable[[SystemSettings, Own], ASGIApp],
+    port: Callable[[SystemSettings, Own], int],
+) -> int:
+    """Run a service on the settings in its environment. Exit status 2, with what is wrong on stderr, where one cannot be used."""
+    try:
+        system, settings = SystemSettings.load(), settings_type.load()
+        set_up(service, otlp_endpoint=system.otlp_endpoint)
+        app = build(system, settings)
+    except BadConfig as error:
+        sys.stderr.write(f"{service} cannot start: {error}\n")
+        return 2
+    run(app, host=system.bind_host, port=port(system, settings), drain_s=settings.drain_s)
+    return 0
+
+
+def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
+    """Serve until SIGTERM or SIGINT, then let the lifespan drain within `drain_s` seconds. The process ends with 0 then."""
+    end_with_0_on_sigterm()
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=drain_s,
+        loop="uvloop",
+        lifespan="on",
+    )
+
+
+def end_with_0_on_sigterm() -> None:
+    """uvicorn raises the signal once more after its clean shutdown; without this the process would seem to have been killed."""
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(
+        orjson.dumps(body, default=str), status_code=status, media_type="application/json"
+    )

@@ -1,0 +1,105 @@
+"""Which serving nodes are in rotation, and whose weights are being replaced. The publisher writes it, whoever sends requests reads it."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from redis.asyncio import Redis
+
+from reefcommon.errors import Unavailable
+from reefkit.redis_heads import answering
+
+_NODES = "reef:nodes"
+_LEASE_S = 5.0
+_RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+_RETURN = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+)
+
+
+def usable(urls: Sequence[str], set_apart: Mapping[str, str]) -> list[str]:
+    """The nodes to send requests to: those in rotation, or all of them where none is, since a poor node is better than none."""
+    return [url for url in urls if url not in set_apart] or list(urls)
+
+
+class RedisRotation:
+    """The nodes that are set apart, each with the reason, in the hash `reef:nodes`."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def set_apart(self, url: str, reason: str) -> None:
+        """Take a node out of rotation. Raises Unavailable where Redis does not answer."""
+        async with answering("rotation"):
+            await self._redis.hset(_NODES, url, reason)
+
+    async def put_back(self, url: str) -> None:
+        """Put a node back into rotation."""
+        async with answering("rotation"):
+            await self._redis.hdel(_NODES, url)
+
+    async def apart(self) -> dict[str, str]:
+        """Nodes out of rotation, each with the reason."""
+        async with answering("rotation"):
+            found = await self._redis.hgetall(_NODES)
+        return {str(url): str(reason) for url, reason in found.items()}
+
+    @asynccontextmanager
+    async def lease(
+        self, url: str, *, wait_s: float, lease_s: float = _LEASE_S
+    ) -> AsyncIterator[None]:
+        """Nobody else replaces the weights of this node during the block. A holder that was killed loses it after `lease_s`.
+
+        The block is cancelled, and Unavailable raised, where the lease cannot be kept. Raises Unavailable too where another one holds
+        it for longer than `wait_s`.
+        """
+        key, token = f"reef:node-update:{url}", uuid.uuid4().hex
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while not await self._take(key, token, lease_s):
+            if asyncio.get_running_loop().time() > deadline:
+                raise Unavailable(
+                    f"the weights of {url} have been under replacement by another publisher for {wait_s:g} s"
+                )
+            await asyncio.sleep(min(0.1, lease_s / 5))
+        try:
+            async with asyncio.timeout(None) as limit:
+                renewing = asyncio.create_task(self._renew(key, token, lease_s, limit))
+                try:
+                    yield
+                finally:
+                    renewing.cancel()
+        except TimeoutError:
+            if limit.expired():
+                raise Unavailable(
+                    f"the lease on {url} could not be kept: another publisher may replace its weights now"
+                ) from None
+            raise
+        finally:
+            async with answering("lease"):
+                await self._redis.eval(_RETURN, 1, key, token)
+
+    async def leased(self, url: str) -> bool:
+        """Whether somebody is replacing the weights of this node."""
+        async with answering("lease"):
+            return bool(await self._redis.exists(f"reef:node-update:{url}"))
+
+    async def _take(self, key: str, token: str, lease_s: float) -> bool:
+        async with answering("lease"):
+            return bool(await self._redis.set(key, token, nx=True, px=int(lease_s * 1000)))
+
+    async def _renew(self, key: str, token: str, lease_s: float, limit: asyncio.Timeout) -> None:
+        """Until cancelled; where the lease is lost, end the block at once, while it still is ours in all likelihood."""
+        loop = asyncio.get_running_loop()
+        valid_until = loop.time() + lease_s
+        while loop.time() < valid_until - lease_s / 4:
+            await asyncio.sleep(lease_s / 5)
+            asked = loop.time()
+            try:
+                async with asyncio.timeout(lease_s / 4), answering("lease"):
+                    if not await self._redis.eval(_RENEW, 1, key, token, int(lease_s * 1000)):
+                        break
+            except (Unavailable, TimeoutError):
+                continue
+            valid_until = asked + lease_s
+        limit.reschedule(loop.time())

@@ -1,0 +1,165 @@
+"""Keeps the embedded broker's log quick to read: its many small objects become few large ones, while everything runs.
+
+The broker lists a whole partition to read from it, and gives up when the client's waiting time is over: past some ten thousand objects
+nothing new is read any more. It takes the object with the greatest name that is not above the wanted offset. That this one has the
+offset, at every moment and whatever dies, is what the order is for:
+
+    note what is to be merged, with the first part -> flush -> write the whole under the name of the first part -> flush
+    -> remove the other parts, lowest first -> flush -> remove the note
+
+Whoever finds a note finishes what it says. The broker tells beginning and end of a partition by the age of objects: the oldest one is
+never merged, and the newest is written once more, as it is, after a merge.
+"""
+
+import asyncio
+import base64
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import obstore
+import orjson
+from obstore.store import ObjectStore
+
+from reefcommon.errors import ReefError
+from reefstack.merger.objects import Limits, Merged, Piece, end_of, merged, records_of, runs
+
+NOTES = "reef-merges"
+_CLOCK_S = 1.1
+"""What tells two ages apart: S3 gives them in seconds."""
+
+
+class MergeFailed(ReefError):
+    """An object is not what was read or written a moment ago; no part of it was removed."""
+
+
+@dataclass(slots=True)
+class Merger:
+    """One worker on one log; there must not be two."""
+
+    store: ObjectStore
+    limits: Limits = field(default_factory=Limits)
+    flush: Callable[[], None] = os.sync
+    objects: int = 0
+    """How many objects were merged away so far."""
+    _written_at: float = field(default=0.0, init=False)
+
+    async def round(self) -> None:
+        """Finish what was begun, then merge what is worth it in every partition."""
+        for note, _ in await self._listed(f"{NOTES}/"):
+            await self._finish(note)
+            await self._renew(note.removeprefix(f"{NOTES}/"))
+        for place in await self._partitions():
+            before = self.objects
+            for run in runs(await self._pieces(place), self.limits):
+                began = time.monotonic()
+                parts = [
+                    (piece.offset, await self._get(_path(place, piece.offset))) for piece in run
+                ]
+                for made in await asyncio.to_thread(merged, parts):
+                    await self._replace(place, made, dict(parts)[made.offset])
+                await asyncio.sleep(time.monotonic() - began)  # half of the time for the others
+            if self.objects > before:
+                await self._renew(place)
+
+    async def _replace(self, place: str, made: Merged, original: bytes) -> None:
+        first = _path(place, made.offset)
+        if await self._get(first) != original:
+            raise MergeFailed(f"{first} is not what it was a moment ago")
+        note = await self._note(place, made.offset, made.end, made.parts[1:], original)
+        await self._put(first, made.data)
+        if await self._get(first) != made.data:
+            await self._put(first, original)
+            raise MergeFailed(f"{first} is not what was written; it is as it was again")
+        await self._finish(note)
+
+    async def _note(
+        self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes
+    ) -> str:
+        """Say durably what is about to be written over, and what may be removed then. Returns the note's path."""
+        note = f"{NOTES}/{place}"
+        kept = base64.b64encode(first).decode()
+        await self._put(
+            note, orjson.dumps({"offset": offset, "end": end, "parts": parts, "first": kept})
+        )
+        await asyncio.to_thread(self.flush)
+        return note
+
+    async def _finish(self, note: str) -> None:
+        """Remove the parts of a merge whose whole is there; where it is not, all parts are, the first one in the note."""
+        try:
+            said = orjson.loads(await self._get(note))
+        except orjson.JSONDecodeError:  # it was not written to its end, so nothing was done
+            await obstore.delete_async(self.store, note)
+            return
+        place, offset = note.removeprefix(f"{NOTES}/"), said["offset"]
+        end = await self._end(place, offset)
+        self._written_at = time.monotonic()
+        if end == said["end"]:
+            await asyncio.to_thread(self.flush)
+            for part in said["parts"]:
+                await obstore.delete_async(self.store, _path(place, part))
+            self.objects += len(said["parts"])
+        elif end == offset:
+            await self._put(_path(place, offset), base64.b64decode(said["first"]))
+        await asyncio.to_thread(self.flush)
+        await obstore.delete_async(self.store, note)
+
+    async def _end(self, place: str, offset: int) -> int | None:
+        try:
+            return end_of(offset, await self._get(_path(place, offset)))
+        except FileNotFoundError:  # the topic was deleted meanwhile
+            return None
+
+    async def _renew(self, place: str) -> None:
+        """Make the newest object of a partition the youngest again."""
+        await asyncio.sleep(max(self._written_at + _CLOCK_S - time.monotonic(), 0))
+        pieces = await self._pieces(place)
+        if not pieces:
+            return
+        offset = pieces[-1].offset
+        data = await self._get(_path(place, offset))
+        if records_of(offset, data):
+            note = await self._note(place, offset, end_of(offset, data), (), data)
+            await self._put(_path(place, offset), data)
+            await self._finish(note)
+
+    async def _pieces(self, place: str) -> list[Piece]:
+        found = await self._listed(f"{place}/records/")
+        return [
+            Piece(int(path[-26:-6]), size)
+            for path, size in found
+            if path[-26:-6].isdecimal() and path.endswith(".batch")
+        ]
+
+    async def _partitions(self) -> list[str]:
+        found = []
+        for cluster in await self._folders("clusters"):
+            for topic in await self._folders(f"{cluster}/topics"):
+                found += await self._folders(f"{topic}/partitions")
+        return found
+
+    async def _folders(self, prefix: str) -> list[str]:
+        return sorted(
+            (await obstore.list_with_delimiter_async(self.store, prefix))["common_prefixes"]
+        )
+
+    async def _listed(self, prefix: str) -> list[tuple[str, int]]:
+        return sorted(
+            [
+                (one["path"], one["size"])
+                async for chunk in obstore.list(self.store, prefix=prefix)
+                for one in chunk
+            ]
+        )
+
+    async def _get(self, path: str) -> bytes:
+        return bytes(await (await obstore.get_async(self.store, path)).bytes_async())
+
+    async def _put(self, path: str, data: bytes) -> None:
+        await obstore.put_async(self.store, path, data, use_multipart=False)
+
+
+def _path(place: str, offset: int) -> str:
+    return f"{place}/records/{offset:020}.batch"

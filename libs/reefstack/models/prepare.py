@@ -1,0 +1,87 @@
+"""One entry for every way of naming a model: `smollm2`, `tiny`, or a directory that already holds one."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from reefstack.models.hf_files import Progress
+
+NAMES = ("smollm2", "tiny")
+
+# Part of the directory's name: a converter whose output changes gets a new number, so an old cache is never reused.
+_FORMATS = {"smollm2": "smollm2-135m-instruct-fp32-v1", "tiny": "tiny-v1"}
+
+
+class UnknownModelError(ValueError):
+    """The name is neither one of ours nor a directory with a config.json."""
+
+
+def default_cache_dir() -> Path:
+    """`$REEF_MODEL_CACHE`, else `$XDG_CACHE_HOME/reef/models`, else `~/.cache/reef/models`."""
+    if explicit := os.environ.get("REEF_MODEL_CACHE"):
+        return Path(explicit)
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "reef" / "models"
+
+
+def prepare(
+    name_or_path: str | Path, cache_dir: Path | None = None, progress: Progress | None = None
+) -> Path:
+    """The Hugging Face directory of a model, made on first use.
+
+    A made directory appears whole or not at all: it is written beside its place and renamed, so two callers at once
+    cost time but never a half-written model. Raises `UnknownModelError`, or `FileNotFoundError` when the package that holds
+    SmolLM2's weights is not installed.
+    """
+    report = progress or (lambda _what, _share: None)
+    if str(name_or_path) not in NAMES:
+        return _existing(Path(name_or_path))
+    name = str(name_or_path)
+    target = (cache_dir or default_cache_dir()) / _FORMATS[name]
+    if (target / "config.json").is_file():
+        report(f"{name} is ready", 1.0)
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        _writer(name)(scratch, report)
+        _publish(scratch, target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    report(f"{name} is ready", 1.0)
+    return target
+
+
+def check(name_or_path: str | Path) -> None:
+    """See that `prepare` knows the name or finds the directory. Raises `UnknownModelError`."""
+    if str(name_or_path) not in NAMES:
+        _existing(Path(name_or_path))
+
+
+def _existing(path: Path) -> Path:
+    if not (path / "config.json").is_file():
+        msg = f"model {str(path)!r} is neither one of {', '.join(NAMES)} nor a directory with a config.json"
+        raise UnknownModelError(msg)
+    return path
+
+
+def _writer(name: str) -> Callable[[Path, Progress], None]:
+    if name == "tiny":
+        from reefstack.models.tiny import write_tiny
+
+        return write_tiny
+    from reefstack.models.smollm2 import write_smollm2
+
+    return write_smollm2
+
+
+def _publish(scratch: Path, target: Path) -> None:
+    scratch.chmod(0o755)  # mkdtemp makes it private; other users' services may read the cache
+    try:
+        scratch.rename(target)
+    except OSError:
+        # Another process was first. Its copy is equal to ours, so ours goes.
+        if not (target / "config.json").is_file():
+            raise

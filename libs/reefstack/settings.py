@@ -1,0 +1,58 @@
+"""What the supervisor of the embedded stack can be told: `REEF_STACK_*`."""
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from reefcommon.settings import OwnSettings
+from reefstack.merger.objects import Limits
+from reefstack.restart_policy import RestartPolicy
+
+
+class Settings(OwnSettings):
+    """When a program of `reef serve` is given up, how fast it is started again, and how the embedded log is kept."""
+
+    model_config = SettingsConfigDict(env_prefix="REEF_STACK_")
+
+    hung_after_s: float = Field(
+        60.0,
+        gt=0,
+        description="a program without any sign of life for this long is killed and started again",
+    )
+    settled_s: float = Field(
+        10.0,
+        ge=0,
+        description="a death after having been ready for this long does not count as a quick one",
+    )
+    quick_deaths: int = Field(
+        5,
+        ge=1,
+        description="quick deaths in a row of the gateway, the engine, the broker or a store after which the stack gives up",
+    )
+    max_delay_s: float = Field(
+        60.0, gt=0, description="longest pause before a restart; the first one is at once"
+    )
+
+    housekeeping_every_s: float = Field(
+        600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none"
+    )
+    merge_least: int = Field(
+        256,
+        ge=2,
+        description="objects of a partition that are worth a merge; a quarter as many stay small",
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """As the merger takes them."""
+        return Limits(keep=max(self.merge_least // 4, 1), least=self.merge_least)
+
+    @property
+    def policy(self) -> RestartPolicy:
+        """As the supervisor takes it. Signs of life are looked for often enough to tell a hang from one slow answer."""
+        return RestartPolicy(
+            max_delay_s=self.max_delay_s,
+            deaths=self.quick_deaths,
+            settled_s=self.settled_s,
+            hung_after_s=self.hung_after_s,
+            alive_every_s=min(2.0, self.hung_after_s / 5),
+        )

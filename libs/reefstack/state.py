@@ -1,0 +1,205 @@
+"""What the embedded stack keeps in its state directory, other than the programs' own data.
+
+lock           held (flock) by the one `reef serve` that runs on this directory; its text says who that is
+secrets.json   credentials of the local S3, made at the first start; mode 0600
+stack.json     the run: pid, ports, urls, processes, what is planned and what is ready. Believed only while that very process lives
+logs/          one file per program
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets as random_secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import orjson
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from reefstack.errors import CannotStart
+
+
+class Secrets(BaseModel):
+    """Credentials of one state directory, and the id by which its processes are known."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    stack_id: str
+    s3_access_key: str
+    s3_secret_key: str
+
+
+class ProcessRecord(BaseModel):
+    """One process of a run: `created` is its start time in seconds, which tells it from a later process with the same pid."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pid: int
+    created: float
+
+
+class StackState(BaseModel):
+    """One run of the stack, as other commands find it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    run_id: str
+    pid: int
+    created: float
+    started_at: float
+    phase: Literal["starting", "ready", "ended"] = "starting"
+    config: str = ""
+    ports: dict[str, int] = {}
+    urls: dict[str, str] = {}
+    processes: dict[str, ProcessRecord] = {}
+    planned: tuple[str, ...] = ()
+    ready: tuple[str, ...] = ()
+
+    @property
+    def progress(self) -> str:
+        """How far a start is, in words: `7 of 10 up`."""
+        return f"{len(set(self.ready) & set(self.planned))} of {len(self.planned)} up"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the supervisor that wrote this still runs: a ready mark left by an earlier run is not believed."""
+        return self.phase != "ended" and same_process(self.pid, self.created)
+
+
+def same_process(pid: int, created: float) -> bool:
+    """Whether process `pid` lives and is the one that started at `created`."""
+    try:
+        process = psutil.Process(pid)
+        return (
+            abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except psutil.Error:
+        return False
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step, readable by its owner only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def secrets_of(state_dir: Path) -> Secrets:
+    """The credentials of this directory, made now where there are none yet.
+
+    Raises:
+        CannotStart: the file is damaged.
+    """
+    path = state_dir / "secrets.json"
+    try:
+        return Secrets.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        made = Secrets(
+            stack_id=random_secrets.token_hex(8),
+            s3_access_key=random_secrets.token_hex(10).upper(),
+            s3_secret_key=random_secrets.token_hex(20),
+        )
+        write_private(path, orjson.dumps(made.model_dump()))
+        return made
+    except (ValidationError, OSError) as error:
+        raise CannotStart(
+            f"{path} cannot be read ({type(error).__name__}): restore it, or start on another --state-dir"
+        ) from None
+
+
+def why_no_directory(state_dir: Path) -> str:
+    """What to say where a file lies in the place of the directory, or of one above it; empty where none does."""
+    here = state_dir.absolute()
+    file = next((path for path in (here, *here.parents) if path.is_file()), None)
+    if file is None:
+        return ""
+    what = "it" if file == here else str(file)
+    return f"cannot use the state directory {state_dir}: {what} is a file, not a directory. Name a directory with --state-dir."
+
+
+def read_state(state_dir: Path) -> StackState | None:
+    """The last run on this directory, alive or not; None where there was none.
+
+    Raises:
+        CannotStart: a file lies in the directory's place, or it cannot be read.
+    """
+    try:
+        return StackState.model_validate_json((state_dir / "stack.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+    except OSError as error:
+        reason = (
+            why_no_directory(state_dir)
+            or f"cannot read the state directory {state_dir}: {error.strerror}. Whose is it?"
+        )
+        raise CannotStart(reason) from None
+
+
+def running(state_dir: Path) -> StackState | None:
+    """The run that is alive on this directory, or None."""
+    state = read_state(state_dir)
+    return state if state is not None and state.alive else None
+
+
+def write_state(state_dir: Path, state: StackState) -> None:
+    """Keep `state` where the other commands find it."""
+    write_private(
+        state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2)
+    )
+
+
+def new_state(
+    config: str, ports: dict[str, int], urls: dict[str, str], planned: tuple[str, ...] = ()
+) -> StackState:
+    """The record of a run that begins now, in this process."""
+    me = psutil.Process()
+    return StackState(
+        run_id=random_secrets.token_hex(6),
+        pid=me.pid,
+        created=me.create_time(),
+        started_at=time.time(),
+        config=config,
+        ports=ports,
+        urls=urls,
+        planned=planned,
+    )
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[Path]:
+    """Hold the directory for this process; gives its absolute path.
+
+    Raises:
+        CannotStart: another process holds it, or it cannot be written.
+    """
+    state_dir = directory.absolute()
+    path = state_dir / "lock"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        reason = f"cannot use the state directory {state_dir}: {error.strerror}. Choose another with --state-dir."
+        raise CannotStart(why_no_directory(directory) or reason) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = (
+                os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            )
+            raise CannotStart(
+                f"{state_dir} is in use by {holder}. Stop it (Ctrl-C there), or start a second stack with another --state-dir."
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)
+        yield state_dir
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,330 @@
+"""Starts programs in the order of their dependencies, watches them, restarts what dies or hangs, and ends everything in reverse order.
+
+start:  needs are ready --> spawn --> ready --------------> it lives
+again:  at once         --> spawn --> ready, whenever that is --^   |ended, or no sign of life for `hung_after_s`
+           ^-- a pause, after the second quick death in a row <-----'
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from reefcommon.errors import ReefError
+from reefstack import ports
+from reefstack.errors import CannotStart, StackFailed
+from reefstack.logs import log_tail
+from reefstack.probes import lives, why_not_ready
+from reefstack.process import Child, spawn
+from reefstack.restart_policy import RestartPolicy, StackEvent
+from reefstack.spec import ProcessSpec
+
+Step = Callable[[], Awaitable[None]]
+EXIT_CONFIG = (
+    2,
+    78,
+)  # what our services, and sysexits.h, answer to a wrong configuration: trying again cannot help
+
+
+@dataclass(slots=True)
+class _Program:
+    spec: ProcessSpec
+    child: Child | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    ready_at: float = 0.0
+    deaths: int = 0
+    was_ready: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class Supervisor:
+    """The parent of every program of one stack."""
+
+    def __init__(
+        self,
+        stack_id: str,
+        *,
+        listener: Callable[[StackEvent], None] = lambda _event: None,
+        policy: RestartPolicy | None = None,
+        base_env: Mapping[str, str] | None = None,
+        holds: Path | None = None,
+        room: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`holds`: a directory; while it has a file with a program's name, that program is not started. `room` says why none is."""
+        self._stack_id = stack_id
+        self._holds, self._room = holds, room
+        self._tell = listener
+        self._policy = policy or RestartPolicy()
+        self._base_env = _loopback_without_proxy(dict(os.environ if base_env is None else base_env))
+        self._programs: dict[str, _Program] = {}
+        self._done: dict[str, asyncio.Event] = {}
+        self._step_after: dict[str, str] = {}
+        self._failure: asyncio.Future[ReefError] | None = None
+
+    @property
+    def children(self) -> dict[str, Child]:
+        """The programs that run now, by name, in the order in which they were asked for."""
+        return {
+            name: p.child
+            for name, p in self._programs.items()
+            if p.child is not None and not p.child.ended
+        }
+
+    @property
+    def ready(self) -> tuple[str, ...]:
+        """The programs that answer now."""
+        return tuple(name for name, program in self._programs.items() if program.ready.is_set())
+
+    async def start(
+        self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None
+    ) -> None:
+        """Start `specs`, each as soon as what it depends on is ready; returns when all are.
+
+        `steps` are further things to be waited for, done once: name -> (program that must be ready first, or "", coroutine function).
+
+        Raises:
+            CannotStart: a program is missing, or not ready within its time.
+            StackFailed: a program died too often.
+        """
+        if self._failure is None:
+            self._failure = asyncio.get_running_loop().create_future()
+        for spec in specs:
+            self._programs[spec.name] = _Program(spec)
+        for name, (after, _) in (steps or {}).items():
+            self._done[name], self._step_after[name] = asyncio.Event(), after
+        async with contextlib.AsyncExitStack() as stack:
+            jobs = [
+                asyncio.ensure_future(self._bring_up(self._programs[spec.name])) for spec in specs
+            ]
+            jobs += [
+                asyncio.ensure_future(self._run_step(n, after, step))
+                for n, (after, step) in (steps or {}).items()
+            ]
+            stack.push_async_callback(_cancel, jobs)
+            waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
+            while waiting:
+                done, _ = await asyncio.wait(
+                    {*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED
+                )
+                for job in done:
+                    if job is self._failure:
+                        raise self._failure.result()
+                    job.result()
+                waiting -= done
+
+    async def failed(self) -> ReefError:
+        """Waits until a program has died for good, and says so."""
+        assert self._failure is not None, "start() comes first"
+        return await asyncio.shield(self._failure)
+
+    async def stop(self) -> None:
+        """End every program, dependants first: SIGTERM to its process group, its time to end, SIGKILL."""
+        await _cancel([p.task for p in self._programs.values() if p.task is not None])
+        gone = {name: asyncio.Event() for name in self._programs}
+        await asyncio.gather(
+            *(self._stop_one(program, gone) for program in self._programs.values())
+        )
+
+    async def kill(self) -> None:
+        """End every program at once, without grace."""
+        await _cancel([p.task for p in self._programs.values() if p.task is not None])
+        await asyncio.gather(
+            *(p.child.stop(0.0) for p in self._programs.values() if p.child is not None)
+        )
+
+    async def _stop_one(self, program: _Program, gone: dict[str, asyncio.Event]) -> None:
+        name = program.spec.name
+        later = [other for other, p in self._programs.items() if self._waits_for(p.spec, name)]
+        for other in later:
+            await gone[other].wait()
+        if program.child is not None:
+            self._tell(StackEvent(name, "stopping"))
+            await program.child.stop(program.spec.stop_within_s)
+            self._tell(StackEvent(name, "stopped"))
+        gone[name].set()
+
+    def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
+        """Whether `spec` needs `name`, itself or through a step that came after it: then it has to end first."""
+        return any(
+            self._step_after.get(needed, needed) == name
+            for needed in (*spec.depends_on, *spec.ends_before)
+        )
+
+    async def _run_step(self, name: str, after: str, step: Step) -> None:
+        if after in self._programs:
+            await self._programs[after].ready.wait()
+        self._tell(StackEvent(name, "starting"))
+        await step()
+        self._done[name].set()
+        self._tell(StackEvent(name, "ready"))
+
+    async def _bring_up(self, program: _Program) -> None:
+        program.task = asyncio.ensure_future(self._keep(program))
+        program.task.add_done_callback(self._note_failure)
+        ready = asyncio.ensure_future(program.ready.wait())
+        await asyncio.wait({program.task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if program.task.done():
+            program.task.result()
+
+    async def _keep(self, program: _Program) -> None:
+        """Start once its needs are ready, wait for the end, again: until stopped, or until it is hopeless."""
+        spec, first, needs = program.spec, True, program.spec.depends_on
+        while True:
+            for other in needs:
+                await (
+                    self._programs[other].ready if other in self._programs else self._done[other]
+                ).wait()
+            await self._while_held(spec)
+            self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
+            await self._await_free_ports(spec)
+            program.child = child = await spawn(spec, self._base_env, self._stack_id)
+            how = await self._live(program, child, first=first)
+            await child.stop(0.0)  # what it had started itself must not live on beside the next one
+            first = first and not program.ready.is_set()
+            settled = (
+                program.ready.is_set()
+                and time.monotonic() - program.ready_at >= self._policy.settled_s
+            )
+            program.ready.clear()
+            self._count_death(
+                program, how, quick=not settled, hopeless=child.process.returncode in EXIT_CONFIG
+            )
+            await asyncio.sleep(self._policy.delay_s(program.deaths))
+            needs = spec.restarts_after if not first else spec.depends_on
+
+    async def _while_held(self, spec: ProcessSpec) -> None:
+        hold = self._holds / spec.name if self._holds is not None else None
+        told: set[str] = set()
+        while True:
+            held = hold is not None and hold.exists()
+            kind: Literal["waiting", "note"] = "waiting" if held else "note"
+            if not (reason := f"held down as long as {hold} is there" if held else self._room()):
+                return
+            if kind not in told:
+                self._tell(StackEvent(spec.name, kind, reason))
+                told.add(kind)
+            await asyncio.sleep(self._policy.probe_every_s)
+
+    async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
+        """One life of a program, to its end; returns how it ended. Only its first one has to be ready within a time: later, what it
+        needs may be away for long.
+
+        Raises:
+            CannotStart: it was never ready.
+        """
+        spec = program.spec
+        ready = asyncio.ensure_future(
+            self._until_ready(child, spec.ready_within_s if first else math.inf)
+        )
+        ended, hung = (
+            asyncio.ensure_future(child.process.wait()),
+            asyncio.ensure_future(self._until_hung(program)),
+        )
+        try:
+            await asyncio.wait((ready, ended, hung), return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not child.ended:
+                if reason := ready.result():
+                    await child.stop(2.0)
+                    raise CannotStart(
+                        f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}"
+                    )
+                program.ready_at = time.monotonic()
+                program.ready.set()
+                program.was_ready = True
+                self._tell(StackEvent(spec.name, "ready", spec.url))
+                await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
+            return (
+                hung.result()
+                if hung.done() and not child.ended
+                else f"exit code {child.process.returncode}"
+            )
+        finally:
+            await _cancel((ready, ended, hung))
+
+    async def _await_free_ports(self, spec: ProcessSpec) -> None:
+        """Another program on the port would answer the probe in place of ours: it would be believed although ours never listened."""
+        deadline = time.monotonic() + self._policy.free_port_within_s
+        while held := [port for port in spec.ports if not ports.is_free(port)]:
+            if time.monotonic() > deadline:
+                raise CannotStart(ports.taken(spec.name, held[0]))
+            await asyncio.sleep(0.1)
+
+    def _count_death(self, program: _Program, how: str, *, quick: bool, hopeless: bool) -> None:
+        spec = program.spec
+        program.deaths = program.deaths + 1 if quick else 1
+        self._tell(StackEvent(spec.name, "died", how))
+        if hopeless:
+            program.deaths = max(program.deaths, self._policy.deaths)
+        if program.deaths < self._policy.deaths:
+            return
+        often = "" if hopeless else f" {program.deaths} times in a row"
+        if spec.vital or not program.was_ready:
+            raise StackFailed(
+                f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}"
+            )
+        self._tell(
+            StackEvent(
+                spec.name,
+                "note",
+                f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}",
+            )
+        )
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        """A program is given up: whoever waits in `failed()` learns why."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failure is not None and not self._failure.done():
+            self._failure.set_result(
+                error if isinstance(error, ReefError) else StackFailed(repr(error))
+            )
+
+    async def _until_ready(self, child: Child, within_s: float) -> str:
+        """Empty once `child` is ready; else why it is not (it died, or its time is over)."""
+        spec, loop = child.spec, asyncio.get_running_loop()
+        deadline, last = loop.time() + within_s, ""
+        while not child.ended:
+            reason = await why_not_ready(spec.probe)
+            if not reason and not child.ended:
+                return ""
+            if reason != last:
+                self._tell(StackEvent(spec.name, "waiting", reason))
+                last = reason
+            if loop.time() > deadline:
+                return reason
+            await asyncio.sleep(self._policy.probe_every_s)
+        return "it ended"
+
+    async def _until_hung(self, program: _Program) -> str:
+        """Returns when it has given no sign of life for too long. Before its first one it has the time that a start may take."""
+        spec, now = program.spec, asyncio.get_running_loop().time
+        since, answered, patience_s = now(), False, self._policy.hung_after_s
+        while True:
+            limit_s = (
+                patience_s
+                if answered or program.ready.is_set()
+                else max(spec.ready_within_s, patience_s)
+            )
+            if now() - since >= limit_s:
+                return f"no sign of life for {limit_s:g} s"
+            await asyncio.sleep(self._policy.alive_every_s)
+            if await lives(spec.alive or spec.probe):
+                since, answered = now(), True
+
+
+async def _cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
+    for job in jobs:
+        job.cancel()
+    await asyncio.gather(*jobs, return_exceptions=True)
+
+
+def _loopback_without_proxy(env: dict[str, str]) -> dict[str, str]:
+    """The programs talk to each other on loopback: a proxy that the user has set must not come between."""
+    for name in ("NO_PROXY", "no_proxy"):
+        env[name] = ",".join(filter(None, (env.get(name, ""), "127.0.0.1", "localhost")))
+    return env

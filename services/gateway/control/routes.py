@@ -1,0 +1,304 @@
+"""The control routes: models, scenarios, releases, commands, reads, status."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.routing import BaseRoute
+
+from reefcommon.events import Release
+from reefcommon.ids import SCENARIO_PATTERN, is_receipt
+from services.gateway.control.fanout import Fanout
+from services.gateway.control.rejections import Rejections
+from services.gateway.control.scenarios import Scenarios, release_row
+from services.gateway.control.status import SystemStatus
+from services.gateway.domain.access import Grant, Scope
+from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.domain.scopes import Allow
+from services.gateway.exchange.intake import Intake, traceparent_of
+from services.gateway.handlers import Reads, known_from
+
+Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=256)]
+
+
+class NewScenario(BaseModel):
+    """Body of `POST /reef/scenarios`."""
+
+    model_config = ConfigDict(extra="forbid")
+    scenario: str = Field(pattern=SCENARIO_PATTERN)
+
+
+class ReleaseChoice(BaseModel):
+    """Body of rollback and promote."""
+
+    model_config = ConfigDict(extra="forbid")
+    release_id: str = Field(min_length=1, max_length=200)
+    reason: str = Field("", max_length=2000)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What the control routes work with."""
+
+    intake: Intake
+    scenarios: Scenarios
+    reads: Reads
+    status: SystemStatus
+    fanout: Fanout
+    rejections: Rejections
+    started_at: int
+
+    def allow(self, scope: Scope) -> Allow:
+        """The dependency that every route declares its scope with."""
+        return Allow(scope, self.intake.grant)
+
+    def may_read(self, request: Request) -> bool:
+        """Whether reasons and addresses may be shown: to everybody where there are no tokens."""
+        try:
+            grant = self.intake.grant(dict(request.scope["headers"]))
+            grant.check("read", None)
+        except ApiError:
+            return False
+        return grant.scenarios is None
+
+    def known(self, scenario: Scenario) -> None:
+        """A dependency of reads: 404 where there is no such scenario."""
+        self.scenarios.exists(scenario, before_heads=True)
+
+    async def relay(self, path: str, **query: object) -> Response:
+        """The experience service's answer as it is; its refusal in the shape of every error here. Raises ApiError."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        status, body = await self.reads.get(path, given)
+        if status >= 300:
+            raise _refusal(status, body)
+        return Response(body, status_code=status, media_type="application/json")
+
+
+def control_routes(desk: Desk) -> list[BaseRoute]:
+    """All of them."""
+    parts = (
+        _models(desk),
+        _scenarios(desk),
+        _commands(desk),
+        _records(desk),
+        _lists(desk),
+        _operations(desk),
+    )
+    return [route for part in parts for route in part.routes]
+
+
+def _models(desk: Desk) -> APIRouter:
+    routes = APIRouter(tags=["inference"])
+    row = {
+        "id": desk.intake.base_model,
+        "object": "model",
+        "created": desk.started_at,
+        "owned_by": "reef",
+    }
+
+    @routes.get("/v1/models", dependencies=[Depends(desk.allow("infer"))])
+    async def models() -> Response:
+        return _json({"object": "list", "data": [row]})
+
+    @routes.get("/v1/models/{model:path}", dependencies=[Depends(desk.allow("infer"))])
+    async def model(model: str) -> Response:
+        if model != row["id"]:
+            raise ApiError(
+                404,
+                f"The model {model[:80]!r} does not exist; this gateway serves {row['id']!r}.",
+                code="model_not_found",
+                param="model",
+            )
+        return _json(row)
+
+    return routes
+
+
+def _scenarios(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef", tags=["scenarios"])
+
+    @routes.get("/scenarios")
+    async def scenarios(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        table = desk.scenarios.handlers.table
+        heads = [
+            head
+            for name in table.scenarios()
+            if grant.sees(name) and (head := table.head(name)) is not None
+        ]
+        return _json({"data": [_scenario_row(desk, head) for head in heads]})
+
+    @routes.get("/scenarios/{scenario}/contract", dependencies=[Depends(desk.allow("read"))])
+    async def contract(scenario: Scenario) -> Response:
+        return _json(desk.scenarios.contract(scenario))
+
+    @routes.get("/scenarios/{scenario}/releases", dependencies=[Depends(desk.allow("read"))])
+    async def releases(scenario: Scenario, limit: Limit = 50) -> Response:
+        return _json({"data": await desk.scenarios.releases(scenario, limit)})
+
+    @routes.get("/scenarios/{scenario}/rejections", dependencies=[Depends(desk.allow("read"))])
+    async def rejections(scenario: Scenario, limit: Limit = 50) -> Response:
+        desk.scenarios.exists(scenario)
+        return _json({"data": desk.rejections.rows(scenario, limit)})
+
+    stream: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+    @routes.get(
+        "/scenarios/{scenario}/events",
+        dependencies=[Depends(desk.allow("read"))],
+        response_class=StreamingResponse,
+        responses=stream,
+    )
+    async def events(scenario: Scenario) -> Response:
+        desk.scenarios.exists(scenario)
+        return StreamingResponse(
+            desk.fanout.tail(scenario),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store"},
+        )
+
+    return routes
+
+
+def _commands(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef", tags=["releases"])
+
+    @routes.post(
+        "/scenarios",
+        status_code=201,
+        responses={200: {"description": "it exists already, and is left as it is"}},
+    )
+    async def create(
+        body: NewScenario, request: Request, grant: Annotated[Grant, Depends(desk.allow("admin"))]
+    ) -> Response:
+        grant.check("admin", body.scenario)
+        existed = desk.scenarios.handlers.table.head(body.scenario) is not None
+        release = await desk.scenarios.create(body.scenario, _trace(request))
+        return _json(_scenario_row(desk, release), 200 if existed else 201)
+
+    @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
+    async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
+        release = await desk.scenarios.rollback(
+            scenario, body.release_id, body.reason, _trace(request)
+        )
+        return _json(release_row(release, current=True, pending=False))
+
+    @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
+    async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
+        release = await desk.scenarios.promote(
+            scenario, body.release_id, body.reason, _trace(request)
+        )
+        return _json(release_row(release, current=True, pending=False))
+
+    return routes
+
+
+def _records(desk: Desk) -> APIRouter:
+    routes = APIRouter(prefix="/reef", tags=["reads"])
+
+    @routes.get("/records/{record_id}")
+    async def record(
+        record_id: str, grant: Annotated[Grant, Depends(desk.allow("read"))]
+    ) -> Response:
+        if not is_receipt(record_id):
+            raise invalid("record_id", "This is not a receipt.")
+        answer = await desk.relay(f"/records/{record_id}")
+        known = known_from(answer.status_code, bytes(answer.body))
+        hidden = grant.scenarios is not None and (known is None or not grant.sees(known[0]))
+        if (
+            hidden or answer.status_code == 404
+        ):  # in the same words: what others have is as if it were not there
+            raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
+        return answer
+
+    return routes
+
+
+def _lists(desk: Desk) -> APIRouter:
+    allowed = [Depends(desk.allow("read")), Depends(desk.known)]
+    routes = APIRouter(prefix="/reef/scenarios/{scenario}", tags=["reads"], dependencies=allowed)
+
+    @routes.get("/records")
+    async def records(
+        scenario: Scenario,
+        session: Annotated[str | None, Query(max_length=256)] = None,
+        outcome: Annotated[
+            str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")
+        ] = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        return await desk.relay(
+            f"/scenarios/{scenario}/records",
+            session=session,
+            outcome=outcome,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    @routes.get("/sessions")
+    async def sessions(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/sessions", limit=limit, cursor=cursor)
+
+    @routes.get("/samples")
+    async def samples(
+        scenario: Scenario, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None
+    ) -> Response:
+        wanted = None if trainable is None else str(trainable).lower()
+        return await desk.relay(
+            f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor
+        )
+
+    @routes.get("/steps")
+    async def steps(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/steps", limit=limit, cursor=cursor)
+
+    return routes
+
+
+def _operations(desk: Desk) -> APIRouter:
+    routes = APIRouter(tags=["operations"])
+
+    @routes.get("/reef/status")
+    async def whole(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        return _json(await desk.status.read(grant))
+
+    @routes.get("/status")
+    async def own(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
+        return _json(await desk.status.own(grant))
+
+    return routes
+
+
+def _refusal(status: int, body: bytes) -> ApiError:
+    """The experience service's own words, where it has any."""
+    try:
+        error = orjson.loads(body)["error"]
+        message, code = str(error["message"]), str(error["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        message, code = (
+            "The experience service could not answer; /reef/status may say why.",
+            "reads_failed",
+        )
+    if status in {400, 404}:
+        return ApiError(status, message, code=code)
+    return ApiError(503, message, code=code, retry_after_s=2)
+
+
+def _scenario_row(desk: Desk, head: Release) -> dict[str, Any]:
+    row = release_row(head, current=True, pending=False)
+    return {"scenario": head.scenario, "learns": desk.scenarios.learns(head.scenario), "head": row}
+
+
+def _trace(request: Request) -> str:
+    return traceparent_of(dict(request.scope["headers"]))
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return Response(
+        orjson.dumps(body, default=str), status_code=status, media_type="application/json"
+    )

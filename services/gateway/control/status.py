@@ -1,0 +1,90 @@
+"""`/reef/status`: every service's own status, the heads and the serving nodes, in one answer."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import orjson
+
+from reefkit.ops import Health
+from services.gateway.domain.access import Grant
+from services.gateway.domain.routing import RoutingTable
+
+TIMEOUT_S = 1.5
+
+
+@dataclass
+class SystemStatus:
+    """Asks all services at once; one that does not answer is shown as such."""
+
+    health: Health
+    table: RoutingTable
+    services: dict[str, str]
+    engines: Callable[[], list[dict[str, Any]]]
+    learns: Callable[[str], bool]
+    """Whether a recipe learns from a scenario."""
+
+    async def read(self, grant: Grant) -> dict[str, Any]:
+        """The whole picture; to those who may see some scenarios only, theirs and no words of others."""
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), trust_env=False
+        ) as session:
+            answers = await asyncio.gather(
+                *(self._ask(session, url) for url in self.services.values())
+            )
+        services = {
+            "gateway": await self.health.status(),
+            **dict(zip(self.services, answers, strict=True)),
+        }
+        heads = {}
+        for scenario in self.table.scenarios():
+            head = self.table.head(scenario)
+            if head is not None and grant.sees(scenario):
+                heads[scenario] = {
+                    "release_id": head.release_id,
+                    "sequence": head.sequence,
+                    "load_id": head.load_id,
+                    "adapter": head.adapter,
+                    "operation": head.operation,
+                    "created_at": head.created_at,
+                    "learns": self.learns(scenario),
+                }
+        engines = self.engines()
+        if grant.scenarios is not None:
+            services = {name: _narrow(facts) for name, facts in services.items()}
+            engines = [{**row, "models": None} for row in engines]
+        return {"services": services, "heads": heads, "engines": engines}
+
+    async def own(self, grant: Grant) -> dict[str, Any]:
+        """This service's own."""
+        facts = await self.health.status()
+        return facts if grant.scenarios is None else _narrow(facts)
+
+    async def _ask(self, session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
+        try:
+            async with session.get(f"{url.rstrip('/')}/status", allow_redirects=False) as response:
+                body = orjson.loads(await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            return {"failures": {"http": f"{url} does not answer: {error!r}"}}
+        return (
+            body
+            if isinstance(body, dict)
+            else {"failures": {"http": f"{url}/status is not an object"}}
+        )
+
+
+def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
+    """Whether it is well, and how far behind. Errors and facts may name anybody's scenarios."""
+    return {
+        "service": facts.get("service"),
+        "uptime_s": facts.get("uptime_s"),
+        "failures": dict.fromkeys(
+            facts.get("failures") or {},
+            "the reason is shown to tokens that are good for every scenario",
+        ),
+        "lag": facts.get("lag") or {},
+        "last_error": None,
+        "last_error_at": None,
+    }

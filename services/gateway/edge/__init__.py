@@ -1,0 +1,1 @@
+"""HTTP in: the ASGI application, clients, limits, tokens."""

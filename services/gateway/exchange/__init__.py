@@ -1,0 +1,1 @@
+"""One exchange: from the request to the durable record."""

@@ -1,0 +1,1 @@
+"""Idempotency keys: one upstream call, one record, one answer for each key."""

@@ -1,0 +1,315 @@
+"""Idempotency keys: the same key with the same body gets one upstream call, one record, one receipt and one answer.
+
+The work of a keyed exchange goes on when its client leaves, since a client that times out and asks again is what a key is for.
+Several requests with one key in this process follow one shared answer; across gateways the ledger decides who works.
+"""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from reefcommon.errors import Unavailable
+from reefcommon.ids import time_ordered_hex
+from services.gateway import metrics
+from services.gateway.domain.errors import NOT_DURABLE, ApiError
+from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
+from services.gateway.domain.memory import Charge
+from services.gateway.domain.remembered import entry_of
+from services.gateway.edge.client import ClientWatch, NoWatch, Outlet
+from services.gateway.exchange.inference import Inference
+from services.gateway.handlers import KnownKeys, Ledger
+from services.gateway.keys.lease import Lease
+
+log = structlog.get_logger()
+
+POLL_S = 0.1
+
+
+class SharedAnswer:
+    """An answer that several requests read, each from its beginning, while it is still being written."""
+
+    def __init__(self, x: Exchange) -> None:
+        self._exchange = x
+        self.charge: Charge | None = None
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.parts: list[bytes] = []
+        self.ended = False
+        self.error: ApiError | None = None
+        self.decided: asyncio.Future[bool] = (
+            asyncio.get_running_loop().create_future()
+        )  # whether the work is done in this process
+        self._news = asyncio.Event()
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        """Status and headers."""
+        self.status, self.headers = status, headers
+        self._tell()
+
+    async def write(self, data: bytes, *, more: bool) -> None:
+        """A piece of the body."""
+        if data:
+            self.parts.append(data)
+        self.ended = not more
+        self._tell()
+
+    def fail(self, error: ApiError) -> None:
+        """There will be no answer."""
+        self.error = error
+        self.ended = True
+        self._tell()
+
+    def without(self, x: Exchange) -> None:
+        """A reader is done. Where it was the one whose exchange this is, and that is still under way, that goes on holding its memory."""
+        if x is self._exchange and x.charge is not None and not self.ended:
+            self.charge = x.charge.moved()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def follow(self, out: Outlet) -> None:
+        """Send all of it to one reader. Raises ApiError where it failed before it began."""
+        while not self.status and not self.ended:
+            await self._news.wait()
+        if not self.status:
+            raise self.error or ApiError(
+                503,
+                "The exchange ended without an answer; try again.",
+                code="no_answer",
+                retry_after_s=1,
+            )
+        await out.start(self.status, self.headers)
+        sent = 0
+        while True:
+            news = self._news
+            if sent < len(self.parts):
+                data = b"".join(self.parts[sent:])
+                sent = len(self.parts)
+                await out.write(data, more=True)
+            elif self.ended:
+                await out.write(b"", more=False)
+                return
+            else:
+                await news.wait()
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Answers keyed exchanges."""
+
+    inference: Inference
+    ledger: Ledger
+    keys: KnownKeys
+    lease_s: float
+    wait_s: float
+    _running: dict[str, tuple[str, SharedAnswer]] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch) -> None:
+        """Answer one keyed exchange: by doing it, by joining it, or from what is kept. Raises ApiError, ClientGone."""
+        async with watch:
+            shared = await self._shared(x)
+            if isinstance(shared, Entry):
+                await _replay(shared, out)
+                return
+            try:
+                await shared.follow(out)
+            finally:
+                shared.without(x)
+
+    async def _shared(self, x: Exchange) -> SharedAnswer | Entry:
+        assert x.digest is not None
+        key = x.record_id
+        entry = Entry(
+            digest=x.digest,
+            kind="inference",
+            scenario=x.scenario,
+            shard=x.shard,
+            owner=time_ordered_hex(),
+        )
+        deadline = asyncio.get_running_loop().time() + self.wait_s
+        while True:
+            running = self._running.get(key)
+            if running is not None:
+                _same(running[0], x)
+                if await asyncio.shield(running[1].decided):
+                    metrics.REPEATS.inc()
+                    return running[1]
+            else:
+                existing = await self._try(x, key, entry)
+                if isinstance(existing, SharedAnswer):
+                    return existing
+                if existing.kind != "inference":
+                    raise _conflict(key)
+                _same(existing.digest, x)
+                if existing.state == "done":
+                    metrics.REPEATS.inc()
+                    return existing
+            if asyncio.get_running_loop().time() > deadline:
+                raise ApiError(
+                    503,
+                    f"The exchange {key!r} is still under way.",
+                    code="in_progress",
+                    retry_after_s=5,
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _try(self, x: Exchange, key: str, entry: Entry) -> SharedAnswer | Entry:
+        """Begin the work, or say what is known of it already."""
+        assert x.digest is not None
+        shared = SharedAnswer(x)
+        until = asyncio.get_running_loop().time() + self.lease_s
+        self._running[key] = (
+            x.digest,
+            shared,
+        )  # before the first await: the next request in this process joins
+        existing = None
+        mine = False
+        try:
+            existing = await self._claim(key, entry, x)
+            mine = existing is None
+        finally:
+            shared.decided.set_result(mine)
+            if not mine:
+                del self._running[key]
+        if existing is not None:
+            return existing
+        self._begin(x, shared, Lease(self.ledger, key, entry, self.lease_s, until))
+        return shared
+
+    async def _claim(self, key: str, entry: Entry, x: Exchange) -> Entry | None:
+        """Take the key where nobody has it, nor ever had."""
+        try:
+            existing = await self.ledger.claim(key, entry, lease_s=self.lease_s)
+        except Unavailable as error:
+            log.warning("ledger_unavailable", reason=str(error))
+            raise ApiError(
+                503,
+                "Idempotency keys cannot be kept at the moment; send the request without one, or later.",
+                code="keys_unavailable",
+                retry_after_s=2,
+            ) from None
+        if existing is not None and existing.state == "free":
+            return None
+        return await self._before(key, x) if existing is None else existing
+
+    async def _before(self, key: str, x: Exchange) -> Entry | None:
+        """What the log says of a key that the ledger does not know. The key is given up where it says something, or cannot be asked."""
+        try:
+            found = await self.keys.find(key)
+        except ApiError:
+            await self._give_up(key)
+            raise
+        if found is None:
+            return None
+        entry = entry_of(found, x)
+        if found.get("outcome") == "aborted" and entry.digest == x.digest:
+            await self._give_up(key)
+            raise ApiError(
+                409,
+                f"The exchange {key!r} was cut off when its gateway stopped, and is recorded so; use another receipt.",
+                code="exchange_aborted",
+                param="x-reef-agent-record-id",
+            )
+        if entry.answer is None:
+            await self._give_up(key)
+        else:
+            await self._remember(key, entry)
+        return entry
+
+    def _begin(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
+        x.still_mine = lease.held
+        task = asyncio.get_running_loop().create_task(self._work(x, shared, lease))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
+        renewal = asyncio.get_running_loop().create_task(lease.keep())
+        try:
+            outcome = await self.inference.answer(x, shared, NoWatch())
+            await self._settle(outcome, shared, lease)
+        except ApiError as error:
+            shared.fail(error)
+            await lease.give_up(unrecorded=error.code != NOT_DURABLE)
+        finally:
+            renewal.cancel()
+            if shared.charge is not None:
+                shared.charge.end()
+            if not shared.ended:
+                shared.fail(
+                    ApiError(
+                        503,
+                        "The exchange was interrupted; try again.",
+                        code="no_answer",
+                        retry_after_s=1,
+                    )
+                )
+            self._running.pop(lease.key, None)
+
+    async def _settle(self, outcome: str, shared: SharedAnswer, lease: Lease) -> None:
+        if outcome == "unrecorded" or (
+            outcome == "failed" and (shared.status == 429 or shared.status >= 500)
+        ):
+            await lease.give_up(unrecorded=outcome == "failed")
+            return
+        answer = b"".join(shared.parts)
+        done = replace(
+            lease.entry,
+            state="done",
+            status=shared.status,
+            headers=tuple(shared.headers),
+            answer=answer if len(answer) <= MAX_KEPT_ANSWER_BYTES else None,
+        )
+        await self._remember(lease.key, done)
+
+    async def _remember(self, key: str, entry: Entry) -> None:
+        try:
+            await self.ledger.complete(key, entry)
+        except Unavailable as error:
+            log.warning("ledger_unavailable", key=key, reason=str(error))
+
+    async def _give_up(self, key: str) -> None:
+        try:
+            await self.ledger.release(key)
+        except Unavailable as error:
+            log.warning("ledger_unavailable", key=key, reason=str(error))
+
+    async def drain(self, until: float) -> int:
+        """Wait for what is under way, and cut off what still is at a time of the loop. Returns how many those were."""
+        if not self._tasks:
+            return 0
+        _, left = await asyncio.wait(
+            self._tasks, timeout=max(0.0, until - asyncio.get_running_loop().time())
+        )
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return len(left)
+
+
+def _same(digest: str, x: Exchange) -> None:
+    if digest != x.digest:
+        raise _conflict(x.record_id)
+
+
+def _conflict(key: str) -> ApiError:
+    return ApiError(
+        409,
+        f"The receipt {key!r} was used before with another body.",
+        code="id_conflict",
+        param="x-reef-agent-record-id",
+    )
+
+
+async def _replay(entry: Entry, out: Outlet) -> None:
+    if entry.answer is None:
+        raise ApiError(
+            409,
+            "The exchange was carried out, but its answer is too large to be kept; read it under /reef/records.",
+            code="answer_not_kept",
+        )
+    await out.start(entry.status, list(entry.headers))
+    await out.write(entry.answer, more=False)

@@ -1,0 +1,1 @@
+"""Events out: Kafka, the spool on disk, bodies, and the release tail."""

@@ -1,0 +1,209 @@
+"""The log as the gateway sees it: the broker while it answers, this machine's disk while it does not.
+
+    direct    event --> broker; one that is not acknowledged in time goes to the spool, and so does everything after it
+    spooling  event --> spool; the spool --in order--> broker, as soon as that answers
+    handover  the last events are being relayed: new ones wait for that, then all is direct again
+
+An event that was acknowledged is in the log before any that came after it: nothing goes directly while anything is in the spool.
+"""
+
+import asyncio
+import random
+import time
+
+import structlog
+
+from services.gateway import metrics
+from services.gateway.domain.segment import Spooled
+from services.gateway.handlers import NotDurable
+from services.gateway.log.kafka import EventRefused, KafkaRecordLog
+from services.gateway.log.spool import Portion, Spool
+
+log = structlog.get_logger()
+
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 2.0
+PORTION_RECORDS = 1000
+WATCH_EVERY_S = 0.1
+ADOPT_EVERY_S = 30.0
+HANDOVER_RECORDS = 200
+HANDOVER_BYTES = 1024 * 1024
+
+
+class DurableLog:
+    """RecordLog on a broker and a spool. `run` and `watch` must run beside it."""
+
+    def __init__(
+        self, broker: KafkaRecordLog, spool: Spool, *, ready_bytes: int, ready_age_s: float
+    ) -> None:
+        self.broker = broker
+        self.spool = spool
+        self._ready_bytes = ready_bytes
+        self._ready_age_s = ready_age_s
+        self.direct = False
+        self._since = time.time()
+        self._away = asyncio.Event()
+        self._away.set()
+        self._back = asyncio.Event()
+        self._handover: asyncio.Event | None = None
+        self.relayed = 0
+
+    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
+        """Returns once the event is acknowledged by the broker or synced to the disk. Raises NotDurable."""
+        while self._handover is not None:
+            await self._handover.wait()
+        if self.direct:
+            try:
+                await self.broker.append(topic, event, shard, traceparent)
+            except EventRefused:
+                raise
+            except NotDurable as error:
+                self._leave(str(error))
+            else:
+                return
+        await self.spool.append(Spooled(time.time(), topic, shard, traceparent, event))
+
+    def refusal(self) -> str | None:
+        """Why an event would find no place now."""
+        return None if self.direct else self.spool.refusal()
+
+    async def failure(self) -> str | None:
+        """Missing topics; or a spool that has too much, or has had it for too long. A broker that is away is no failure before that."""
+        reason = self.spool.refusal() if not self.direct else None
+        if reason is not None:
+            return reason
+        age = self.spool.age_s()
+        if age > self._ready_age_s or self.spool.used_bytes > self._ready_bytes:
+            return f"{self.spool.records} events ({self.spool.used_bytes} bytes) wait on disk, the oldest {age:.0f} s: {self.broker.away}"
+        try:
+            return await self.broker.missing_topics()
+        except NotDurable:
+            return None
+
+    def _leave(self, reason: str) -> None:
+        if self.direct:
+            self.direct = False
+            self._since = time.time()
+            self._back.clear()
+            self._away.set()
+            self.broker.let_go(reason)
+            log.warning("broker_away", reason=reason, spool=self.spool.directory)
+
+    async def watch(self) -> None:
+        """For ever: leave a broker whose addresses refuse connections without using up the time that an acknowledgement may take; and
+        relay what another gateway on this disk left when it died."""
+        looked_at = time.monotonic()
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            if self.direct and (reason := await self.broker.gone()) is not None:
+                self._leave(reason)
+            if self.direct and time.monotonic() - looked_at > ADOPT_EVERY_S:
+                looked_at = time.monotonic()
+                await self.adopt()
+
+    async def adopt(self) -> None:
+        """Take over the spools of the dead, and relay them before anything that comes now."""
+        try:
+            waiting = await self.spool.adopt()
+        except OSError as error:
+            log.warning("spool_not_adopted", reason=str(error))
+            return
+        if waiting and self.direct:
+            self.direct = False  # the broker is not away: what is under way to it arrives
+            self._since = time.time()
+            self._back.clear()
+            self._away.set()
+
+    async def run(self) -> None:
+        """For ever: when the broker is away, wait for it, relay, switch back."""
+        delay = FIRST_DELAY_S
+        while True:
+            await self._away.wait()
+            try:
+                await self.broker.connect()
+                await self._relay()
+                delay = FIRST_DELAY_S
+            except (NotDurable, OSError) as error:
+                log.debug("relay_waits", reason=str(error), records=self.spool.records)
+                await asyncio.sleep(delay * random.uniform(0.8, 1.2))
+                delay = min(delay * 2, MAX_DELAY_S)
+
+    async def _relay(self) -> None:
+        before, proven, limit = self.relayed, False, PORTION_RECORDS
+        try:
+            while not self._return():
+                if (
+                    proven
+                    and self.spool.records <= HANDOVER_RECORDS
+                    and self.spool.backlog_bytes <= HANDOVER_BYTES
+                ):
+                    self._handover = self._handover or asyncio.Event()
+                portion = await self.spool.read(limit)
+                if portion is None:
+                    await self.spool.flushed()
+                    await asyncio.sleep(0.002)
+                    continue
+                limit = await self._pass_on(portion)
+                proven = True
+        finally:
+            if self._handover is not None:
+                self._handover.set()
+                self._handover = None
+        log.info(
+            "broker_back", relayed=self.relayed - before, away_s=round(time.time() - self._since, 1)
+        )
+
+    async def _pass_on(self, portion: Portion) -> int:
+        """Relay one portion, or as much of it as makes one round. Returns how many to read next."""
+        records = portion.records
+        count = 0
+        try:
+            if records:
+                count = await self.broker.send(records)
+        except EventRefused as error:
+            if len(records) > 1:
+                return 1
+            await self.spool.reject(portion, str(error))
+            return 1
+        await self.spool.acknowledge(portion, count)
+        self.relayed += count
+        return min(len(records) * 2 + 1, PORTION_RECORDS)
+
+    def _return(self) -> bool:
+        """Switch back if nothing is left; no await lies between the look and the switch."""
+        if not self.spool.idle or self.broker.waiting:
+            return False
+        self._away.clear()
+        self._back.set()
+        self.direct = True
+        return True
+
+    async def back(self, within_s: float) -> None:
+        """Wait until everything is with the broker, or until the time is over."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._back.wait()
+        except TimeoutError:
+            log.info("broker_not_reached", within_s=within_s, spooled=self.spool.records)
+
+    def waiting_since(self) -> float | None:
+        """When the oldest event came that the broker does not have yet; None: it has them all."""
+        return None if self.spool.idle else self.spool.oldest_at
+
+    def describe(self) -> dict[str, object]:
+        """For `/status`."""
+        return {
+            "mode": "direct" if self.direct else "spooling",
+            "broker_away": None if self.direct else self.broker.away,
+            "directory": self.spool.directory,
+            "records": self.spool.records,
+            "bytes": self.spool.used_bytes,
+            "oldest_s": round(self.spool.age_s(), 1),
+            "relayed": self.relayed,
+        }
+
+    def show(self) -> None:
+        """Tie the gauges to this log."""
+        metrics.SPOOL_RECORDS.set_function(lambda: self.spool.records)
+        metrics.SPOOL_BYTES.set_function(lambda: self.spool.used_bytes)
+        metrics.SPOOL_AGE.set_function(self.spool.age_s)

@@ -1,0 +1,143 @@
+"""Release events in, and what comes of the commands that went out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+from pydantic import TypeAdapter, ValidationError
+
+from reefcommon import topics
+from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
+from services.gateway.handlers import Command, News, NotDurable, command_of
+from services.gateway.log.kafka import KafkaRecordLog
+
+log = structlog.get_logger()
+
+_FOLLOWED = (topics.RELEASES, topics.TRAINING)
+_HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
+OnEvent = Callable[[Event], Awaitable[None]]
+OnPast = Callable[[Event], None]
+PAST = 500
+STOP_TIMEOUT_S = 5.0
+
+
+class ReleaseTail:
+    """Reads the releases, and the recipes' steps, from the end, without a group: every gateway hears everything.
+
+    It also answers those who wait for what comes of a command.
+    """
+
+    def __init__(self, bootstrap: str, log_: KafkaRecordLog) -> None:
+        self._bootstrap = bootstrap
+        self._log = log_
+        self._waiting: dict[str, asyncio.Future[News]] = {}
+        self.listening = asyncio.Event()
+
+    async def submit(self, command: Command, *, timeout_s: float) -> News:
+        """Send a command and wait for the release event that names it."""
+        if self._log.away is not None:
+            raise NotDurable(self._log.away)
+        future: asyncio.Future[News] = asyncio.get_running_loop().create_future()
+        self._waiting[command.event_id] = future
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.listening.wait()
+                event = command.model_dump_json(exclude_none=True).encode()
+                await self._log.append(
+                    topics.COMMANDS.name, event, command.scenario, command.traceparent
+                )
+                return await future
+        finally:
+            del self._waiting[command.event_id]
+
+    async def run(
+        self,
+        snapshot: Callable[[], Awaitable[None]],
+        on_event: OnEvent,
+        *,
+        every_s: float,
+        on_past: OnPast = lambda _: None,
+    ) -> None:
+        """For ever: stand at the end of the topic, take a snapshot, follow; start over after an error, and look again every `every_s`.
+
+        `on_past` hears the latest PAST release events of each partition that were there before; after an error some of them again.
+        """
+        while True:
+            try:
+                await self._follow(snapshot, on_event, every_s, on_past)
+            except (KafkaError, OSError) as error:
+                self.listening.clear()
+                log.warning("release_tail_broken", reason=repr(error)[:300])
+                await asyncio.sleep(1)
+
+    async def _follow(
+        self,
+        snapshot: Callable[[], Awaitable[None]],
+        on_event: OnEvent,
+        every_s: float,
+        on_past: OnPast,
+    ) -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="latest",
+        )
+        try:
+            await consumer.start()
+            assigned = [
+                TopicPartition(topic.name, n)
+                for topic in _FOLLOWED
+                for n in range(topic.partitions)
+            ]
+            consumer.assign(assigned)
+            await consumer.seek_to_end(*assigned)
+            ends = {partition: await consumer.position(partition) for partition in assigned}
+            for partition, begin in (await consumer.beginning_offsets(assigned)).items():
+                if partition.topic == topics.RELEASES.name:
+                    consumer.seek(partition, max(begin, ends[partition] - PAST))
+            await snapshot()
+            self.listening.set()
+            seen = asyncio.get_running_loop().time()
+            while True:
+                for partition, records in (await consumer.getmany(timeout_ms=500)).items():
+                    for record in records:
+                        if record.offset >= ends[partition]:
+                            await self._hear(record.value, on_event)
+                        elif (event := _read(record.value)) is not None:
+                            on_past(event)
+                if asyncio.get_running_loop().time() - seen > every_s:
+                    await snapshot()
+                    seen = asyncio.get_running_loop().time()
+        finally:
+            async with asyncio.timeout(
+                STOP_TIMEOUT_S
+            ):  # its own tasks may go on asking a broker that is gone
+                await consumer.stop()
+
+    async def _hear(self, value: bytes | None, on_event: OnEvent) -> None:
+        event = _read(value)
+        if event is None:
+            return
+        await on_event(event)
+        future = self._waiting.get(command_of(event) or "")
+        if (
+            future is not None
+            and not future.done()
+            and isinstance(event, (ReleasePublished, ReleaseRejected))
+        ):
+            future.set_result(event)
+
+
+def _read(value: bytes | None) -> Event | None:
+    """The event; None where it cannot be read. What is wrong is logged, not what it says."""
+    try:
+        return _HEARD.validate_json(value or b"")
+    except ValidationError as error:
+        log.warning(
+            "event_unreadable",
+            reason=str(error.errors(include_input=False, include_url=False))[:300],
+        )
+        return None

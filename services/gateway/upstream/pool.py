@@ -1,0 +1,119 @@
+"""The kept-alive connections to a serving node."""
+
+import asyncio
+import ssl
+from base64 import b64encode
+from collections.abc import Iterable
+
+from yarl import URL
+
+from services.gateway.upstream.wire import Connection, Headers
+
+KEEP_ALIVE_S = (
+    4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
+)
+
+
+class CannotConnectError(OSError):
+    """Nothing was sent: another node may be asked."""
+
+
+class Pool:
+    """The connections to one node. As many as are asked for; idle ones are used again, the latest first."""
+
+    def __init__(
+        self, url: str, headers: Headers, *, connect_timeout_s: float, read_timeout_s: float
+    ) -> None:
+        target = URL(url)
+        self._host, self._port = target.host or "", target.port or 80
+        self._ssl = ssl.create_default_context() if target.scheme == "https" else None
+        self._prefix = target.raw_path.rstrip("/")
+        self._connect_timeout_s = connect_timeout_s
+        self._read_timeout_s = read_timeout_s
+        credentials = (
+            f"{target.user or ''}:{target.password or ''}".encode()
+            if target.user or target.password
+            else b""
+        )
+        basic = [(b"authorization", b"Basic " + b64encode(credentials))] if credentials else []
+        host = (target.host_port_subcomponent or "").encode()
+        self._fixed = b"".join(b"%b: %b\r\n" % pair for pair in [(b"host", host), *basic, *headers])
+        self._lines: dict[str, bytes] = {}
+        self._idle: list[Connection] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def post(
+        self, path: str, body: bytes, more: Iterable[tuple[bytes, bytes]] = ()
+    ) -> Connection:
+        """Ask, and return once the head of the answer is there. Whoever gets the connection gives it back, or cuts it.
+
+        Raises:
+            CannotConnectError: nothing was sent.
+            OSError: it may have been.
+        """
+        line = self._lines.get(path)
+        if line is None:
+            line = self._lines[path] = b"POST %b%b HTTP/1.1\r\n%b" % (
+                self._prefix.encode(),
+                path.encode(),
+                self._fixed,
+            )
+        extra = b"".join(b"%b: %b\r\n" % pair for pair in more)
+        connection = self._take() or await self._connect()
+        try:
+            await connection.ask(b"%b%bcontent-length: %d\r\n\r\n" % (line, extra, len(body)), body)
+        except BaseException:
+            connection.cut()
+            raise
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """The answer has been read to its end."""
+        keeps = connection.usable
+        connection.rest()
+        if not keeps:
+            connection.cut()
+            return
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._sweep)
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed by its user."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        while self._idle:
+            self._idle.pop().cut()
+
+    def _take(self) -> Connection | None:
+        now = asyncio.get_running_loop().time()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and now - connection.idle_since < KEEP_ALIVE_S:
+                return connection
+            connection.cut()
+        return None
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._read_timeout_s), self._host, self._port, ssl=self._ssl
+                )
+        except OSError as error:  # TimeoutError is one
+            raise CannotConnectError(f"{type(error).__name__}: {error}") from error
+        return connection
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        expired = [
+            connection
+            for connection in self._idle
+            if loop.time() - connection.idle_since >= KEEP_ALIVE_S or not connection.usable
+        ]
+        for connection in expired:
+            self._idle.remove(connection)
+            connection.cut()
+        self._sweeper = loop.call_later(KEEP_ALIVE_S / 2, self._sweep) if self._idle else None

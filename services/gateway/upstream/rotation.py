@@ -1,0 +1,54 @@
+"""Which nodes the publisher has set apart: they get a request only where no other node can take it (`reefkit.redis_rotation.usable`)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from reefcommon.errors import Unavailable
+from services.gateway.domain.balance import Node
+
+log = structlog.get_logger()
+
+EVERY_S = 1.0
+
+
+class Apart(Protocol):
+    """What the publisher wrote."""
+
+    async def apart(self) -> dict[str, str]:
+        """Nodes out of rotation, each with the reason. Raises Unavailable."""
+
+
+class RotationFollower:
+    """Keeps `Node.apart` as the publisher has it; what was read last holds while it cannot be read."""
+
+    def __init__(self, source: Apart, urls: Sequence[str], nodes: Sequence[Node]) -> None:
+        self._source = source
+        self._nodes = dict(
+            zip(urls, nodes, strict=True)
+        )  # under the names of the settings, as the publisher knows them
+
+    async def look(self) -> None:
+        """Read it once."""
+        try:
+            self._mark(await self._source.apart())
+        except Unavailable as error:
+            log.debug("rotation_unknown", reason=str(error))
+
+    async def follow(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.look()
+
+    def _mark(self, apart: Mapping[str, str]) -> None:
+        for url, node in self._nodes.items():
+            if node.apart != (url in apart):
+                node.apart = url in apart
+                log.info(
+                    "node_out_of_rotation" if node.apart else "node_in_rotation",
+                    engine=node.url,
+                    reason=apart.get(url, ""),
+                )
