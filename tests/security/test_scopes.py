@@ -8,8 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from reefcommon.errors import BadConfig
+from services.gateway.control.scopes import OPEN, declared
 from services.gateway.domain import access
-from services.gateway.domain.scopes import OPEN, declared
 from services.gateway.edge import tokens as tokens_file
 from services.gateway.edge.asgi import HOT
 

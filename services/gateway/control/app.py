@@ -16,8 +16,8 @@ from reefkit.ops import Health, ops_routes
 from services.gateway.control.openapi import complete
 from services.gateway.control.pages import SECURITY_HEADERS, docs_page
 from services.gateway.control.routes import Desk, control_routes
+from services.gateway.control.scopes import declared
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.scopes import declared
 
 log = structlog.get_logger()
 

@@ -14,10 +14,10 @@ from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from services.gateway.control.fanout import Fanout
 from services.gateway.control.rejections import Rejections
 from services.gateway.control.scenarios import Scenarios, release_row
+from services.gateway.control.scopes import Allow
 from services.gateway.control.status import SystemStatus
 from services.gateway.domain.access import Grant, Scope
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.scopes import Allow
 from services.gateway.exchange.intake import Intake, traceparent_of
 from services.gateway.handlers import Reads, known_from
 

@@ -14,16 +14,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reefcommon.errors import Unavailable
 from services.gateway import metrics
+from services.gateway.control.scopes import OPEN
 from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.exchange import Api
 from services.gateway.domain.head import HeadLimits
 from services.gateway.domain.memory import COPIES, Charge, Memory, decoded_bytes
-from services.gateway.domain.scopes import OPEN
-from services.gateway.edge.client import AsgiOutlet, ClientGone, ClientWatch
 from services.gateway.edge.limits import Limits
 from services.gateway.edge.stopping import Stopping
+from services.gateway.exchange.client import AsgiOutlet, ClientGone, ClientWatch
 from services.gateway.exchange.inference import Inference
 from services.gateway.exchange.intake import Intake, scenario_of, traceparent_of
 from services.gateway.handlers import Handlers

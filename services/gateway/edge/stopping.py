@@ -5,7 +5,7 @@ import contextlib
 from dataclasses import dataclass
 
 from services.gateway.domain.errors import ApiError
-from services.gateway.edge.client import AsgiOutlet
+from services.gateway.exchange.client import AsgiOutlet
 
 TELL_S = 0.5  # a client that does not read is not waited for
 

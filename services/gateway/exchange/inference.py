@@ -28,7 +28,7 @@ from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import INLINE_EVENT_BYTES, Ending, body_of, event_of
 from services.gateway.domain.sse import DONE
 from services.gateway.domain.stream import Stream
-from services.gateway.edge.client import ClientGone, ClientWatch, NoWatch, Outlet
+from services.gateway.exchange.client import ClientGone, ClientWatch, NoWatch, Outlet
 from services.gateway.exchange.intake import own_receipt
 from services.gateway.exchange.progress import Progress
 from services.gateway.exchange.tracing import Spans

@@ -17,7 +17,7 @@ from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
 from services.gateway.domain.memory import Charge
 from services.gateway.domain.remembered import entry_of
-from services.gateway.edge.client import ClientWatch, NoWatch, Outlet
+from services.gateway.exchange.client import ClientWatch, NoWatch, Outlet
 from services.gateway.exchange.inference import Inference
 from services.gateway.handlers import KnownKeys, Ledger
 from services.gateway.keys.lease import Lease

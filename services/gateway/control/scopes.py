@@ -47,7 +47,7 @@ def declared(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Scope | None]
         scope = _scope(route.dependant) if isinstance(route, APIRoute) else None
         if scope is None and route.path not in OPEN:
             raise TypeError(
-                f"{route.path} declares no scope: give it Depends(desk.allow(…)), or a reason in services.gateway.domain.scopes.OPEN"
+                f"{route.path} declares no scope: give it Depends(desk.allow(…)), or a reason in services.gateway.control.scopes.OPEN"
             )
         found |= dict.fromkeys(
             [(method, route.path_format) for method in sorted((route.methods or set()) - {"HEAD"})],
