@@ -16,6 +16,7 @@ from reefcommon.events.experience import (
     FeedbackReported,
     InferenceRecorded,
     SampleReady,
+    Sampling,
     Usage,
     WeightSpan,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "RollbackRequested",
     "SampleReady",
     "SampleRefused",
+    "Sampling",
     "ScenarioCreateRequested",
     "ServingSynced",
     "StepCompleted",

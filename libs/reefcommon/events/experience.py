@@ -41,6 +41,26 @@ class BodyRef(Value):
     size_bytes: int
 
 
+class Sampling(Value):
+    """The sampling parameters that the engine used for one exchange, its own defaults included.
+
+    `stated_by` is `engine` if the engine returned them, `request` if Reef derived them from the
+    request and the node's configured defaults. `top_k` 0 and `top_p` 1.0 mean no truncation.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    min_tokens: int = 0
+    logit_bias: bool = False
+    seed: int | None = None
+    stated_by: Literal["engine", "request"] = "request"
+
+
 class InferenceRecorded(Event):
     """One exchange with the model. `event_id` is the receipt."""
 
@@ -59,6 +79,8 @@ class InferenceRecorded(Event):
     prompt_token_ids: tuple[int, ...] = ()
     completions: tuple[Completion, ...] = ()
     usage: Usage | None = None
+    sampling: Sampling | None = None
+    loads: dict[str, str] = {}
     error: str | None = None
     status: int = 200
     stream: bool = False
@@ -101,6 +123,8 @@ class SampleReady(Event):
     loss_mask: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     temperature: float = 1.0
+    sampling: tuple[Sampling, ...] = ()
+    loads: dict[str, str] = {}
     untrainable: str | None = None
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()

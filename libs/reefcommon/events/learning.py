@@ -76,6 +76,10 @@ class Evaluation(Value):
     losses: int = 0
     ties: int = 0
     p_value: float | None = None
+    pairs: int = 0
+    test: str = ""
+    confidence_low: float | None = None
+    strength: Literal["strong", "weak", "none"] | None = None
     tasks: tuple[TaskResult, ...] = ()
     failed_episodes: int = 0
     duration_s: float = 0.0

@@ -21,6 +21,7 @@ class Release(Value):
     contents: dict[str, str] = {}
     operation: Operation
     load_id: str
+    loads: dict[str, str] = {}
     adapter: str | None = None
     candidate_id: str | None = None
     metrics: dict[str, float] = {}
