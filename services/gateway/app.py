@@ -35,18 +35,10 @@ from services.gateway.edge.stopping import Stopping
 from services.gateway.exchange.inference import Inference
 from services.gateway.exchange.intake import Intake
 from services.gateway.exchange.tracing import Spans
-from services.gateway.handlers import (
-    BodyStore,
-    CommandBus,
-    Engines,
-    Handlers,
-    Ledger,
-    Reads,
-    RecordLog,
-)
+from services.gateway.handlers import Handlers
 from services.gateway.keys.known import Keys
 from services.gateway.keys.lease import RENEWALS_A_LEASE
-from services.gateway.keys.redis import RedisLedger
+from services.gateway.keys.redis import RedisKeyStore
 from services.gateway.keys.repeats import Repeats
 from services.gateway.lifecycle import Adapters, Lifecycle
 from services.gateway.log.bodies import FilesystemBodies
@@ -54,6 +46,7 @@ from services.gateway.log.durable import DurableLog
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.log.release_tail import ReleaseTail
 from services.gateway.log.spool import Spool
+from services.gateway.ports import BodyStore, CommandBus, Engines, KeyStore, Reads, RecordLog
 from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines
 from services.gateway.upstream.rotation import RotationFollower
@@ -69,7 +62,7 @@ class Ports:
     bodies: BodyStore
     engines: Engines
     heads: ReleaseHeads
-    ledger: Ledger
+    ledger: KeyStore
     reads: Reads
     commands: CommandBus
     buckets: Buckets | None = None
@@ -188,7 +181,7 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
         ),
         engines=engines,
         tail=ReleaseTail(system.kafka_bootstrap, broker),
-        ledger=RedisLedger(system.redis_url, ttl_s=settings.key_ttl_s),
+        ledger=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
         buckets=RedisBuckets(system.redis_url),
         reads=ExperienceReads(system.experience_url),
         rotation=RotationFollower(RedisRotation(heads_client), system.engines, engines.nodes),

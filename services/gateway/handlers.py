@@ -1,4 +1,4 @@
-"""The gateway's ports, and what it does with a report, a command, and a release that became the head.
+"""What the gateway does with a report, a command, and a release that became the head.
 
 request --intake--> exchange --inference--> engine, record, answer     (inference.py: the hot path)
 report  --on_report--> FeedbackReported, acknowledged, then 202
@@ -7,166 +7,41 @@ release --on_release--> routing table
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import structlog
 
 from reefcommon import topics
-from reefcommon.errors import ReefError, Unavailable
+from reefcommon.errors import Unavailable
 from reefcommon.events import (
     Event,
     FeedbackReported,
-    PromoteRequested,
-    ReleasePending,
     ReleasePublished,
     ReleaseRejected,
-    RollbackRequested,
-    ScenarioCreateRequested,
-    ServingSynced,
 )
 from reefcommon.ids import new_report_id, shard_in, shard_of, time_ordered_hex
 from reefcommon.releases import ReleaseHeads
 from services.gateway.domain.errors import ApiError, command_not_sent, no_room, not_durable
-from services.gateway.domain.exchange import Exchange
-from services.gateway.domain.ledger import Entry, Known
+from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.recent import Recent
-from services.gateway.domain.record import Claim
 from services.gateway.domain.remembered import entry_of
 from services.gateway.domain.report import Report, check_known
 from services.gateway.domain.routing import RoutingTable
+from services.gateway.ports import (
+    Command,
+    CommandBus,
+    KeyStore,
+    KnownKeys,
+    News,
+    NotDurable,
+    Reads,
+    RecordLog,
+)
 
 log = structlog.get_logger()
-
-News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
-Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
-
-
-class NotDurable(ReefError):
-    """The log did not acknowledge in time: the event may or may not be there, and no receipt may be given for it."""
-
-
-class UpstreamFailed(ReefError):
-    """No serving node answered, or the one that did broke off."""
-
-    def __init__(self, message: str, *, status: int, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
-def invalid_answer(words: str) -> UpstreamFailed:
-    """502: the serving node said something that no client can use."""
-    return UpstreamFailed(f"The serving node {words}.", status=502, code="upstream_invalid")
-
-
-def answer_too_large() -> UpstreamFailed:
-    """502: an answer without end."""
-    return UpstreamFailed(
-        "The serving node's answer went on past its limit (max_answer_bytes).",
-        status=502,
-        code="upstream_too_large",
-    )
-
-
-class RecordLog(Protocol):
-    """Where events become durable, in order within a shard."""
-
-    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
-        """Returns once the event is durable. Raises NotDurable."""
-
-    async def failure(self) -> str | None:
-        """What keeps it from taking events, or will before long."""
-
-    def refusal(self) -> str | None:
-        """Why no new work may begin: its event would find no place. None, at no cost, where there is room."""
-
-
-class BodyStore(Protocol):
-    """Where bodies lie that are too large for the log."""
-
-    async def keep(self, body: bytes) -> Claim:
-        """Returns once the body is durable. Raises OSError."""
-
-
-class EngineAnswer(Protocol):
-    """One answer of a serving node, as it comes. `close` must be called, always."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    event_stream: bool
-
-    async def read(self) -> bytes:
-        """The whole body. Raises UpstreamFailed."""
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces of any size. Raises UpstreamFailed."""
-
-    async def close(self, *, finished: bool) -> None:
-        """Give the connection back, or cut it where the answer is not finished: the node then stops generating."""
-
-
-class Engines(Protocol):
-    """The serving nodes."""
-
-    async def open(self, exchange: Exchange) -> EngineAnswer:
-        """Ask one node, another where it cannot be connected to. Raises UpstreamFailed, or ApiError where a pin cannot be served."""
-
-
-class Ledger(Protocol):
-    """Idempotency keys, shared by all gateways. Every call raises Unavailable where the store does not answer."""
-
-    async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
-        """Take the key if nobody has it (None), or if it is free (what was there), else what is there."""
-
-    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
-        """Say that its work goes on; where the store has lost the key, it is taken again."""
-
-    async def complete(self, key: str, entry: Entry) -> None:
-        """Keep the outcome for the time to live."""
-
-    async def release(self, key: str) -> None:
-        """Give the key up: whether anything came of it is not known."""
-
-    async def free(self, key: str, entry: Entry) -> None:
-        """Give the key up: nothing was recorded under it, for certain."""
-
-    async def find(self, key: str) -> Entry | None:
-        """What is there, unless it is free."""
-
-    async def since(self) -> tuple[float, float]:
-        """Unix time since which every key is there (the time to live ago at most), and since when the store remembers anything."""
-
-    async def note(self, key: str) -> Known:
-        """Note that the key is used; what is known of it until now."""
-
-    async def call_whole(self) -> None:
-        """The log was empty when this store began to remember: what it has no note of was never used."""
-
-
-class KnownKeys(Protocol):
-    """Keys that the ledger does not know any more."""
-
-    async def find(self, key: str) -> dict[str, Any] | None:
-        """What the log has under this id; None: nothing, for certain. Raises ApiError where that cannot be said."""
-
-
-class Reads(Protocol):
-    """The experience service's reads."""
-
-    async def get(
-        self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
-    ) -> tuple[int, bytes]:
-        """Status and JSON. Raises Unavailable."""
-
-
-class CommandBus(Protocol):
-    """Commands out, what came of them back."""
-
-    async def submit(self, command: Command, *, timeout_s: float) -> News:
-        """The release event that names this command. Raises TimeoutError, NotDurable."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +51,7 @@ class Handlers:
     log: RecordLog
     table: RoutingTable
     heads: ReleaseHeads
-    ledger: Ledger
+    ledger: KeyStore
     keys: KnownKeys
     reads: Reads
     commands: CommandBus
@@ -204,7 +79,7 @@ class Handlers:
         report_id = report.key or new_report_id(shard)
         digest = report.digest(scenario)
         if report.key is not None:
-            entry = Entry(
+            entry = KeyEntry(
                 digest=digest, kind="report", scenario=scenario, shard=shard, state="done"
             )
             existing = await self._before(report.key) or await self.ledger.claim(
@@ -241,7 +116,7 @@ class Handlers:
         self.recent.add(report_id, scenario, "report")
         return report_id
 
-    async def _before(self, key: str) -> Entry | None:
+    async def _before(self, key: str) -> KeyEntry | None:
         """What was reported under this key, today or ever. Asked before the key is taken: what is taken says what was reported."""
         known = await self.ledger.find(key)
         if known is not None:

@@ -20,7 +20,7 @@ from services.gateway.control.rejections import Rejections
 from services.gateway.control.scenarios import Scenarios
 from services.gateway.edge.asgi import Edge
 from services.gateway.edge.redis_buckets import RedisBuckets
-from services.gateway.keys.redis import RedisLedger
+from services.gateway.keys.redis import RedisKeyStore
 from services.gateway.log.durable import DurableLog
 from services.gateway.log.release_tail import ReleaseTail
 from services.gateway.settings import Settings
@@ -39,7 +39,7 @@ class Adapters:
     log: DurableLog
     engines: HttpEngines
     tail: ReleaseTail
-    ledger: RedisLedger
+    ledger: RedisKeyStore
     buckets: RedisBuckets
     reads: ExperienceReads
     rotation: RotationFollower

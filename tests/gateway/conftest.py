@@ -23,7 +23,7 @@ from .fakes import (
     MemoryBodies,
     MemoryCommands,
     MemoryHeads,
-    MemoryLedger,
+    MemoryKeyStore,
     MemoryLog,
     MemoryReads,
     release,
@@ -81,7 +81,7 @@ class Bench:
     engine: StubEngine
     log: MemoryLog
     heads: MemoryHeads
-    ledger: MemoryLedger
+    ledger: MemoryKeyStore
     reads: MemoryReads
     commands: MemoryCommands
     engines: HttpEngines
@@ -122,7 +122,7 @@ class Bench:
 async def bench_of(
     *,
     access: Access | None = None,
-    ledger: MemoryLedger | None = None,
+    ledger: MemoryKeyStore | None = None,
     stub: StubEngine | None = None,
     real_engine: str = "",
     **settings: Any,
@@ -137,7 +137,7 @@ async def bench_of(
             read_timeout_s=settings.pop("silence_s", 5.0),
         )
         log, heads, reads, commands = MemoryLog(), MemoryHeads(), MemoryReads(), MemoryCommands()
-        bodies, ledger = MemoryBodies(), ledger or MemoryLedger()
+        bodies, ledger = MemoryBodies(), ledger or MemoryKeyStore()
         for scenario, adapter in {"default": None, **{name: name for name in FAULTS}}.items():
             heads.chains[scenario] = [release(scenario, 0, adapter)]
 

@@ -11,9 +11,9 @@ import orjson
 from reefcommon import topics
 from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import FeedbackReported, InferenceRecorded, Release
-from services.gateway.domain.ledger import Entry, Known
+from services.gateway.domain.keys import KeyEntry, Known
 from services.gateway.domain.record import Claim
-from services.gateway.handlers import Command, News, NotDurable
+from services.gateway.ports import Command, News, NotDurable
 
 
 @dataclass
@@ -119,8 +119,8 @@ class MemoryHeads:
         ]
 
 
-class MemoryLedger:
-    """Ledger in memory; two gateways may share one."""
+class MemoryKeyStore:
+    """KeyStore in memory; two gateways may share one."""
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
@@ -133,15 +133,15 @@ class MemoryLedger:
         if self.away:
             raise Unavailable("away, as asked")
 
-    async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+    async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
         self._here()
         await asyncio.sleep(0)
-        existing = Entry.decode(self.entries[key]) if key in self.entries else None
+        existing = KeyEntry.decode(self.entries[key]) if key in self.entries else None
         if existing is None or existing.state == "free":
             self.entries[key] = entry.encode()
         return existing
 
-    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
+    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> None:
         self._here()
         self.entries.setdefault(key, entry.encode())
 
@@ -160,7 +160,7 @@ class MemoryLedger:
         self._here()
         self.whole = True
 
-    async def complete(self, key: str, entry: Entry) -> None:
+    async def complete(self, key: str, entry: KeyEntry) -> None:
         self._here()
         self.entries[key] = entry.encode()
 
@@ -168,12 +168,12 @@ class MemoryLedger:
         self._here()
         self.entries.pop(key, None)
 
-    async def free(self, key: str, entry: Entry) -> None:
+    async def free(self, key: str, entry: KeyEntry) -> None:
         await self.complete(key, replace(entry, state="free"))
 
-    async def find(self, key: str) -> Entry | None:
+    async def find(self, key: str) -> KeyEntry | None:
         self._here()
-        found = Entry.decode(self.entries[key]) if key in self.entries else None
+        found = KeyEntry.decode(self.entries[key]) if key in self.entries else None
         return None if found is None or found.state == "free" else found
 
 

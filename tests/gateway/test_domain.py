@@ -10,7 +10,7 @@ from services.gateway.domain.answer import take
 from services.gateway.domain.assembly import Assembly
 from services.gateway.domain.balance import FAILURES_TO_OPEN, OPEN_S, Node, choose
 from services.gateway.domain.exchange import Asked, asked_of, shard_for
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sse import Frames, data_of
@@ -200,10 +200,10 @@ def test_recent_is_bounded() -> None:
 @given(st.binary(), st.booleans())
 def test_ledger_entries_come_back(answer: bytes, kept: bool) -> None:
     """Any answer survives the store."""
-    entry = Entry(
+    entry = KeyEntry(
         "d", "inference", "s", "abcd", "done", 200, ((b"a", b"\xff"),), answer if kept else None
     )
-    assert Entry.decode(entry.encode()) == entry
+    assert KeyEntry.decode(entry.encode()) == entry
 
 
 def test_a_node_that_is_set_apart_comes_last() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from services.gateway.domain.segment import Spooled
-from services.gateway.handlers import NotDurable
 from services.gateway.log import durable, segments
 from services.gateway.log.durable import DurableLog
 from services.gateway.log.kafka import EventRefused
 from services.gateway.log.spool import Spool
+from services.gateway.ports import NotDurable
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from services.gateway.domain.errors import ApiError
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.keys import KeyEntry
 from services.gateway.keys.known import Keys
 
 from .conftest import Bench, bench_of
-from .fakes import MemoryLedger, MemoryReads
+from .fakes import MemoryKeyStore, MemoryReads
 
 KEY = {"x-reef-agent-record-id": "order-1"}
 
@@ -118,7 +118,7 @@ async def test_what_lies_in_this_gateways_spool_is_not_in_the_store_yet(
     seen: bool, spooled_ago_s: float | None, new: bool
 ) -> None:
     """The store has handled all that the log has; of an hour since which the ledger remembers, an older spooled event may have the key."""
-    ledger, reads, now = MemoryLedger(), MemoryReads(), time.time()
+    ledger, reads, now = MemoryKeyStore(), MemoryReads(), time.time()
     ledger.remembers_since, reads.none_before = now - 3600, True
     waiting = None if spooled_ago_s is None else now - spooled_ago_s
     if seen:
@@ -143,7 +143,7 @@ async def test_a_store_that_fails_has_said_nothing() -> None:
             return 500, b'{"complete": true}'
 
     with pytest.raises(ApiError):
-        await Keys(MemoryLedger(), Broken(), 10.0).find("k")
+        await Keys(MemoryKeyStore(), Broken(), 10.0).find("k")
 
 
 async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(
@@ -260,7 +260,7 @@ async def test_a_failure_that_was_recorded_is_repeated_as_it_was(bench: Bench) -
     forget(bench)
     digest = ""
 
-    async def claim(key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+    async def claim(key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
         nonlocal digest
         digest = entry.digest
         bench.reads.rows["/keys/order-1"] = {

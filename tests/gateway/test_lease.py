@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.keys import KeyEntry
 from services.gateway.keys.lease import Lease
 
-from .fakes import MemoryLedger
+from .fakes import MemoryKeyStore
 
-OURS = Entry(digest="d", kind="inference", scenario="default", shard="s0", owner="ours")
+OURS = KeyEntry(digest="d", kind="inference", scenario="default", shard="s0", owner="ours")
 THEIRS = replace(OURS, owner="theirs")
 
 
-def lease_of(ledger: MemoryLedger, *, left_s: float, seconds: float = 30.0) -> Lease:
+def lease_of(ledger: MemoryKeyStore, *, left_s: float, seconds: float = 30.0) -> Lease:
     return Lease(ledger, "k", OURS, seconds, asyncio.get_running_loop().time() + left_s)
 
 
 async def test_in_its_time_nobody_is_asked() -> None:
-    ledger = MemoryLedger()
+    ledger = MemoryKeyStore()
     ledger.entries["k"] = THEIRS.encode()
     assert await lease_of(ledger, left_s=30).held()
 
@@ -32,10 +32,10 @@ async def test_in_its_time_nobody_is_asked() -> None:
     ids=str,
 )
 async def test_after_a_long_halt_the_ledger_says_whose_it_is(
-    found: Entry | None, away: bool, held: bool
+    found: KeyEntry | None, away: bool, held: bool
 ) -> None:
     """Where nobody has it, it is taken first; while the ledger is away nobody can have taken it."""
-    ledger = MemoryLedger()
+    ledger = MemoryKeyStore()
     if found is not None:
         ledger.entries["k"] = found.encode()
     ledger.away = away
@@ -45,15 +45,15 @@ async def test_after_a_long_halt_the_ledger_says_whose_it_is(
 
 
 async def test_somebody_who_takes_it_between_the_look_and_the_claim_has_it() -> None:
-    class Raced(MemoryLedger):
-        async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+    class Raced(MemoryKeyStore):
+        async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
             self.entries[key] = THEIRS.encode()
             return await super().claim(key, entry, lease_s=lease_s)
 
     assert not await lease_of(Raced(), left_s=-1).held()
 
 
-class Renewed(MemoryLedger):
+class Renewed(MemoryKeyStore):
     """Each renewal takes a while; the first `failures` of them come to nothing."""
 
     def __init__(self, failures: int = 0) -> None:
@@ -61,7 +61,7 @@ class Renewed(MemoryLedger):
         self.failures = failures
         self.began: list[float] = []
 
-    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
+    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> None:
         self.began.append(asyncio.get_running_loop().time())
         await asyncio.sleep(0.05)
         if len(self.began) <= self.failures:
@@ -99,7 +99,7 @@ async def test_a_renewal_that_came_too_late_gives_nothing_back() -> None:
 @pytest.mark.parametrize("unrecorded", [True, False])
 async def test_what_is_given_up_is_ones_own(unrecorded: bool) -> None:
     """Free where nothing was written under it; unknown to the ledger where only the store can say so; another's stays as it is."""
-    ledger = MemoryLedger()
+    ledger = MemoryKeyStore()
     lease = lease_of(ledger, left_s=30)
     await lease.give_up(unrecorded=unrecorded)
     assert ledger.entries == {}

@@ -5,16 +5,16 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from services.gateway.domain.ledger import Entry
-from services.gateway.keys.redis import RedisLedger
+from services.gateway.domain.keys import KeyEntry
+from services.gateway.keys.redis import RedisKeyStore
 
 pytestmark = pytest.mark.redis
 
 
 async def test_connections_that_a_restart_has_cut_fail_no_request(redis_url: str) -> None:
     """Each one that lies in the pool is opened anew by whoever takes it."""
-    ledger = RedisLedger(redis_url, ttl_s=60)
-    entry = Entry(digest="d", kind="inference", scenario="s", shard="0000")
+    ledger = RedisKeyStore(redis_url, ttl_s=60)
+    entry = KeyEntry(digest="d", kind="inference", scenario="s", shard="0000")
     await asyncio.gather(*(ledger.claim(f"cut-{n}", entry, lease_s=5) for n in range(8)))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -24,9 +24,9 @@ async def test_connections_that_a_restart_has_cut_fail_no_request(redis_url: str
 
 
 async def test_a_key_that_is_free_is_taken_by_one_alone(redis_url: str) -> None:
-    ledger = RedisLedger(redis_url, ttl_s=60)
+    ledger = RedisKeyStore(redis_url, ttl_s=60)
     entries = [
-        Entry(digest="d", kind="inference", scenario="s", shard="0000", owner=f"o{n}")
+        KeyEntry(digest="d", kind="inference", scenario="s", shard="0000", owner=f"o{n}")
         for n in range(8)
     ]
     assert await ledger.claim("free-1", entries[0], lease_s=5) is None
@@ -51,7 +51,7 @@ async def test_what_was_never_used_is_known_once_it_is_whole_and_for_ever(redis_
     own = f"{redis_url.rpartition('/')[0]}/3"
     async with redis.asyncio.Redis.from_url(own) as client:
         await client.flushdb()
-        ledger = RedisLedger(own, ttl_s=60)
+        ledger = RedisKeyStore(own, ttl_s=60)
         assert await ledger.note("early") == "unseen", "nobody knows yet what came before"
         await ledger.call_whole()
         assert [await ledger.note(key) for key in ("early", "late", "late")] == [

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.keys import KeyEntry
 
 from .conftest import CHAT, bench_of
-from .fakes import MemoryLedger
+from .fakes import MemoryKeyStore
 from .stub_engine import StubEngine
 
 
@@ -58,7 +58,7 @@ async def test_another_body_while_the_first_is_still_under_way() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_many_at_once_on_two_gateways(stream: bool) -> None:
     """G7: ten requests with one key on two gateways at the same time: one upstream call, ten equal answers."""
-    stub, ledger = StubEngine(delay_s=0.2), MemoryLedger()
+    stub, ledger = StubEngine(delay_s=0.2), MemoryKeyStore()
     async with bench_of(stub=stub, ledger=ledger) as one, bench_of(stub=stub, ledger=ledger) as two:
         key = {"x-reef-agent-record-id": "k-1"}
         answers = await asyncio.gather(
@@ -74,7 +74,7 @@ async def test_many_at_once_on_two_gateways(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_gateway_that_stood_still_past_its_lease_writes_nothing(stream: bool) -> None:
     """Another one has done the work meanwhile: what this one has is thrown away, and the other's answer is what the key gets."""
-    ledger, key = MemoryLedger(), {"x-reef-agent-record-id": "k-9"}
+    ledger, key = MemoryKeyStore(), {"x-reef-agent-record-id": "k-9"}
     async with (
         bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as slow,
         bench_of(ledger=ledger) as other,
@@ -93,7 +93,7 @@ async def test_a_gateway_that_stood_still_past_its_lease_writes_nothing(stream: 
 
 
 async def test_a_halt_that_nobody_used_changes_nothing() -> None:
-    ledger, key = MemoryLedger(), {"x-reef-agent-record-id": "k-9"}
+    ledger, key = MemoryKeyStore(), {"x-reef-agent-record-id": "k-9"}
     async with bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as bench:
         ledger.renew = _never  # type: ignore[method-assign]
         waiting = asyncio.create_task(bench.chat(headers=key))
@@ -104,7 +104,7 @@ async def test_a_halt_that_nobody_used_changes_nothing() -> None:
         assert len(bench.log.records) == 1
 
 
-async def _never(key: str, entry: Entry, *, lease_s: float) -> None:
+async def _never(key: str, entry: KeyEntry, *, lease_s: float) -> None:
     """A halt, as the ledger sees it: no renewal comes."""
     raise Unavailable("stands still, as asked")
 

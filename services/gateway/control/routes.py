@@ -19,7 +19,8 @@ from services.gateway.control.status import SystemStatus
 from services.gateway.domain.access import Grant, Scope
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.exchange.intake import Intake, traceparent_of
-from services.gateway.handlers import Reads, known_from
+from services.gateway.handlers import known_from
+from services.gateway.ports import Reads
 
 Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
 Limit = Annotated[int, Query(ge=1, le=1000)]

@@ -18,7 +18,8 @@ from reefcommon.events import (
     ScenarioCreateRequested,
 )
 from services.gateway.domain.errors import ApiError
-from services.gateway.handlers import Command, Handlers, News
+from services.gateway.handlers import Handlers
+from services.gateway.ports import Command, News
 
 log = structlog.get_logger()
 

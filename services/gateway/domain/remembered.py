@@ -10,16 +10,16 @@ import orjson
 
 from services.gateway.domain import sse
 from services.gateway.domain.exchange import Exchange
-from services.gateway.domain.ledger import Entry
+from services.gateway.domain.keys import KeyEntry
 
 _JSON = (b"content-type", b"application/json")
 _STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> Entry:
+def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> KeyEntry:
     """What the log says of a key, as the ledger would. `x`: who asks; the answer is made for the same request, and only for that."""
     kind: Literal["inference", "report"] = "report" if found["kind"] == "report" else "inference"
-    entry = Entry(
+    entry = KeyEntry(
         digest=found["digest"] or "",
         kind=kind,
         scenario=found["scenario"],
@@ -34,7 +34,7 @@ def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> Entry:
         *_headers(found, x),
         (b"content-length", b"%d" % len(answer)),
     ]
-    return Entry(
+    return KeyEntry(
         entry.digest, kind, entry.scenario, x.shard, "done", status, tuple(headers), answer
     )
 

@@ -32,7 +32,7 @@ from services.gateway.exchange.client import ClientGone, ClientWatch, NoWatch, O
 from services.gateway.exchange.intake import own_receipt
 from services.gateway.exchange.progress import Progress
 from services.gateway.exchange.tracing import Spans
-from services.gateway.handlers import (
+from services.gateway.ports import (
     BodyStore,
     EngineAnswer,
     Engines,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from services.gateway.domain.assembly import Assembly
-from services.gateway.handlers import EngineAnswer
+from services.gateway.ports import EngineAnswer
 
 
 @dataclass(slots=True)

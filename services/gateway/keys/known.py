@@ -17,7 +17,7 @@ import structlog
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.errors import ApiError
-from services.gateway.handlers import Ledger, Reads
+from services.gateway.ports import KeyStore, Reads
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ SPREAD_S = 2.0  # clocks of gateways, and the time between two renewals and thei
 class Keys:
     """Looks a key up where the ledger does not know it. `waiting_since`: the time of the oldest event in this gateway's spool, if any."""
 
-    ledger: Ledger
+    ledger: KeyStore
     reads: Reads
     renewed_every_s: float
     waiting_since: Callable[[], float | None] = lambda: None

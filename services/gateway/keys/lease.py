@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import structlog
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.ledger import Entry
-from services.gateway.handlers import Ledger
+from services.gateway.domain.keys import KeyEntry
+from services.gateway.ports import KeyStore
 
 log = structlog.get_logger()
 
@@ -18,9 +18,9 @@ RENEWALS_A_LEASE = 3
 class Lease:
     """Held until `until`, in the time of the event loop, which goes on while the process stands still."""
 
-    ledger: Ledger
+    ledger: KeyStore
     key: str
-    entry: Entry
+    entry: KeyEntry
     seconds: float
     until: float
 

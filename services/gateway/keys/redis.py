@@ -14,7 +14,7 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import ConnectionError, RedisError
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.ledger import Entry, Known
+from services.gateway.domain.keys import KeyEntry, Known
 
 _SINCE = "reef:keys:since"
 _SEEN, _WHOLE = "reef:keys:seen", "reef:keys:whole"
@@ -36,8 +36,8 @@ return 1
 _KNOWN: tuple[Known, ...] = ("used", "unseen", "new")
 
 
-class RedisLedger:
-    """Ledger on Redis or Valkey."""
+class RedisKeyStore:
+    """KeyStore on Redis or Valkey."""
 
     def __init__(self, url: str, *, ttl_s: int) -> None:
         # Blocking: a report may name a thousand receipts at once, and waits for a connection where all are taken.
@@ -58,7 +58,7 @@ class RedisLedger:
         self._mark = self._redis.register_script(_MARK)
         self._take = self._redis.register_script(_TAKE)
 
-    async def claim(self, key: str, entry: Entry, *, lease_s: float) -> Entry | None:
+    async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
         """Take the key where nobody has it, or it is free: for `lease_s` seconds while open, for the time to live where it is done."""
         ttl_ms = int(lease_s * 1000) if entry.state == "open" else self._ttl_s * 1000
         try:
@@ -68,7 +68,7 @@ class RedisLedger:
                 data = await self._redis.get(_name(key))
                 if not isinstance(data, bytes):
                     continue  # its lease ran out in between
-                existing = Entry.decode(data)
+                existing = KeyEntry.decode(data)
                 if existing.state != "free" or await self._take(
                     keys=[_name(key)], args=[data, entry.encode(), ttl_ms]
                 ):
@@ -104,7 +104,7 @@ class RedisLedger:
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
-    async def renew(self, key: str, entry: Entry, *, lease_s: float) -> None:
+    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> None:
         """Extend the lease; take the key again where the store has lost it."""
         lease_ms = int(lease_s * 1000)
         try:
@@ -114,14 +114,14 @@ class RedisLedger:
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
-    async def complete(self, key: str, entry: Entry) -> None:
+    async def complete(self, key: str, entry: KeyEntry) -> None:
         """Keep the outcome."""
         try:
             await self._redis.set(_name(key), entry.encode(), ex=self._ttl_s)
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
-    async def free(self, key: str, entry: Entry) -> None:
+    async def free(self, key: str, entry: KeyEntry) -> None:
         """Keep that nothing was recorded."""
         await self.complete(key, replace(entry, state="free"))
 
@@ -132,13 +132,13 @@ class RedisLedger:
         except (RedisError, OSError) as error:
             raise _away(error) from error
 
-    async def find(self, key: str) -> Entry | None:
+    async def find(self, key: str) -> KeyEntry | None:
         """What is there, unless it is free."""
         try:
             data = await self._redis.get(_name(key))
         except (RedisError, OSError) as error:
             raise _away(error) from error
-        found = Entry.decode(data) if isinstance(data, bytes) else None
+        found = KeyEntry.decode(data) if isinstance(data, bytes) else None
         return None if found is None or found.state == "free" else found
 
     async def stop(self) -> None:

@@ -14,13 +14,13 @@ from reefcommon.ids import time_ordered_hex
 from services.gateway import metrics
 from services.gateway.domain.errors import NOT_DURABLE, ApiError
 from services.gateway.domain.exchange import Exchange
-from services.gateway.domain.ledger import MAX_KEPT_ANSWER_BYTES, Entry
+from services.gateway.domain.keys import MAX_KEPT_ANSWER_BYTES, KeyEntry
 from services.gateway.domain.memory import Charge
 from services.gateway.domain.remembered import entry_of
 from services.gateway.exchange.client import ClientWatch, NoWatch, Outlet
 from services.gateway.exchange.inference import Inference
-from services.gateway.handlers import KnownKeys, Ledger
 from services.gateway.keys.lease import Lease
+from services.gateway.ports import KeyStore, KnownKeys
 
 log = structlog.get_logger()
 
@@ -101,7 +101,7 @@ class Repeats:
     """Answers keyed exchanges."""
 
     inference: Inference
-    ledger: Ledger
+    ledger: KeyStore
     keys: KnownKeys
     lease_s: float
     wait_s: float
@@ -112,7 +112,7 @@ class Repeats:
         """Answer one keyed exchange: by doing it, by joining it, or from what is kept. Raises ApiError, ClientGone."""
         async with watch:
             shared = await self._shared(x)
-            if isinstance(shared, Entry):
+            if isinstance(shared, KeyEntry):
                 await _replay(shared, out)
                 return
             try:
@@ -120,10 +120,10 @@ class Repeats:
             finally:
                 shared.without(x)
 
-    async def _shared(self, x: Exchange) -> SharedAnswer | Entry:
+    async def _shared(self, x: Exchange) -> SharedAnswer | KeyEntry:
         assert x.digest is not None
         key = x.record_id
-        entry = Entry(
+        entry = KeyEntry(
             digest=x.digest,
             kind="inference",
             scenario=x.scenario,
@@ -157,7 +157,7 @@ class Repeats:
                 )
             await asyncio.sleep(POLL_S)
 
-    async def _try(self, x: Exchange, key: str, entry: Entry) -> SharedAnswer | Entry:
+    async def _try(self, x: Exchange, key: str, entry: KeyEntry) -> SharedAnswer | KeyEntry:
         """Begin the work, or say what is known of it already."""
         assert x.digest is not None
         shared = SharedAnswer(x)
@@ -180,7 +180,7 @@ class Repeats:
         self._begin(x, shared, Lease(self.ledger, key, entry, self.lease_s, until))
         return shared
 
-    async def _claim(self, key: str, entry: Entry, x: Exchange) -> Entry | None:
+    async def _claim(self, key: str, entry: KeyEntry, x: Exchange) -> KeyEntry | None:
         """Take the key where nobody has it, nor ever had."""
         try:
             existing = await self.ledger.claim(key, entry, lease_s=self.lease_s)
@@ -196,7 +196,7 @@ class Repeats:
             return None
         return await self._before(key, x) if existing is None else existing
 
-    async def _before(self, key: str, x: Exchange) -> Entry | None:
+    async def _before(self, key: str, x: Exchange) -> KeyEntry | None:
         """What the log says of a key that the ledger does not know. The key is given up where it says something, or cannot be asked."""
         try:
             found = await self.keys.find(key)
@@ -265,7 +265,7 @@ class Repeats:
         )
         await self._remember(lease.key, done)
 
-    async def _remember(self, key: str, entry: Entry) -> None:
+    async def _remember(self, key: str, entry: KeyEntry) -> None:
         try:
             await self.ledger.complete(key, entry)
         except Unavailable as error:
@@ -304,7 +304,7 @@ def _conflict(key: str) -> ApiError:
     )
 
 
-async def _replay(entry: Entry, out: Outlet) -> None:
+async def _replay(entry: KeyEntry, out: Outlet) -> None:
     if entry.answer is None:
         raise ApiError(
             409,

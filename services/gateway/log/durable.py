@@ -15,9 +15,9 @@ import structlog
 
 from services.gateway import metrics
 from services.gateway.domain.segment import Spooled
-from services.gateway.handlers import NotDurable
 from services.gateway.log.kafka import EventRefused, KafkaRecordLog
 from services.gateway.log.spool import Portion, Spool
+from services.gateway.ports import NotDurable
 
 log = structlog.get_logger()
 

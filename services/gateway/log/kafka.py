@@ -14,8 +14,8 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from reefcommon import topics
 from services.gateway.domain.segment import Spooled
-from services.gateway.handlers import NotDurable
 from services.gateway.log.outbox import Outbox
+from services.gateway.ports import NotDurable
 
 log = structlog.get_logger()
 

@@ -10,8 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
-from services.gateway.handlers import Command, News, NotDurable, command_of
+from services.gateway.handlers import command_of
 from services.gateway.log.kafka import KafkaRecordLog
+from services.gateway.ports import Command, News, NotDurable
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ import structlog
 
 from services.gateway import metrics
 from services.gateway.domain.segment import Scan, Spooled, encode
-from services.gateway.handlers import NotDurable
 from services.gateway.log import segments
 from services.gateway.log.segments import Appender, Segment, Slot
+from services.gateway.ports import NotDurable
 
 log = structlog.get_logger()
 

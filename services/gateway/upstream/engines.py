@@ -15,7 +15,7 @@ from services.gateway import metrics
 from services.gateway.domain.balance import Node, choose
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.exchange import Exchange
-from services.gateway.handlers import EngineAnswer, UpstreamFailed, answer_too_large, invalid_answer
+from services.gateway.ports import EngineAnswer, UpstreamFailed, answer_too_large, invalid_answer
 from services.gateway.upstream.pool import CannotConnectError, Pool
 from services.gateway.upstream.wire import Connection, Headers
 

@@ -12,7 +12,7 @@ MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyEntry:
     """`open`: its exchange is under way, and `owner` does the work. `done`: `answer` is what was sent; None where it was too large to be
     kept. `free`: nothing was recorded under it, for certain."""
 
@@ -44,7 +44,7 @@ class Entry:
         return orjson.dumps(head) + b"\n" + (self.answer or b"")
 
     @classmethod
-    def decode(cls, data: bytes) -> "Entry":
+    def decode(cls, data: bytes) -> "KeyEntry":
         """What `encode` wrote."""
         line, _, answer = data.partition(b"\n")
         head = orjson.loads(line)

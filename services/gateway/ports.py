@@ -1,0 +1,151 @@
+"""What the gateway needs from outside, and the errors that its adapters raise."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from reefcommon.errors import ReefError
+from reefcommon.events import (
+    PromoteRequested,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    RollbackRequested,
+    ScenarioCreateRequested,
+    ServingSynced,
+)
+from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.keys import KeyEntry, Known
+from services.gateway.domain.record import Claim
+
+News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
+Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
+
+
+class NotDurable(ReefError):
+    """The log did not acknowledge in time. The event may be there or not; give no receipt for it."""
+
+
+class UpstreamFailed(ReefError):
+    """No serving node answered, or its answer broke off."""
+
+    def __init__(self, message: str, *, status: int, code: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def invalid_answer(words: str) -> UpstreamFailed:
+    """502: the answer of the serving node cannot be used."""
+    return UpstreamFailed(f"The serving node {words}.", status=502, code="upstream_invalid")
+
+
+def answer_too_large() -> UpstreamFailed:
+    """502: the answer passed its limit."""
+    return UpstreamFailed(
+        "The serving node's answer went on past its limit (max_answer_bytes).",
+        status=502,
+        code="upstream_too_large",
+    )
+
+
+class RecordLog(Protocol):
+    """Makes events durable, in order within a shard."""
+
+    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
+        """Return when the event is durable. Raises NotDurable."""
+
+    async def failure(self) -> str | None:
+        """The reason if it cannot take events, or will soon not be able to."""
+
+    def refusal(self) -> str | None:
+        """The reason to refuse new work: its event would have no room. None, at no cost, if there is room."""
+
+
+class BodyStore(Protocol):
+    """Keeps bodies that are too large for the log."""
+
+    async def keep(self, body: bytes) -> Claim:
+        """Return when the body is durable. Raises OSError."""
+
+
+class EngineAnswer(Protocol):
+    """The answer of a serving node, as it arrives. The caller must call `close`."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    event_stream: bool
+
+    async def read(self) -> bytes:
+        """The whole body. Raises UpstreamFailed."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces of any size. Raises UpstreamFailed."""
+
+    async def close(self, *, finished: bool) -> None:
+        """Give the connection back. If the answer is not finished, cut it, so that the node stops generating."""
+
+
+class Engines(Protocol):
+    """The serving nodes."""
+
+    async def open(self, exchange: Exchange) -> EngineAnswer:
+        """Ask a node; if it cannot be connected to, ask another.
+
+        Raises:
+            UpstreamFailed: no node answered.
+            ApiError: the release that the request is pinned to cannot be served.
+        """
+
+
+class KeyStore(Protocol):
+    """Idempotency keys, shared by all gateways. Every call raises Unavailable if the store is away."""
+
+    async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
+        """Take the key if it is unknown (returns None) or free (returns that entry); else return its entry."""
+
+    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> None:
+        """Extend the lease; if the store has lost the key, take it again."""
+
+    async def complete(self, key: str, entry: KeyEntry) -> None:
+        """Keep the outcome for the time to live."""
+
+    async def release(self, key: str) -> None:
+        """Give the key up: it is not known if an event was recorded."""
+
+    async def free(self, key: str, entry: KeyEntry) -> None:
+        """Give the key up: no event was recorded."""
+
+    async def find(self, key: str) -> KeyEntry | None:
+        """The entry, unless it is free."""
+
+    async def since(self) -> tuple[float, float]:
+        """Unix time since which every key is there (the time to live ago at most), and since when the store remembers anything."""
+
+    async def note(self, key: str) -> Known:
+        """Note that the key is used; what is known of it until now."""
+
+    async def call_whole(self) -> None:
+        """The log was empty when this store began to remember: what it has no note of was never used."""
+
+
+class KnownKeys(Protocol):
+    """Keys that the key store has forgotten."""
+
+    async def find(self, key: str) -> dict[str, Any] | None:
+        """The record or report with this id; None if there certainly is none. Raises ApiError if that is not known."""
+
+
+class Reads(Protocol):
+    """The experience service's reads."""
+
+    async def get(
+        self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
+    ) -> tuple[int, bytes]:
+        """Status and JSON. Raises Unavailable."""
+
+
+class CommandBus(Protocol):
+    """Sends commands and waits for their outcome."""
+
+    async def submit(self, command: Command, *, timeout_s: float) -> News:
+        """The release event that names this command. Raises TimeoutError, NotDurable."""
