@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reefcommon.conversation import identity
 from services.experience.domain.conversation import (
     answers,
     fingerprint,
-    identity,
     request_messages,
     temperature,
 )

@@ -6,13 +6,13 @@ may add or drop between turns (ids, names, reasoning, cache marks) does not coun
 """
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from reefcommon.conversation import identity, mappings
 from reefcommon.events import InferenceRecorded
 
 Json = Mapping[str, Any]
@@ -63,7 +63,7 @@ def request_messages(request: Json, api: str) -> tuple[dict[str, Any], ...]:
     if api == "responses":
         return (*_as_system(request.get("instructions")), *_responses_input(request.get("input")))
     system = _as_system(request.get("system")) if api == "messages" else ()
-    return (*system, *(dict(message) for message in _mappings(request.get("messages"))))
+    return (*system, *(dict(message) for message in mappings(request.get("messages"))))
 
 
 def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
@@ -77,9 +77,9 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
             else ()
         )
     if api == "responses":
-        output = tuple(_mappings(response.get("output")))
+        output = tuple(mappings(response.get("output")))
         return (_responses_answer(output),) if output else ()
-    choices = tuple(_mappings(response.get("choices")))
+    choices = tuple(mappings(response.get("choices")))
     if api == "completions":
         return tuple(
             {"role": "assistant", "content": choice.get("text") or ""} for choice in choices
@@ -100,7 +100,7 @@ def conversation(
 
 def tools(request: Json) -> tuple[dict[str, Any], ...]:
     """The tools that the request offered, as it stated them."""
-    return tuple(dict(tool) for tool in _mappings(request.get("tools")))
+    return tuple(dict(tool) for tool in mappings(request.get("tools")))
 
 
 def temperature(request: Json) -> float:
@@ -109,64 +109,9 @@ def temperature(request: Json) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 1.0
 
 
-def identity(message: Json) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-    """(role, flattened text, ((tool name, arguments), …)): what makes two messages the same."""
-    content, tool_calls = message.get("content"), message.get("tool_calls")
-    role = message.get("role")
-    if isinstance(content, str) and not tool_calls:  # by far the most
-        return str(role), content.strip(), ()
-    calls = [_call(call) for call in _mappings(tool_calls)]
-    calls += [_call(part) for part in _mappings(content) if part.get("type") == "tool_use"]
-    return str(role), flat_text(content).strip(), tuple(calls)
-
-
-def flat_text(content: object) -> str:
-    """The text of a message's content: a string, or a list of parts. Parts without text (images) count by digest."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(_part_text(part) for part in content) if isinstance(content, Sequence) else ""
-
-
-def _part_text(part: object) -> str:
-    if isinstance(part, str):
-        return part
-    if not isinstance(part, Mapping) or part.get("type") == "tool_use":
-        return ""
-    if isinstance(text := part.get("text"), str):
-        return text
-    if "content" in part:
-        return flat_text(part["content"])
-    return hashlib.blake2b(json.dumps(part, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _call(call: Json) -> tuple[str, str]:
-    function = call.get("function")
-    inner: Json = function if isinstance(function, Mapping) else call
-    return str(inner.get("name", "")), _arguments(inner.get("arguments", inner.get("input")))
-
-
-def _arguments(value: object) -> str:
-    """Arguments in one spelling: engines and clients differ in spaces and in the order of keys."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value or "{}")
-        except (ValueError, RecursionError):
-            return str(value)
-    # The standard library: integers of any size, and half a surrogate pair of an answer that was cut, stay what they are.
-    return json.dumps(value or {}, sort_keys=True)
-
-
 def _spelled(message: Json) -> bytes:
     """A message's identity as JSON, which ends where it ends: a chain of them can be read in one way only."""
     return orjson.dumps(identity(message))
-
-
-def _mappings(value: object) -> Iterable[Json]:
-    return (
-        (item for item in value if isinstance(item, Mapping))
-        if isinstance(value, list | tuple)
-        else ()
-    )
 
 
 def _as_system(text: object) -> tuple[dict[str, Any], ...]:
@@ -177,7 +122,7 @@ def _responses_input(value: object) -> tuple[dict[str, Any], ...]:
     if isinstance(value, str):
         return ({"role": "user", "content": value},)
     messages: list[dict[str, Any]] = []
-    for item in _mappings(value):
+    for item in mappings(value):
         if item.get("type") == "function_call":
             call = {
                 "type": "function",
