@@ -1,0 +1,71 @@
+"""Intervals cover, tests do not cry wolf, seeds do not repeat."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from reefcommon.statistics import (
+    independent_seed,
+    lower_bound,
+    mean_interval,
+    sign_flip_test,
+)
+
+
+@pytest.mark.parametrize("mean", [0.1, 0.5, 0.9])
+def test_interval_of_zeros_and_ones_covers_the_mean(mean: float) -> None:
+    draw = random.Random(1)
+    covered = 0
+    for _ in range(200):
+        _, low, high = mean_interval([float(draw.random() < mean) for _ in range(48)])
+        covered += low <= mean <= high
+    assert covered >= 0.9 * 200
+
+
+def test_interval_of_shares_covers_the_mean() -> None:
+    draw = random.Random(2)
+    covered = 0
+    for _ in range(100):
+        _, low, high = mean_interval([draw.betavariate(2, 3) for _ in range(30)])
+        covered += low <= 0.4 <= high
+    assert covered >= 88
+
+
+def test_equal_successes_still_have_a_width() -> None:
+    mean, low, high = mean_interval([1.0] * 12)
+    assert (mean, high) == (1.0, 1.0)
+    assert 0.7 < low < 0.8
+
+
+def test_interval_needs_a_value() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        mean_interval([])
+
+
+def test_lower_bound_is_below_the_mean() -> None:
+    assert lower_bound([0.1, 0.2, 0.3, 0.4], 0.95) < 0.25
+    assert lower_bound([0.2] * 4, 0.95) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("effects", "p"),
+    [([0.5] * 5, 1 / 32), ([0.1] * 4, 1 / 16), ([-0.1, 0.1], 0.75), ([], 1.0), ([0.0] * 9, 1.0)],
+)
+def test_sign_flip_test_on_cases_done_by_hand(effects: list[float], p: float) -> None:
+    assert sign_flip_test(effects) == pytest.approx(p if sum(effects) > 0 or not effects else 1.0)
+
+
+@pytest.mark.parametrize("n", [8, 20])
+def test_sign_flip_test_is_seldom_wrong_under_the_null(n: int) -> None:
+    draw = random.Random(3)
+    wrong = sum(sign_flip_test([draw.gauss(0, 1) for _ in range(n)]) <= 0.1 for _ in range(200))
+    assert wrong <= 0.15 * 200
+
+
+def test_seeds_of_different_draws_never_neighbour() -> None:
+    seeds = sorted(
+        independent_seed("eval", "cand", task, i) for task in range(200) for i in range(8)
+    )
+    assert min(b - a for a, b in pairwise(seeds)) > 256
+    assert independent_seed("eval", "cand", 3, 1) == independent_seed("eval", "cand", 3, 1)
