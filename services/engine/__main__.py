@@ -7,6 +7,7 @@ import uvicorn
 from pydantic import ValidationError
 
 from reefcommon.settings import explain
+from reefkit.http1 import DeclineUpgrades
 from reefkit.ops import end_with_0_on_sigterm
 from reefkit.telemetry import set_up
 from services.engine.app import build_app
@@ -37,6 +38,7 @@ def main() -> int:
         log_config=None,
         access_log=False,
         ws="none",
+        http=DeclineUpgrades,
     )
     server = uvicorn.Server(config)
     end_with_0_on_sigterm()

@@ -3,13 +3,14 @@
 from asyncio import TimerHandle, Transport
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from reefkit.http1 import DeclineUpgrades
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.head import head_too_large
 
 
-class BoundedHeads(HttpToolsProtocol):
+class BoundedHeads(DeclineUpgrades):
     """Refuses a head that is not complete after `max_head_bytes`, or after `head_timeout_s`; a connection that says nothing is closed.
 
     What comes in one read costs nothing here but a comparison. A head that is complete is measured by the edge.

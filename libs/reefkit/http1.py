@@ -1,0 +1,52 @@
+"""uvicorn's HTTP/1.1 protocol for servers that speak nothing else."""
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_OFFER = frozenset({b"upgrade", b"http2-settings"})
+
+
+class DeclineUpgrades(HttpToolsProtocol):
+    """Answer a request that offers to upgrade over HTTP/1.1, its body included.
+
+    Java's client offers `h2c` by default, and RFC 9110, section 7.8, lets a server ignore an offer. The
+    parser takes all bytes after such a head for the other protocol, so that the body would be lost: the
+    head is given to a fresh parser once more, without the offer.
+    """
+
+    _offered = False
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        while data and self.parser is not None:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                if not self._offered:  # CONNECT, which no route takes
+                    return
+                data = self._without_offer() + data[offer.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+
+    def on_headers_complete(self) -> None:
+        self._offered = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        if not self._offered:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._offered:
+            super().on_message_complete()
+
+    def _without_offer(self) -> bytes:
+        lines = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = (token.strip() for token in value.split(b","))
+                value = b", ".join(token for token in tokens if token.lower() not in _OFFER)
+            if name not in _OFFER:
+                lines.append(b"%b: %b" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return b"\r\n".join([*lines, b"", b""])
