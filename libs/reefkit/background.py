@@ -1,4 +1,4 @@
-"""Work that lasts as long as its process."""
+"""Background tasks that live as long as their process."""
 
 import asyncio
 import signal
@@ -17,17 +17,19 @@ T = TypeVar("T")
 CANCEL_AGAIN_S = 3.0
 
 
-def lasting(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task that never ends by itself. Where it does, its log says why and the process ends in order, so that whoever runs it starts a
-    fresh one: that is better than one that looks alive."""
+def run_forever(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+    """Run `work` for the life of the process.
+
+    If it returns or fails, log the error and stop the process, so that the supervisor restarts it.
+    """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_end_process)
     return task
 
 
 @dataclass(slots=True)
-class Rounds(Generic[T]):
-    """Work that is done again and again. A round that fails is told once, shown as long as the next one fails alike, and tried again."""
+class Periodic(Generic[T]):
+    """Call `work` every `every_s` seconds. A failure is logged once, shown by `check`, and retried."""
 
     name: str
     work: Callable[[], Awaitable[T]]
@@ -35,10 +37,10 @@ class Rounds(Generic[T]):
     first_after_s: float = 0.0
     failing: str = ""
     result: T | None = None
-    """What the last round that did not fail has returned."""
+    """The result of the last successful call."""
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         await asyncio.sleep(self.first_after_s)
         while True:
             try:
@@ -51,24 +53,22 @@ class Rounds(Generic[T]):
             await asyncio.sleep(self.every_s)
 
     async def check(self) -> str | None:
-        """For `/readyz`: what the last round failed with."""
+        """Return the error of the last call, for `/readyz`."""
         return self.failing or None
 
 
-async def end(tasks: Iterable["asyncio.Task[None]"]) -> None:
-    """Cancel them and wait. What they failed with was told when they did.
-
-    A library may lose a cancellation, as is seen of a Kafka consumer that had just been started: a task that goes on is cancelled again.
-    """
+async def cancel(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    """Cancel tasks and wait until they have ended. Their errors were logged when they failed."""
     left = set(tasks)
     while left:
+        # A library may lose a cancellation, as a Kafka consumer does that was just started.
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
-def end_process_where_failed(task: "asyncio.Task[None]") -> None:
-    """The same for a task that may end well."""
+def end_process_on_failure(task: "asyncio.Task[None]") -> None:
+    """Stop the process if a task failed. A done callback for tasks that may return."""
     if not task.cancelled() and task.exception() is not None:
         _end_process(task)
 

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from faststream.kafka import KafkaBroker
 
 from reefcommon.errors import Unavailable
-from reefkit.background import end, end_process_where_failed
+from reefkit.background import cancel, end_process_on_failure
 from reefkit.bus import FIRST_DELAY_S, MAX_DELAY_S
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class Start:
     def begin(self) -> None:
         """Start beside what the caller does next."""
         self._task = asyncio.create_task(self._run(), name="start")
-        self._task.add_done_callback(end_process_where_failed)
+        self._task.add_done_callback(end_process_on_failure)
 
     async def after(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """`work`, once the start is over."""
@@ -44,10 +44,10 @@ class Start:
         """For `/readyz`: what is waited for, else None."""
         return None if self._done.is_set() else self._waits_for
 
-    async def end(self) -> None:
+    async def cancel(self) -> None:
         """Give up a start that is still under way."""
         if self._task is not None:
-            await end((self._task,))
+            await cancel((self._task,))
 
     async def _run(self) -> None:
         delay_s = FIRST_DELAY_S

@@ -13,7 +13,7 @@ from prometheus_client import Counter
 from reefcommon.errors import Poison, Transient
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Tree, episode_messages
-from reefkit.serving import ServingNode
+from reefcommon.serving import ServingNode
 from services.evaluator.domain.replay import HeldOut, mean_logprob, pair
 from services.evaluator.domain.tasks import Task, as_score, seed_of
 from services.evaluator.plans import Verifier

@@ -22,8 +22,8 @@ from reefcommon.harness.files import read_tree
 from reefcommon.harness.tree import Inadmissible, Tree
 from reefcommon.ids import digest
 from reefcommon.releases import adapter_name
+from reefcommon.serving import ServingNode
 from reefkit.redis_rotation import usable
-from reefkit.serving import ServingNode
 from services.evaluator.episodes import Side
 
 log = structlog.get_logger()

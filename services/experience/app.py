@@ -12,6 +12,7 @@ from reefcommon.events import utc_now
 from reefcommon.settings import SystemSettings
 from reefkit.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health, ops_routes
+from reefkit.service import Service, Work
 from services.experience.clickhouse import (
     ClickHouseAudit,
     ClickHouseReads,
@@ -106,30 +107,28 @@ def build(
     life = Lifecycle(database, handlers, guard, settings)
     health = Health(
         SERVICE,
-        checks={
-            "started": life.check_started,
-            "store": life.check_store,
-            "progress": Progress(guard).check,
-        },
+        checks={"store": life.check_store, "progress": Progress(guard).check},
         facts={
             "store": lambda: database.where,
-            "store_damaged": lambda: life.damaged,
             "kept_days": lambda: settings.kept_days,
             "sessions": handlers.session_facts,
             "parked_reports": lambda: len(handlers.parking),
         },
         broker=broker,
     )
-    app = FastAPI(title="Reef experience", lifespan=life.lifespan)
-    app.middleware("http")(unavailable)
-    app.include_router(read_routes(ClickHouseReads(database), bodies))
-    app.include_router(
-        key_routes(
-            ClickHouseReads(database),
-            KafkaHandled(guard, handlers.handled_at, system.kafka_bootstrap),
-            bodies,
-        )
+    service = Service(
+        health,
+        broker,
+        prepare=life.prepare,
+        tasks=(Work("sweep", life.sweep),),
+        close=(database.close,),
     )
+    reads = ClickHouseReads(database)
+    handled = KafkaHandled(guard, handlers.handled_at, system.kafka_bootstrap)
+    app = FastAPI(title="Reef experience", lifespan=service.lifespan)
+    app.middleware("http")(unavailable)
+    app.include_router(read_routes(reads, bodies))
+    app.include_router(key_routes(reads, handled, bodies))
     app.include_router(audit_routes(ClickHouseAudit(database)))
     app.router.routes.extend(ops_routes(health))
     return app

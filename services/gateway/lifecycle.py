@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
-from reefkit.background import end, lasting
+from reefkit.background import cancel, run_forever
 from reefkit.ops import Health
 from services.gateway import metrics
 from services.gateway.control.experience import ExperienceReads
@@ -64,7 +64,7 @@ class Lifecycle:
         self._describe()
         outside = self.outside
         await outside.log.spool.open()
-        tasks = [lasting(outside.log.run(), "log"), lasting(outside.log.watch(), "log watch")]
+        tasks = [run_forever(outside.log.run(), "log"), run_forever(outside.log.watch(), "log watch")]
         await outside.engines.start()
         await outside.reads.start()
         await self.scenarios.snapshot()
@@ -75,7 +75,7 @@ class Lifecycle:
         await asyncio.gather(outside.engines.look(), outside.rotation.look())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
-            lasting(
+            run_forever(
                 outside.tail.run(
                     self.scenarios.snapshot,
                     self._on_news,
@@ -84,8 +84,8 @@ class Lifecycle:
                 ),
                 "releases",
             ),
-            lasting(outside.engines.watch(), "engines"),
-            lasting(outside.rotation.follow(), "rotation"),
+            run_forever(outside.engines.watch(), "engines"),
+            run_forever(outside.rotation.follow(), "rotation"),
         ]
         log.info(
             "gateway_started",
@@ -96,7 +96,7 @@ class Lifecycle:
             yield
         finally:
             await self._drain()
-            await end(tasks)
+            await cancel(tasks)
             await self._close()
             log.info(
                 "gateway_stopped",

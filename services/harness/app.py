@@ -19,7 +19,7 @@ from reefcommon.recipe import load_recipe
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.selection import open_artifact_store
-from reefkit.background import Rounds, end, lasting
+from reefkit.background import Periodic, cancel, run_forever
 from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health, ops_app
 from reefkit.redis_heads import RedisReleaseHeads, connect
@@ -119,7 +119,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
             settings.rejected_kept_s,
             utc_now,
         )
-        rounds = Rounds(
+        rounds = Periodic(
             "retention",
             retention.round,
             settings.retention_every_s,
@@ -128,8 +128,8 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
         start = Start(broker)
         start.begin()
         tasks = (
-            lasting(start.after(worker.run), "worker"),
-            lasting(start.after(rounds.run), rounds.name),
+            run_forever(start.after(worker.run), "worker"),
+            run_forever(start.after(rounds.run), rounds.name),
         )
         health.checks["started"] = start.check
         health.checks["worker"] = lambda: _worker_check(worker)
@@ -139,8 +139,8 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
         try:
             yield
         finally:
-            await start.end()
-            await end(tasks)
+            await start.cancel()
+            await cancel(tasks)
             await broker.stop()
             await redis.aclose()
             ledger.close()

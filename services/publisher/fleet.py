@@ -12,8 +12,8 @@ from prometheus_client import Gauge
 
 from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, materialize
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
+from reefcommon.serving import WeightNode
 from reefkit.redis_rotation import usable
-from reefkit.serving import WeightNode
 from services.publisher.domain.releases import Wanted
 from services.publisher.full_weights import SUSPECT, Checkpoint, FullWeights, WrongWeights, label
 

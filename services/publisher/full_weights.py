@@ -19,7 +19,7 @@ from prometheus_client import Histogram
 
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
-from reefkit.serving import WeightNode
+from reefcommon.serving import WeightNode
 from services.publisher.weight_files import WeightFiles, differing
 
 log = structlog.get_logger()

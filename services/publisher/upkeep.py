@@ -11,10 +11,11 @@ from functools import partial
 import structlog
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.errors import Damaged, ReefError, Transient, Unavailable
+from reefcommon.errors import Damaged, ReefError, Unavailable
 from reefcommon.events import Release
 from reefcommon.releases import base_weights
-from reefkit.serving import WeightNode
+from reefcommon.serving import WeightNode
+from reefkit.retry import wait_for_dependencies
 from services.publisher.domain.releases import Wanted, resident, wanted
 from services.publisher.fleet import Fleet, Loaded, Staged
 from services.publisher.handlers import Handlers
@@ -46,9 +47,13 @@ class Upkeep:
     _untold: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
     async def start(self) -> None:
-        """Everything that must be so before events are taken."""
-        await patiently(self._restore)
+        """Restore the heads from the log, and create the configured scenarios. May be repeated."""
+        await self._restore()
         self.ready = True
+
+    async def resume(self) -> None:
+        """Finish the publications that an earlier process began."""
+        await wait_for_dependencies(self.handlers.resume, name="resume")
 
     async def _restore(self) -> None:
         await rebuild(self.log_of_releases, self.heads)
@@ -211,17 +216,3 @@ def _too_many(scenario: str, names: set[str] | Unavailable, kept: dict[str, str]
     return isinstance(names, set) and any(
         is_release_of(scenario, name) for name in names - kept.keys()
     )
-
-
-async def patiently(effect: Callable[[], Awaitable[None]]) -> None:
-    """Repeat until no outside system is away any more."""
-    delay_s = 0.2
-    while True:
-        try:
-            await effect()
-        except Transient as error:
-            log.warning("outside_system_unavailable", reason=str(error))
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, 5.0)
-        else:
-            return

@@ -21,7 +21,7 @@ from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.selection import open_artifact_store
-from reefkit.background import Rounds, end, lasting
+from reefkit.background import Periodic, cancel, run_forever
 from reefkit.bus import KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health, ops_app
 from reefkit.redis_heads import RedisReleaseHeads, connect
@@ -155,7 +155,7 @@ class Parts:
     health: Health
     ports: Ports
 
-    def retention(self, heads: ReleaseHeads) -> Rounds[dict[str, int]]:
+    def retention(self, heads: ReleaseHeads) -> Periodic[dict[str, int]]:
         """What removes what was kept long enough."""
         ports, every_s = self.ports, self.settings.retention_every_s
         rejected = Rejected(self.ledger, ports.artifacts, heads, ports.storing)
@@ -169,7 +169,7 @@ class Parts:
             self.settings.rejected_kept_s,
             ports.clock,
         )
-        return Rounds("retention", retention.round, every_s, first_after_s=every_s)
+        return Periodic("retention", retention.round, every_s, first_after_s=every_s)
 
 
 @asynccontextmanager
@@ -179,16 +179,16 @@ async def _living(parts: Parts, _app: Any) -> AsyncIterator[None]:
     heads = RedisReleaseHeads(redis)
     start = Start(parts.broker, first=lambda: seed(heads, parts.bindings, parts.ledger))
     start.begin()
-    tasks = [lasting(start.after(loop.run), loop.binding.key) for loop in parts.loops]
+    tasks = [run_forever(start.after(loop.run), loop.binding.key) for loop in parts.loops]
     parts.health.checks["started"] = start.check
     parts.health.checks["learning"] = lambda: _check(parts.loops)
-    tasks.append(lasting(start.after(parts.retention(heads).run), "retention"))
+    tasks.append(run_forever(start.after(parts.retention(heads).run), "retention"))
     log.info("trainer_started", bindings=[binding.key for binding in parts.bindings])
     try:
         yield
     finally:
-        await start.end()
-        await end(tasks)
+        await start.cancel()
+        await cancel(tasks)
         await parts.broker.stop()
         await redis.aclose()
         parts.ledger.close()

@@ -8,7 +8,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from reefcommon.errors import Transient
-from reefkit.serving import HttpServingNode
+from reefkit.serving_http import HttpServingNode
 
 MODELS = {"data": [{"id": "reef"}]}
 CHAT = {"model": "reef", "choices": [{"message": {"content": "Hi"}}]}

@@ -55,7 +55,7 @@ async def test_a_broker_that_is_away_is_waited_for_and_named_and_work_begins_aft
     await task
     assert began == [4]
     assert await start.check() is None
-    await start.end()
+    await start.cancel()
 
 
 async def test_what_has_to_come_first_is_tried_again_too():
@@ -74,7 +74,7 @@ async def test_what_has_to_come_first_is_tried_again_too():
 
     await until(over)
     assert len(tries) == 3
-    await start.end()
+    await start.cancel()
 
 
 async def test_a_start_that_can_never_work_ends_the_process_and_one_under_way_can_be_given_up(
@@ -90,9 +90,9 @@ async def test_a_start_that_can_never_work_ends_the_process_and_one_under_way_ca
     start.begin()
     async with asyncio.timeout(10):
         await ended.wait()
-    await start.end()
+    await start.cancel()
     waiting = Start(Broker(away=10**6))  # type: ignore[arg-type]
     waiting.begin()
     await asyncio.sleep(0)
-    await waiting.end()
+    await waiting.cancel()
     assert await waiting.check() is not None

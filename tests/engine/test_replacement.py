@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from reefcommon.errors import Poison, Unavailable
-from reefkit.serving import HttpServingNode
+from reefkit.serving_http import HttpServingNode
 from services.publisher.full_weights import Checkpoint, FullWeights
 from tests.engine.conftest import wait_until
 from tests.engine.test_parity import logprobs
-from tests.engine.test_weights import ok, tuned
+from tests.engine.test_weights import ok
 
 pytestmark = pytest.mark.engine
 

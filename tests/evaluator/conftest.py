@@ -22,9 +22,9 @@ from reefcommon.events import (
     utc_now,
 )
 from reefcommon.ids import digest
+from reefcommon.serving import Answer, NodeWeights
 from reefcommon.settings import SystemSettings
 from reefkit.redis_heads import RedisReleaseHeads, connect
-from reefkit.serving import Answer, NodeWeights
 from services.evaluator.app import build
 from services.evaluator.handlers import Handlers
 from services.evaluator.plans import Plans

@@ -10,7 +10,7 @@ import pytest
 from reefcommon.artifacts import describe
 from reefcommon.evaluation import is_held_out
 from reefkit.artifacts.git import GitArtifactStore
-from reefkit.serving import HttpServingNode
+from reefkit.serving_http import HttpServingNode
 from tests.engine.conftest import Node, save_adapter, serving
 from tests.evaluator.conftest import REPLAY, World, candidate, scored
 

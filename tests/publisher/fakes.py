@@ -23,8 +23,8 @@ from reefcommon.events import (
     utc_now,
 )
 from reefcommon.ids import digest
+from reefcommon.serving import Answer, NodeWeights
 from reefcommon.topics import Topic
-from reefkit.serving import Answer, NodeWeights
 from services.publisher.weight_files import WeightFiles
 
 E = TypeVar("E", bound=Event)

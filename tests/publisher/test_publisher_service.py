@@ -35,7 +35,7 @@ from reefcommon.settings import SystemSettings
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.bus import KafkaPublisher, kafka_broker
 from reefkit.redis_heads import RedisReleaseHeads, connect
-from reefkit.serving import HttpServingNode
+from reefkit.serving_http import HttpServingNode
 from reefstack.embedded import Options, Stack, embedded_stack
 from reefstack.models import prepare
 from tests.engine.conftest import save_adapter

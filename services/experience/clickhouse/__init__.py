@@ -1,7 +1,6 @@
 """ClickHouse: a server by URL, or chDB in this process. One adapter, two constructions."""
 
 from services.experience.clickhouse.audit import ClickHouseAudit
-from services.experience.clickhouse.checking import look_through
 from services.experience.clickhouse.client import Database
 from services.experience.clickhouse.keeping import keep
 from services.experience.clickhouse.reads import ClickHouseReads
@@ -13,5 +12,4 @@ __all__ = [
     "ClickHouseStore",
     "Database",
     "keep",
-    "look_through",
 ]

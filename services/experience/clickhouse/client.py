@@ -91,10 +91,6 @@ class Database:
         """A statement that gives no rows, such as ALTER TABLE."""
         await self._run(lambda client: client.command(sql))
 
-    async def check_part(self, table: str, part: str) -> str | None:
-        """Why a part of a table is not what was written; None where it is, and where it was merged away. Both names are the store's own."""
-        return await self._run(lambda client: _check_part(client, table, part))
-
     async def migrate(self, folder: Path = MIGRATIONS) -> list[int]:
         """Apply the migrations that have not been applied yet, in order of their numbers, and record each. Returns those numbers.
 
@@ -137,18 +133,6 @@ class Database:
             raise Unavailable(f"{self.where} does not answer: {self.away}") from error
         self.away = None
         return result
-
-
-def _check_part(client: Client, table: str, part: str) -> str | None:
-    try:
-        rows = client.query(
-            f"CHECK TABLE {table} PART '{part}' SETTINGS check_query_single_value_result = 0"
-        ).result_rows
-    except ClickHouseError as error:
-        if "NO_SUCH_DATA_PART" in str(error):
-            return None
-        raise
-    return next((str(message) for _, passed, message in rows if not int(passed)), None)
 
 
 def _migrate(client: Client, folder: Path) -> list[int]:

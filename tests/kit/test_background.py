@@ -6,16 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from reefcommon.errors import Unavailable
-from reefkit.background import Rounds, end, lasting
+from reefkit.background import Periodic, cancel, run_forever
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import asyncio, contextlib, sys
 from starlette.applications import Starlette
-from reefkit.background import end, lasting
+from reefkit.background import cancel, run_forever
 from reefkit.ops import run
 
 async def work():
@@ -25,9 +26,9 @@ async def work():
 
 @contextlib.asynccontextmanager
 async def life(_app):
-    task = lasting(work(), "learning")
+    task = run_forever(work(), "learning")
     yield
-    await end((task,))
+    await cancel((task,))
     print("ended in order")
 
 run(Starlette(lifespan=life), host="127.0.0.1", port=0)
@@ -47,7 +48,7 @@ def test_a_loop_that_ends_ends_its_process_in_order_and_its_log_says_why(how: st
     assert done.returncode == 0
 
 
-async def test_a_cancellation_that_a_library_loses_is_made_again(
+async def test_a_lost_cancellation_is_repeated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without that a gateway that is stopped half a second after its start may never end."""
@@ -66,11 +67,13 @@ async def test_a_cancellation_that_a_library_loses_is_made_again(
     task = asyncio.create_task(work())
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
-        await end((task,))
+        await cancel((task,))
     assert (lost, task.cancelled()) == (3, True)
 
 
-async def test_a_round_that_fails_alike_is_told_once_and_shown_until_one_succeeds() -> None:
+async def test_a_repeated_failure_is_logged_once_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another test may have configured structlog after this logger was cached.
+    monkeypatch.setattr("reefkit.background.log", structlog.get_logger())
     outcomes = iter(
         [
             Unavailable("the disk is full"),
@@ -91,12 +94,12 @@ async def test_a_round_that_fails_alike_is_told_once_and_shown_until_one_succeed
             over.set()
         return len(shown)
 
-    rounds = Rounds("keeping", work, every_s=0.001)
+    rounds = Periodic("keeping", work, every_s=0.001)
     with capture_logs() as told:
-        task = lasting(rounds.run(), rounds.name)
+        task = run_forever(rounds.run(), rounds.name)
         async with asyncio.timeout(60):
             await over.wait()
-        await end((task,))
+        await cancel((task,))
     assert shown[:5] == [None, "the disk is full", "the disk is full", "away", None]
     assert [line["reason"] for line in told if line["event"] == "round_failed"] == [
         "the disk is full",

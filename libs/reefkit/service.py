@@ -1,0 +1,106 @@
+"""The frame of a service: what it consumes, its background tasks, its checks, and how it ends.
+
+    serving HTTP, not ready --prepare() succeeds--> consumers join --> ready, tasks run --SIGTERM-->
+    tasks end, broker stops, adapters close in reverse order
+
+A service that starts while the broker or a store is away is alive and not ready. It becomes ready
+by itself when they answer.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from faststream.kafka import KafkaBroker
+from starlette.applications import Starlette
+
+from reefkit.background import cancel, end_process_on_failure, run_forever
+from reefkit.ops import Health, ops_routes
+from reefkit.retry import wait_for_dependencies
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One background task of a service.
+
+    It starts when the consumers run, or at once if `early`. If it `ends` it may return; any other
+    return, and every error, ends the process.
+    """
+
+    name: str
+    run: Callable[[], Coroutine[Any, Any, None]]
+    early: bool = False
+    ends: bool = False
+
+
+@dataclass(slots=True)
+class Service:
+    """One service. `health` names it and holds its broker, checks and facts."""
+
+    health: Health
+    broker: KafkaBroker
+    prepare: Callable[[], Awaitable[None]] | None = None
+    """Called when the broker is connected and before the consumers join. It may publish, and is
+    repeated until the outside systems answer."""
+    tasks: tuple[Work, ...] = ()
+    close: tuple[Callable[[], Awaitable[None]], ...] = ()
+    """Called after the broker has stopped, last first."""
+    _started: asyncio.Event = field(default_factory=asyncio.Event)
+    _waits_for: str = "not started yet"
+
+    def app(self) -> Starlette:
+        """Build the application of a service that has no HTTP surface of its own."""
+        return Starlette(routes=ops_routes(self.health), lifespan=self.lifespan)
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Any) -> AsyncIterator[None]:
+        """Start and stop everything around an ASGI application."""
+        name = self.health.service
+        self.health.checks["started"] = self._check_started
+        running = [self._begin(work) for work in self.tasks]
+        running.append(asyncio.create_task(self._start(), name="start"))
+        running[-1].add_done_callback(end_process_on_failure)
+        try:
+            yield
+        finally:
+            await cancel(running)
+            await self.broker.stop()
+            for close in reversed(self.close):
+                await close()
+            log.info(f"{name}_stopped")
+
+    def _begin(self, work: Work) -> "asyncio.Task[None]":
+        async def run() -> None:
+            if not work.early:
+                await self._started.wait()
+            await work.run()
+
+        if not work.ends:
+            return run_forever(run(), work.name)
+        task = asyncio.create_task(run(), name=work.name)
+        task.add_done_callback(end_process_on_failure)
+        return task
+
+    async def _start(self) -> None:
+        await wait_for_dependencies(
+            self._prepare_and_join, name=self.health.service, waiting=self._set_waiting
+        )
+        self._started.set()
+        log.info(f"{self.health.service}_started")
+
+    async def _prepare_and_join(self) -> None:
+        await self.broker.connect()
+        if self.prepare is not None:
+            await self.prepare()
+        await self.broker.start()
+
+    def _set_waiting(self, reason: str) -> None:
+        self._waits_for = reason
+
+    async def _check_started(self) -> str | None:
+        return None if self._started.is_set() else self._waits_for
