@@ -60,7 +60,7 @@ class Service:
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
         """Start and stop everything around an ASGI application."""
-        name = self.health.service
+        stopped = f"{self.health.service}_stopped"
         self.health.checks["started"] = self._check_started
         running = [self._begin(work) for work in self.tasks]
         running.append(asyncio.create_task(self._start(), name="start"))
@@ -72,7 +72,7 @@ class Service:
             await self.broker.stop()
             for close in reversed(self.close):
                 await close()
-            log.info(f"{name}_stopped")
+            log.info(stopped)
 
     def _begin(self, work: Work) -> "asyncio.Task[None]":
         async def run() -> None:
@@ -91,7 +91,8 @@ class Service:
             self._prepare_and_join, name=self.health.service, waiting=self._set_waiting
         )
         self._started.set()
-        log.info(f"{self.health.service}_started")
+        started = f"{self.health.service}_started"
+        log.info(started)
 
     async def _prepare_and_join(self) -> None:
         await self.broker.connect()

@@ -4,13 +4,18 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from dulwich.objects import Commit
+from dulwich.refs import Ref
+from dulwich.repo import Repo
 
 from reefcommon.artifacts import ArtifactStore, hash_tree
 from reefcommon.errors import Poison
-from reefkit.artifacts import git_drop as artifacts_git_drop
+from reefkit.artifacts import git as git_store
+from reefkit.artifacts import git_refs
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.artifacts.lakefs import LakeFSArtifactStore
 from tests.contracts.fake_lakefs import fake_lakefs
@@ -88,7 +93,7 @@ def test_the_disk_is_given_back_one_call_later_and_git_finds_nothing_wrong(tmp_p
     assert len(list((repository / "lfs" / "objects").rglob("?" * 64))) == before, (
         "an hour old at least"
     )
-    aged(repository, artifacts_git_drop.YOUNG_S + 10)
+    aged(repository, git_refs.YOUNG_S + 10)
     store.drop([], "default")
     after = len(list((repository / "lfs" / "objects").rglob("?" * 64)))
     assert after == before - 2, (
@@ -116,7 +121,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("kill_at", range(1, 9))
+@pytest.mark.parametrize("kill_at", range(1, 5))
 def test_killed_while_dropping(tmp_path, monkeypatch, kill_at):
     store = GitArtifactStore(tmp_path / "artifacts.git")
     contents = filled(store, tmp_path)
@@ -133,8 +138,8 @@ def test_killed_while_dropping(tmp_path, monkeypatch, kill_at):
         return act
 
     with monkeypatch.context() as patch:
-        for name in ("write_loose", "move", "_remove"):
-            patch.setattr(artifacts_git_drop, name, mortal(getattr(artifacts_git_drop, name)))
+        for name in ("sweep", "remove"):
+            patch.setattr(git_store, name, mortal(getattr(git_store, name)))
         try:
             store.drop([contents[0], contents[2]], "default")
         except Killed:
@@ -151,7 +156,7 @@ def test_killed_while_dropping(tmp_path, monkeypatch, kill_at):
         False,
         True,
     ]
-    aged(tmp_path / "artifacts.git", artifacts_git_drop.YOUNG_S + 10)
+    aged(tmp_path / "artifacts.git", git_refs.YOUNG_S + 10)
     store.drop([], "default")
     assert [there(store, content, "default", tmp_path / "swept") for content in contents] == [
         False,
@@ -159,3 +164,48 @@ def test_killed_while_dropping(tmp_path, monkeypatch, kill_at):
         False,
         True,
     ]
+
+
+def as_branch(repository: Path, scenario: str, contents: list[str]) -> None:
+    """Rewrite a repository as earlier versions wrote it: a branch of all commits, and tags on it."""
+    with Repo(str(repository)) as repo:
+        parent = None
+        for content in contents:
+            ref = git_refs.tag_of(scenario, content)
+            commit = repo[repo.refs[ref]]
+            assert isinstance(commit, Commit)
+            commit.parents = [parent] if parent else []
+            git_refs.write_loose(repo, commit)
+            repo.refs[ref] = parent = commit.id
+        repo.refs[Ref(f"refs/heads/{scenario}".encode())] = parent
+
+
+@pytest.mark.parametrize("kill_at", range(1, 9))
+def test_a_branch_of_an_earlier_version_is_taken_over(tmp_path, monkeypatch, kill_at):
+    repository = tmp_path / "artifacts.git"
+    store = GitArtifactStore(repository)
+    contents = filled(store, tmp_path)
+    as_branch(repository, "default", contents)
+    assert all(there(store, content, "default", tmp_path / "old") for content in contents)
+    left = iter(range(kill_at - 1, 0, -1))
+
+    def mortal(original):
+        def act(*words):
+            if next(left, 0) == 0:
+                raise Killed
+            return original(*words)
+
+        return act
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        for name in ("write_loose", "move", "remove"):
+            patch.setattr(git_refs, name, mortal(getattr(git_refs, name)))
+        store.drop([contents[1]], "default")
+    store.drop([contents[1]], "default")
+    aged(repository, git_refs.YOUNG_S + 10)
+    store.drop([], "default")
+    kept = [there(store, content, "default", tmp_path / "new") for content in contents]
+    assert kept == [True, False, True, True]
+    with Repo(str(repository)) as repo:
+        assert Ref(b"refs/heads/default") not in repo.refs
+        assert not any(repo[tip].parents for tip in git_refs._tips(repo))

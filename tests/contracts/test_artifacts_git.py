@@ -15,6 +15,7 @@ from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts import git as artifacts_git
 from reefkit.artifacts.git import GitArtifactStore
+from reefkit.artifacts.git_refs import tag_of
 from reefkit.artifacts.selection import open_artifact_store
 from tests.contracts.test_artifact_store import make_tree
 
@@ -61,8 +62,10 @@ def test_git_and_git_lfs_check_out_the_same_bytes(tmp_path: Path) -> None:
     git("fsck", "--full", "--strict", cwd=tmp_path / "artifacts.git")
 
 
-@pytest.mark.parametrize("step", ["_write_lfs", "write_loose", "move"])
-@pytest.mark.parametrize("calls_before", [0, 1])
+@pytest.mark.parametrize(
+    ("step", "calls_before"),
+    [("_write_lfs", 0), ("_write_lfs", 1), ("write_loose", 0), ("write_loose", 1), ("move", 0)],
+)
 def test_killed_while_putting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, calls_before: int
 ) -> None:
@@ -93,7 +96,7 @@ def test_a_ref_lock_that_a_dead_program_left(tmp_path: Path) -> None:
     store = GitArtifactStore(tmp_path / "artifacts.git")
     store.put(*make_tree(tmp_path, b"a"), "default")
     tree, manifest = make_tree(tmp_path, b"b")
-    lock = tmp_path / "artifacts.git" / "refs" / "heads" / "default.lock"
+    lock = tmp_path / "artifacts.git" / "refs" / "tags" / "default" / f"{manifest.content_id}.lock"
     lock.touch()
     with pytest.raises(Unavailable, match="is locked"):
         store.put(tree, manifest, "default")
@@ -155,17 +158,15 @@ def test_a_file_that_git_would_obey_is_refused(tmp_path: Path, name: str) -> Non
         GitArtifactStore(tmp_path / "artifacts.git").put(tree, describe(tree, "harness"), "default")
 
 
-def test_history_of_a_scenario(tmp_path: Path) -> None:
+def test_each_content_is_one_parentless_commit(tmp_path: Path) -> None:
     store = GitArtifactStore(tmp_path / "artifacts.git")
-    manifests = [make_tree(tmp_path, seed) for seed in (b"a", b"b", b"a")]
-    for tree, manifest in manifests:
-        store.put(tree, manifest, "default")
+    contents = [store.put(*make_tree(tmp_path, seed), "default") for seed in (b"a", b"b", b"a")]
     with Repo(str(tmp_path / "artifacts.git")) as repo:
-        messages = [
-            entry.commit.message.decode().splitlines()[0]
-            for entry in repo.get_walker(include=[repo.refs[b"refs/heads/default"]])
-        ]
-    assert messages == [f"lora of default: {manifests[i][1].content_id}" for i in (1, 0)]
+        commits = {ref: repo[repo.refs[ref]] for ref in repo.refs.allkeys() if ref != b"HEAD"}
+    assert set(commits) == {tag_of("default", content) for content in contents}
+    assert not any(commit.parents for commit in commits.values())
+    titles = {commit.message.decode().splitlines()[0] for commit in commits.values()}
+    assert titles == {f"lora of default: {content}" for content in contents}
 
 
 def test_the_store_that_the_settings_name(tmp_path: Path) -> None:

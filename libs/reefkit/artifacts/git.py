@@ -1,11 +1,11 @@
-"""ArtifactStore in one bare git repository with Git LFS objects, written by dulwich: no git program, no root, no server.
+"""ArtifactStore in one bare git repository with Git LFS objects, written by dulwich.
 
-    refs/heads/<scenario>              the contents of a scenario, one commit each, in the order in which they came
-    refs/tags/<scenario>/<content id>  the commit of one content
+    refs/tags/<scenario>/<content id>  one parentless commit for each content
     lfs/objects/aa/bb/<sha256>         large files, where Git LFS looks for them
 
-A stock `git clone` with git-lfs installed checks out the same bytes. A put writes large files, then git objects, then the branch,
-then the tag; a reader starts at the tag, so a crash in between leaves nothing that anybody sees.
+It needs no git program, no root and no server. A stock `git clone` with git-lfs installed checks
+out the same bytes. A put writes large files, then git objects, then the ref. A reader starts at the
+ref, so a crash in between leaves only garbage.
 """
 
 import fcntl
@@ -22,7 +22,6 @@ from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitReposito
 from dulwich.lfs import LFSPointer, LFSStore
 from dulwich.object_store import iter_tree_contents
 from dulwich.objects import Blob, Commit, ObjectID, Tree
-from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from reefcommon.artifacts import (
@@ -35,23 +34,23 @@ from reefcommon.artifacts import (
     write_synced,
 )
 from reefcommon.errors import Poison, Unavailable
-from reefkit.artifacts import git_drop as artifacts_git_drop
-from reefkit.artifacts.git_refs import branch_of, move, read_ref, tag_of, write_loose
+from reefkit.artifacts.git_refs import detach, move, pointer_of, remove, sweep, tag_of, write_loose
 
 LARGE_BYTES = 64 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _RESERVED = {".git", ".gitattributes", ".gitmodules", ".lfsconfig"}
+_DAMAGED = (zlib.error, FileFormatException, ChecksumMismatch, ValueError)
+"""Errors of git objects and of a manifest that are damaged."""
 _AUTHOR = b"Reef <reef@localhost>"
 
 
 class GitArtifactStore:
-    """One bare repository at `path`, made at the first put. Any number of processes may put and get at once."""
+    """One bare repository, made at the first put. Any number of processes may use it at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
-        """Store the tree and return its content id. Raises Poison for a tree that is not its manifest's, Unavailable for a full disk."""
         check_complete(tree, manifest)
         for name in manifest.files:
             if _RESERVED & {part.lower() for part in safe_path(name).parts}:
@@ -67,7 +66,6 @@ class GitArtifactStore:
         return manifest.content_id
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
-        """Write the tree of a content to `destination`, verified. Raises Poison where there is no such content or it is damaged."""
         check_content_id(content_id)
         try:
             with Repo(str(self._path)) as repo, staged(destination) as directory:
@@ -90,26 +88,23 @@ class GitArtifactStore:
             raise Poison(
                 f"no content {content_id!r} of scenario {scenario!r} in {self._path}"
             ) from None
-        except (
-            zlib.error,
-            FileFormatException,
-            ChecksumMismatch,
-            ValueError,
-        ) as error:  # what a damaged object is to git, and to a manifest
+        except _DAMAGED as error:
             raise Poison(
-                f"content {content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}"
+                f"{content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}"
             ) from error
         except OSError as error:
             raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
         return manifest
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
-        """Forget contents of a scenario. Their bytes go with the next call, so that a reader that has begun can finish."""
-        wanted = {check_content_id(content) for content in contents}
+        refs = [tag_of(scenario, check_content_id(content)) for content in contents]
         try:
             with self._writing() as repo:
-                artifacts_git_drop.sweep(repo, self._path / "lfs" / "objects")
-                artifacts_git_drop.rewrite(repo, scenario, wanted)
+                detach(repo, scenario)
+                # Bytes go one call after their ref, so that a reader that has begun can finish.
+                sweep(repo, self._path / "lfs" / "objects")
+                for ref in refs:
+                    remove(repo, ref)
         except OSError as error:
             raise Unavailable(
                 f"the artifact repository {self._path} cannot be written: {error}"
@@ -117,7 +112,7 @@ class GitArtifactStore:
 
     @contextmanager
     def _writing(self) -> Iterator[Repo]:
-        """The repository, with all other writers of ours kept out. The lock ends with the process that holds it."""
+        """Open the repository for one writer. The lock ends with the process that holds it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -131,8 +126,6 @@ class GitArtifactStore:
                 yield repo
 
     def _commit(self, repo: Repo, tree: Path, manifest: Manifest, scenario: str) -> None:
-        branch, tag = branch_of(scenario), tag_of(scenario, manifest.content_id)
-        parent = read_ref(repo, branch)
         blobs, large = self._blobs(tree, manifest)
         blobs[".gitattributes"] = Blob.from_string(
             "".join(_attribute(name) for name in large).encode()
@@ -141,27 +134,24 @@ class GitArtifactStore:
         root = self._write_trees(repo, blobs)
         commit = Commit()
         commit.tree = root
-        commit.parents = [parent] if parent else []
+        commit.parents = []
         commit.author = commit.committer = _AUTHOR
         commit.author_time = commit.commit_time = int(time.time())
         commit.author_timezone = commit.commit_timezone = 0
         commit.encoding = b"UTF-8"
         commit.message = _message(manifest, scenario)
         write_loose(repo, commit)
-        if read_ref(repo, Ref(b"HEAD")) is None:
-            repo.refs.set_symbolic_ref(Ref(b"HEAD"), branch)
-        for ref, old in ((branch, parent), (tag, None)):
-            move(repo, ref, old, commit.id)
+        move(repo, tag_of(scenario, manifest.content_id), None, commit.id)
 
     def _blobs(self, tree: Path, manifest: Manifest) -> tuple[dict[str, Blob], list[str]]:
-        """A blob a file (its bytes, or an LFS pointer to them), and the names of those that are pointers."""
+        """Return the blob of each file (bytes or LFS pointer), and the names of the pointers."""
         blobs: dict[str, Blob] = {}
         large: list[str] = []
         for name, sha256 in sorted(manifest.files.items()):
             source = tree / name
             size = source.stat().st_size
             data = source.read_bytes() if size < LARGE_BYTES else None
-            # A small file that looks like a pointer would be taken for one at checkout, so it becomes a pointer's target.
+            # Git would take a small file that looks like a pointer for one: store it as large.
             if data is None or LFSPointer.from_bytes(data) is not None:
                 self._write_lfs(source, sha256)
                 data = LFSPointer(sha256, size).to_bytes()
@@ -195,10 +185,9 @@ class GitArtifactStore:
         return trees[""].id
 
     def _content(self, blob: Blob) -> Iterator[bytes]:
-        data = blob.as_raw_string()
-        pointer = LFSPointer.from_bytes(data) if len(data) < 1024 else None
+        pointer = pointer_of(blob)
         if pointer is None:
-            yield data
+            yield blob.as_raw_string()
             return
         digest = hashlib.sha256()
         try:
@@ -220,7 +209,7 @@ def _chunks(source: Path) -> Iterator[bytes]:
 
 
 def _attribute(name: str) -> str:
-    """A line of .gitattributes for exactly this file: glob characters escaped, the whole quoted as gitattributes(5) asks for."""
+    """Return a line for one file: glob characters escaped, quoted as gitattributes(5) asks for."""
     pattern = (
         "".join(f"\\{c}" if c in "*?[" else c for c in name)
         .replace("\\", "\\\\")

@@ -1,13 +1,13 @@
-"""Refs and loose objects of the artifact repository: where a content lies, and how one object and one ref is written so that a kill
-leaves nothing half done."""
+"""Refs, objects and garbage of the artifact repository, written so that a kill leaves no half."""
 
 import os
 import time
 from pathlib import Path
 
 from dulwich.file import FileLocked
-from dulwich.object_store import DiskObjectStore
-from dulwich.objects import ObjectID, ShaFile
+from dulwich.lfs import LFSPointer
+from dulwich.object_store import DiskObjectStore, iter_tree_contents
+from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
 from dulwich.refs import Ref, check_ref_format
 from dulwich.repo import Repo
 
@@ -15,12 +15,15 @@ from reefcommon.artifacts import write_synced
 from reefcommon.errors import Unavailable
 
 _FOREIGN_LOCK_S = 10.0
+YOUNG_S = 3600.0
+"""Younger objects are never swept: another process may be about to name them."""
 
 
 def write_loose(repo: Repo, obj: ShaFile) -> None:
-    """Write one object as git does: a temporary file, synced, renamed. (dulwich's own way leaves a lock where it is killed.)"""
+    """Write one object as git does: a temporary file, synced, renamed."""
+    # dulwich's own way leaves a lock behind if the process is killed.
     name = obj.id.decode()
-    target = loose_root(repo) / name[:2] / name[2:]
+    target = _loose_root(repo) / name[:2] / name[2:]
     if target.exists():
         return
     partial = target.parent.parent / f"tmp_obj_{os.getpid()}_{name}"
@@ -29,50 +32,106 @@ def write_loose(repo: Repo, obj: ShaFile) -> None:
     partial.replace(target)
 
 
-def loose_root(repo: Repo) -> Path:
-    """The directory of loose objects."""
-    store = repo.object_store
-    assert isinstance(store, DiskObjectStore)
-    return Path(os.fsdecode(store.path))
-
-
 def move(repo: Repo, ref: Ref, old: ObjectID | None, new: ObjectID) -> None:
-    """Compare-and-swap of one ref. Our own writers are kept out already; the comparison is for a git program of somebody's."""
+    """Move one ref by compare-and-swap. Raises Unavailable if a git program holds or moved it."""
     lock = Path(os.fsdecode(repo.path)) / (ref.decode() + ".lock")
     try:
         moved = repo.refs.set_if_equals(ref, old, new) if old else repo.refs.add_if_new(ref, new)
     except FileLocked:
+        # A living owner holds it for milliseconds; the owner of an old lock was killed.
         if time.time() - lock.stat().st_mtime > _FOREIGN_LOCK_S:
-            lock.unlink(
-                missing_ok=True
-            )  # its owner was killed: it is held for milliseconds otherwise
+            lock.unlink(missing_ok=True)
         raise Unavailable(f"{ref.decode()} is locked by {lock}") from None
     if not moved:
         raise Unavailable(f"{ref.decode()} was moved by another program meanwhile")
 
 
+def remove(repo: Repo, ref: Ref) -> None:
+    """Delete a ref, if it exists."""
+    commit = read_ref(repo, ref)
+    if commit is not None and not repo.refs.remove_if_equals(ref, commit):
+        raise Unavailable(f"{ref.decode()} was moved by another program meanwhile")
+
+
 def read_ref(repo: Repo, ref: Ref) -> ObjectID | None:
-    """The object that a ref names; None where there is no such ref."""
+    """Return the object that a ref names; None if there is no such ref."""
     try:
         return repo.refs[ref]
     except KeyError:
         return None
 
 
-def _name(scenario: str) -> str:
-    """A scenario as one component of a ref; `%` is not in a scenario's name, so no two scenarios share one."""
-    return (
-        scenario
-        if check_ref_format(Ref(f"refs/heads/{scenario}".encode()))
-        else scenario.replace(".", "%2e")
-    )
-
-
-def branch_of(scenario: str) -> Ref:
-    """The branch of a scenario."""
-    return Ref(f"refs/heads/{_name(scenario)}".encode())
-
-
 def tag_of(scenario: str, content_id: str) -> Ref:
-    """The tag of one content of a scenario."""
+    """Return the ref of one content of a scenario."""
     return Ref(f"refs/tags/{_name(scenario)}/{content_id}".encode())
+
+
+def detach(repo: Repo, scenario: str) -> None:
+    """Turn the branch of an earlier version into parentless commits. May be killed and repeated."""
+    branch = Ref(f"refs/heads/{_name(scenario)}".encode())
+    if read_ref(repo, branch) is None:
+        return
+    for tag in [ref for ref in repo.refs.allkeys() if ref.startswith(tag_of(scenario, ""))]:
+        old = repo.refs[tag]
+        commit = repo[old]
+        assert isinstance(commit, Commit)
+        if commit.parents:
+            commit.parents = []
+            write_loose(repo, commit)
+            move(repo, tag, old, commit.id)
+    remove(repo, branch)
+
+
+def sweep(repo: Repo, lfs: Path) -> int:
+    """Remove objects and large files that no ref reaches. Returns the number of removed files."""
+    reached, pointed = _reached(repo)
+    root = _loose_root(repo)
+    loose = [path for folder in root.glob("[0-9a-f][0-9a-f]") for path in folder.iterdir()]
+    unreached = [path for path in loose if (path.parent.name + path.name).encode() not in reached]
+    unreached += [path for path in lfs.glob("??/??/*") if path.name not in pointed]
+    old = [path for path in unreached if path.stat().st_mtime < time.time() - YOUNG_S]
+    for path in old:
+        path.unlink(missing_ok=True)
+    return len(old)
+
+
+def pointer_of(blob: Blob) -> LFSPointer | None:
+    """Return the LFS pointer that a blob holds, if it holds one."""
+    data = blob.as_raw_string()
+    return LFSPointer.from_bytes(data) if len(data) < 1024 else None
+
+
+def _reached(repo: Repo) -> tuple[set[bytes], set[str]]:
+    """Return the ids of all objects that a ref reaches, and of the LFS objects they point to."""
+    reached: set[bytes] = set()
+    pointed: set[str] = set()
+    for walked in repo.get_walker(include=_tips(repo)):
+        commit = walked.commit
+        reached |= {commit.id, commit.tree}
+        for entry in iter_tree_contents(repo.object_store, commit.tree, include_trees=True):
+            assert entry.sha is not None
+            if entry.sha in reached:
+                continue
+            reached.add(entry.sha)
+            blob = repo.object_store[entry.sha]
+            if not isinstance(blob, Tree):
+                assert isinstance(blob, Blob)
+                pointer = pointer_of(blob)
+                pointed |= {pointer.oid} if pointer is not None else set()
+    return reached, pointed
+
+
+def _tips(repo: Repo) -> list[ObjectID]:
+    return [tip for ref in repo.refs.allkeys() if (tip := read_ref(repo, ref)) is not None]
+
+
+def _loose_root(repo: Repo) -> Path:
+    store = repo.object_store
+    assert isinstance(store, DiskObjectStore)
+    return Path(os.fsdecode(store.path))
+
+
+def _name(scenario: str) -> str:
+    # `%` is not allowed in a scenario's name, so no two scenarios share one component.
+    plain = check_ref_format(Ref(f"refs/heads/{scenario}".encode()))
+    return scenario if plain else scenario.replace(".", "%2e")

@@ -1,10 +1,11 @@
 """ArtifactStore on lakeFS, through the vendor's `lakefs` client.
 
-    branch <scenario>                contents/<content id>/<file>: every content of a scenario, merged in whole
+    branch <scenario>                contents/<content id>/<file>: every content, merged in whole
     tag <scenario>-<content id>      the commit that brought it
 
-A put uploads to a branch of its own and merges it (`Branch.transact`), so that two processes never share uncommitted changes.
-lakeFS commits without a compare-and-swap: which content serves is decided by the release heads alone.
+A put uploads to a branch of its own and merges it (`Branch.transact`), so that two processes never
+share uncommitted changes. lakeFS commits without a compare-and-swap, so the release heads alone
+decide which content serves.
 """
 
 from collections.abc import Collection, Iterator
@@ -36,7 +37,7 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 
 
 class LakeFSArtifactStore:
-    """The repository that `lakefs://key:secret@host:port/repository` names; `lakefs+https://` for TLS. It must exist."""
+    """An existing repository: `lakefs://key:secret@host:port/repository`, or `lakefs+https://`."""
 
     def __init__(self, url: str) -> None:
         """Raises BadConfig for a URL that is not of this form."""
@@ -50,7 +51,8 @@ class LakeFSArtifactStore:
             or "/" in name
         ):
             raise BadConfig(
-                "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)"
+                "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository "
+                "(lakefs+https:// for TLS)"
             )
         scheme = "https" if parts.scheme.endswith("https") else "http"
         address = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
@@ -63,7 +65,6 @@ class LakeFSArtifactStore:
         self._repository = lakefs.Repository(name, client=self._client)
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
-        """Store the tree and return its content id. Raises Poison for a tree that is not its manifest's."""
         check_complete(tree, manifest)
         with self._answering(f"put {manifest.content_id}"):
             tag = _tag(scenario, manifest.content_id)
@@ -77,7 +78,6 @@ class LakeFSArtifactStore:
         return manifest.content_id
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
-        """Write the tree of a content to `destination`, verified. Raises Poison where there is no such content or it is damaged."""
         reference = self._repository.tag(_tag(scenario, check_content_id(content_id)))
         try:
             with self._answering(f"get {content_id}"), staged(destination) as directory:
@@ -97,7 +97,7 @@ class LakeFSArtifactStore:
         return manifest
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
-        """Forget contents of a scenario: their tags, and their files on its branch. The bytes go when lakeFS collects garbage."""
+        # Tags and files go now; the bytes go when lakeFS collects garbage.
         for content in contents:
             with self._answering(f"put {check_content_id(content)}"):
                 tag = _tag(scenario, content)
@@ -145,7 +145,7 @@ class LakeFSArtifactStore:
                 with target.writer("wb", pre_sign=False) as upload:
                     upload.write(manifest.model_dump_json().encode())
         except TransactionException:
-            # A merge that changes nothing is refused: another process has brought the same content meanwhile.
+            # lakeFS refuses an empty merge: another process has brought the same content.
             if not self._holds(branch.id, manifest.content_id):
                 raise
 
@@ -178,7 +178,7 @@ class LakeFSArtifactStore:
 
 
 def _branch(scenario: str) -> str:
-    """lakeFS allows no dot in a branch's name, a scenario has no capital: so `D` stands for the dot, one to one."""
+    # lakeFS allows no dot in a branch's name, and a scenario has no capital letter.
     return scenario.replace(".", "D")
 
 
