@@ -1,7 +1,7 @@
-"""Artifacts: a tree of files with a manifest, kept by digest. The bytes of every candidate and every release.
+"""Artifacts: a tree of files with a manifest, kept by digest.
 
-A tree is hashed file by file; its `content_id` is the digest of the sorted (path, sha256) pairs and the kind, so the same
-bytes are the same content wherever and whenever they are stored.
+The `content_id` of a tree is the digest of its kind and of the sorted (path, SHA-256) pairs, so equal
+bytes are equal content in every store.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ BASE_CONTENT_ID = "base"
 
 
 class Manifest(BaseModel):
-    """What a tree holds and where it comes from. Written beside the files as `reef-manifest.json`, and not part of the digest."""
+    """The files and the origin of a tree: `reef-manifest.json`. It is not part of the digest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,23 +45,31 @@ class Manifest(BaseModel):
 
 
 class ArtifactStore(Protocol):
-    """Where trees are kept. All calls are idempotent; all run in a worker thread, since they read and write files."""
+    """A store of trees. All calls may be repeated. All block: call them in a worker thread."""
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
-        """Store the tree until it is dropped and return its content id. Raises Unavailable where the store does not take it."""
+        """Store a tree and return its content id.
+
+        Raises:
+            Poison: the tree is not that of its manifest.
+            Unavailable: the store does not take it now.
+        """
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
-        """Write the tree to `destination` (made whole by a rename), verified file by file.
+        """Write a tree to `destination` by one rename, verified file by file.
 
-        Raises Poison where there is no such content or a file does not match its digest, Unavailable where the store does not answer.
+        Raises:
+            Poison: there is no such content, or a file does not match its digest.
+            Unavailable: the store does not answer.
         """
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
-        """Forget contents of a scenario; those that are not there are passed over. The caller knows that nothing names them."""
+        """Forget contents of a scenario. The caller knows that no release names them."""
 
 
 def safe_path(name: str) -> PurePosixPath:
-    """A path inside a tree. Raises Poison for an absolute path, `..`, an empty or hidden-control name, or a newline."""
+    """Return a path inside a tree. Raises Poison for an absolute or empty path, `..`, and control
+    characters."""
     path = PurePosixPath(name)
     if (
         not name
@@ -75,7 +83,7 @@ def safe_path(name: str) -> PurePosixPath:
 
 
 def hash_tree(tree: Path) -> dict[str, str]:
-    """SHA-256 of every regular file under `tree`, by relative POSIX path. Raises Poison for a link or a special file."""
+    """Return relative POSIX path -> SHA-256. Raises Poison for a link or a special file."""
     files: dict[str, str] = {}
     for path in sorted(tree.rglob("*")):
         name = path.relative_to(tree).as_posix()
@@ -89,13 +97,13 @@ def hash_tree(tree: Path) -> dict[str, str]:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def content_id(kind: Kind, files: dict[str, str]) -> str:
-    """The identity of these bytes."""
+    """Return the identity of a tree with these files."""
     return f"{kind}-{digest(kind, sorted(files.items()))}"
 
 
@@ -138,14 +146,14 @@ def verify(tree: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(tree: Path) -> Manifest:
-    """The manifest beside the files of a materialised tree."""
+    """Read the manifest of a tree."""
     return Manifest.model_validate_json((tree / MANIFEST_NAME).read_bytes())
 
 
 def materialize(store: ArtifactStore, content: str, scenario: str, root: Path) -> Path:
-    """The verified files of `content` under `root`, fetched once, and again where the copy was damaged since: the store has the whole one.
+    """Return the verified files of `content`, fetched to `root/<content id>` if they are not there.
 
-    The path is new for every content, as an engine's caches need it.
+    A damaged copy is fetched again. An engine's caches need a new path for each content.
     """
     target = root / check_content_id(content)
     if target.is_dir():
@@ -161,7 +169,7 @@ def materialize(store: ArtifactStore, content: str, scenario: str, root: Path) -
 
 
 def _put_away(tree: Path) -> None:
-    """Remove a tree in one step. What a death leaves of it is removed as `staged` removes leftovers."""
+    # One rename; `staged` removes the leftovers of a killed process.
     try:
         away = Path(tempfile.mkdtemp(prefix=".partial-", dir=tree.parent))
         tree.rename(away / tree.name)
@@ -171,17 +179,17 @@ def _put_away(tree: Path) -> None:
 
 
 def check_content_id(content: str) -> str:
-    """A content id becomes a path and a ref, and comes from whoever proposes: raises Poison for what is not one."""
+    """Return `content` if it is a content id, which becomes a path and a ref. Raises Poison."""
     if not _CONTENT_ID.fullmatch(content):
         raise Poison(f"not a content id: {content!r:.200}")
     return content
 
 
 def check_complete(tree: Path, manifest: Manifest) -> None:
-    """What a store checks before it takes a tree: the files are those of the manifest, and the content id is theirs.
+    """Check the files and the content id of a manifest, before a store takes its tree.
 
     Raises:
-        Poison: they are not.
+        Poison: the files, or their content id, are others.
     """
     verify(tree, manifest)
     expected = content_id(manifest.kind, manifest.files)
@@ -191,13 +199,14 @@ def check_complete(tree: Path, manifest: Manifest) -> None:
 
 @contextmanager
 def staged(destination: Path) -> Iterator[Path]:
-    """An empty directory beside `destination` that becomes it, verified, when the block ends; nothing is left where it fails.
+    """Give an empty directory that becomes `destination`, verified, when the block ends.
 
-    The block writes the files and the manifest. What a killed process left behind is removed by a later call.
+    The block writes the files and the manifest. If it fails no file is left. A later call removes
+    the leftovers of a killed process.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
     for leftover in destination.parent.glob(".partial-*"):
-        with suppress(FileNotFoundError):  # another process has just put it in place
+        with suppress(FileNotFoundError):  # another process may have just put it in place
             if leftover.stat().st_mtime < time.time() - _PARTIAL_KEPT_S:
                 shutil.rmtree(leftover, ignore_errors=True)
     directory = Path(tempfile.mkdtemp(prefix=".partial-", dir=destination.parent))
@@ -211,7 +220,8 @@ def staged(destination: Path) -> Iterator[Path]:
 
 
 def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
-    """Write a file and wait until it is on the disk, since a rename may be durable before the bytes are."""
+    """Write a file and wait until it is on the disk."""
+    # Without the sync a rename may be durable before the bytes are.
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as stream:
         for chunk in chunks:
@@ -221,10 +231,10 @@ def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
 
 
 def replace_tree(staged: Path, destination: Path) -> None:
-    """Put a complete staged tree in place by one rename; what another process put there first is kept."""
+    """Put a staged tree in place by one rename. A tree that is there already is kept."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
-        os.rename(staged, destination)
+        staged.rename(destination)
     except OSError as error:
         if not destination.is_dir():
             raise Transient(f"cannot put {destination} in place: {error}") from error

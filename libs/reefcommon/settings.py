@@ -1,4 +1,4 @@
-"""Where the outside systems are: one settings class, read from `REEF_*` environment variables by every service."""
+"""The settings that all services share, read from `REEF_*` environment variables."""
 
 import difflib
 import os
@@ -14,7 +14,8 @@ from reefcommon.errors import BadConfig
 
 
 class SystemSettings(BaseSettings):
-    """The roles of a Reef deployment and where each is served. A service's own `Settings` stand beside it, under a prefix of their own."""
+    """The addresses of a deployment's systems. A service's own `Settings` have a prefix of their
+    own."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_", extra="forbid", frozen=True)
 
@@ -35,7 +36,10 @@ class SystemSettings(BaseSettings):
     kafka_session_timeout_ms: int = Field(
         6_000,
         ge=500,
-        description="a consumer that is silent for this long loses its partitions; it sends a heartbeat five times as often",
+        description=(
+            "a consumer that is silent for this long loses its partitions; it sends a heartbeat "
+            "five times as often"
+        ),
     )
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey"
@@ -60,7 +64,9 @@ class SystemSettings(BaseSettings):
         0.1,
         ge=0,
         le=1,
-        description="past the limit, the share of all its events at which it stops and waits for a person",
+        description=(
+            "past the limit, the share of all its events at which it stops and waits for a person"
+        ),
     )
     dead_letters_window_s: float = Field(300.0, gt=0, description="the window of both")
 
@@ -89,13 +95,15 @@ class SystemSettings(BaseSettings):
 
     model_path: Path | None = Field(
         None,
-        description="base model as a Hugging Face directory: served by the engine, trained by the trainer",
+        description=(
+            "base model as a Hugging Face directory: served by the engine, trained by the trainer"
+        ),
     )
     model_name: str = Field("reef", description="name under which the engines serve the base model")
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Base URLs of the serving nodes, without trailing slashes."""
+        """Return the base URLs of the serving nodes, without trailing slashes."""
         return tuple(url.strip().rstrip("/") for url in self.engine_urls.split(",") if url.strip())
 
     @classmethod
@@ -112,12 +120,12 @@ class SystemSettings(BaseSettings):
 
 
 class OwnSettings(BaseSettings):
-    """Settings under a prefix of their own, which a subclass names in its `model_config`."""
+    """Settings under a prefix that a subclass names in its `model_config`."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     others: ClassVar[tuple[str, ...]] = ()
-    """Names under this prefix that somebody else reads."""
+    """Names under this prefix that another settings class reads."""
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
@@ -143,9 +151,9 @@ class OwnSettings(BaseSettings):
 
 
 class ServiceSettings(OwnSettings):
-    """What every service with an operations endpoint can be told. Where the outside systems are: `SystemSettings`."""
+    """Settings of every service with an operations endpoint."""
 
-    others = ("URL",)  # `SystemSettings` says how others reach a service
+    others = ("URL",)  # read by `SystemSettings`
 
     port: int | None = Field(
         None,
@@ -156,12 +164,12 @@ class ServiceSettings(OwnSettings):
     drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
 
     def own_port(self, url: str, otherwise: int) -> int:
-        """The port that this service listens on: its own, else that of `url`, under which others reach it."""
+        """Return the port to listen on: the service's own, else that of its `url`."""
         return self.port or urlsplit(url).port or otherwise
 
 
 class HostSettings(ServiceSettings):
-    """What a service that hosts recipes can be told."""
+    """Settings of a service that hosts recipes."""
 
     settled_kept_s: float = Field(
         30 * 24 * 3600,
@@ -171,10 +179,10 @@ class HostSettings(ServiceSettings):
     rejected_kept_s: float = Field(
         7 * 24 * 3600,
         gt=0,
-        description="how long the content of a candidate that came to nothing stays in the artifact store",
+        description="how long the content of a rejected candidate stays in the artifact store",
     )
     retention_every_s: float = Field(
-        600.0, gt=0, description="pace at which what was kept long enough is removed"
+        600.0, gt=0, description="time between two removals of old samples, jobs and contents"
     )
     first_delay_s: float = Field(
         0.25, gt=0, description="wait before a step that failed is tried again; doubled each time"
@@ -189,9 +197,10 @@ def explain(
     model: type[BaseModel] | None = None,
     also: Sequence[str] = (),
 ) -> str:
-    """One line per mistake: the key, the value, and what is allowed.
+    """Return one line for each mistake: the key, the value, and the allowed values.
 
-    With `model`, what was validated, an unknown key is compared with its fields (at the top with `also` too): most are typing mistakes.
+    If `model`, the validated class, is given, an unknown key is compared with its fields, and at the
+    top level with `also` too.
     """
     lines = []
     for item in error.errors(include_url=False):
@@ -208,7 +217,7 @@ def explain(
 
 
 def _in_words(kind: str, said: str, description: str) -> str:
-    """What pydantic says, without its own terms where there are better ones."""
+    # pydantic's own words, unless its terms mean little to a person.
     if kind == "missing":
         return "required, but missing" + (f"; it is {description}" if description else "")
     return (
@@ -219,7 +228,7 @@ def _in_words(kind: str, said: str, description: str) -> str:
 
 
 def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str]) -> str:
-    """What to say of a key that nobody knows. The keys at the top are for the caller to list: it knows what they are called."""
+    # The caller lists the keys of the top level: it knows how they are called.
     nested, name = len(loc) > 1, str(loc[-1])
     close = difflib.get_close_matches(name, [*fields, *(() if nested else also)], n=1)
     meant = f"; did you mean {close[0]!r}?" if close else ""
@@ -228,22 +237,19 @@ def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str
 
 
 def _fields(model: type[BaseModel] | None, path: Sequence[int | str]) -> tuple[str, ...]:
-    """The fields of the section at `path` of `model`; empty where that is no section."""
     section = _section(model, path)
     return tuple(section.model_fields) if section is not None else ()
 
 
 def _described(model: type[BaseModel] | None, path: Sequence[int | str]) -> str:
-    """What the field at `path` is described as; empty where it is not."""
     section = _section(model, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section is not None and path else None
     return (field.description or "") if field is not None else ""
 
 
 def _section(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:
-    """The section at `path` of `model`; a number is a row of a list of sections."""
     for part in path:
-        if isinstance(part, int):
+        if isinstance(part, int):  # a row of a list of sections
             continue
         field = model.model_fields.get(part) if model is not None else None
         inner = field.annotation if field is not None else None

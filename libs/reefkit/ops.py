@@ -1,4 +1,4 @@
-"""What every service shows of itself: `/healthz`, `/readyz`, `/metrics`, `/status`, on a port of its own; and how it runs and stops."""
+"""The operations endpoints `/healthz`, `/readyz`, `/metrics` and `/status`, and the main function."""
 
 import signal
 import sys
@@ -36,17 +36,16 @@ LAG = Gauge(
 )
 
 Own = TypeVar("Own", bound=ServiceSettings)
-"""A service's own settings."""
+"""The settings class of a service."""
 Check = Callable[[], Awaitable[str | None]]
-"""Returns None when fine, else what is wrong and what to do."""
+"""Returns None if all is well, else the fault and how to mend it."""
 
 
 @dataclass(slots=True)
 class Health:
-    """What a service knows of itself. `checks` decide readiness; `facts` are shown in `/status`.
+    """The state of a service. `checks` decide readiness; `/status` shows `facts`.
 
-    `last_error` may be over: `last_error_at` is when it was seen last. What a service waited for until it was ready for the first time is
-    no error once it is.
+    `last_error` may be over: `last_error_at` is the time when it was last seen.
     """
 
     service: str
@@ -59,11 +58,11 @@ class Health:
     _was_ready: bool = False
 
     def note(self, error: str) -> None:
-        """This is wrong now."""
+        """Keep an error as the last one."""
         self.last_error, self.last_error_at = error, datetime.now(UTC)
 
     async def failures(self) -> dict[str, str]:
-        """The checks that fail, each with its reason."""
+        """Run the checks, and return those that fail, each with its reason."""
         found = {
             name: reason
             for name, check in self.checks.items()
@@ -73,25 +72,27 @@ class Health:
             found["dead_letters"] = ceiling.reason
         if found:
             self.note("; ".join(f"{name}: {reason}" for name, reason in found.items()))
+        # A dependency that was waited for before the first readiness is no error afterwards.
         elif not self._was_ready:
             self._was_ready, self.last_error, self.last_error_at = True, None, None
         return found
 
     async def lag(self) -> dict[str, int]:
-        """Events not yet handled, by topic; empty where the broker does not say. The gauge shows the same."""
+        """Return the events not yet handled, by topic. Empty if the broker does not answer."""
         by_topic: dict[str, int] = {}
         try:
             for row in await lags(self.broker) if self.broker is not None else []:
                 by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
         except Unavailable as error:
             self.note(str(error))
-        LAG.clear()  # a partition that went to another process is counted there
+        # A partition that went to another process is counted there.
+        LAG.clear()
         for topic, events in by_topic.items():
             LAG.labels(self.service, topic).set(events)
         return by_topic
 
     async def status(self) -> dict[str, Any]:
-        """Everything that `/status` shows."""
+        """Return the body of `/status`."""
         return {
             "service": self.service,
             "uptime_s": round(time.time() - self.started_at, 1),
@@ -104,7 +105,7 @@ class Health:
 
 
 def ops_routes(health: Health) -> list[Route]:
-    """The four endpoints, to be put into any Starlette-like application."""
+    """Build the four endpoints, for any Starlette application."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"status": "alive", "service": health.service})
@@ -131,7 +132,7 @@ def ops_routes(health: Health) -> list[Route]:
 def ops_app(
     health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]
 ) -> Starlette:
-    """The application of a service that has no HTTP surface of its own. `lifespan` starts and stops its broker and tasks."""
+    """Build the application of a service without an HTTP surface of its own."""
     return Starlette(routes=ops_routes(health), lifespan=lifespan)
 
 
@@ -141,7 +142,10 @@ def serve(
     build: Callable[[SystemSettings, Own], ASGIApp],
     port: Callable[[SystemSettings, Own], int],
 ) -> int:
-    """Run a service on the settings in its environment. Exit status 2, with what is wrong on stderr, where one cannot be used."""
+    """Run a service on the settings in its environment, and return its exit status.
+
+    It is 2, with the fault on stderr, if a setting is unusable.
+    """
     try:
         system, settings = SystemSettings.load(), settings_type.load()
         set_up(service, otlp_endpoint=system.otlp_endpoint)
@@ -154,7 +158,7 @@ def serve(
 
 
 def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
-    """Serve until SIGTERM or SIGINT, then let the lifespan drain within `drain_s` seconds. The process ends with 0 then."""
+    """Serve until SIGTERM or SIGINT, then drain for at most `drain_s` seconds and exit with 0."""
     end_with_0_on_sigterm()
     uvicorn.run(
         app,
@@ -169,7 +173,8 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
 
 
 def end_with_0_on_sigterm() -> None:
-    """uvicorn raises the signal once more after its clean shutdown; without this the process would seem to have been killed."""
+    """Exit with 0 on SIGTERM."""
+    # uvicorn raises the signal again after its clean shutdown.
     signal.signal(signal.SIGTERM, _end)
 
 

@@ -4,15 +4,12 @@ Keys of a scenario share one hash tag, so that the script below also works on a 
 
     reef:{<scenario>}:head      string  release id
     reef:{<scenario>}:chain     list    release ids, newest first
-    reef:{<scenario>}:releases  hash    release id -> release as JSON, what is in the chain
-    reef:{<scenario>}:pending   hash    release id -> release as JSON, what waits for a person
+    reef:{<scenario>}:releases  hash    release id -> release as JSON, of the chain
+    reef:{<scenario>}:pending   hash    release id -> release as JSON, that waits for a promotion
     reef:scenarios              set     scenarios that may have a head
 
-All of it is a projection of `reef.releases.v1`: lost, it is rebuilt from there. Under another prefix than `reef` it can be built a second
-time, to be compared.
-
-A disk may give back other bytes than were written, and neither Redis nor Valkey notices inside of a value. What cannot be is Damaged; the
-publisher sets it aside, under the key and `:damaged`, and builds the scenario's keys anew.
+All of it is a projection of `reef.releases.v1`. If it is lost or damaged, delete it: the publisher
+rebuilds it from there. A replay builds it again under another prefix, to compare the two.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +24,7 @@ from reefcommon.events import Release
 
 PREFIX = "reef"
 
-# Returns "" where the release is the head or in the chain now, else what the head is instead.
+# Returns "" if the release is in the chain now, else the id of the head that is there instead.
 _ADVANCE = """
 local stored = redis.call('HGET', KEYS[3], ARGV[2])
 if stored then
@@ -56,7 +53,8 @@ _AWAY = (
 
 @asynccontextmanager
 async def answering(what: str) -> AsyncIterator[None]:
-    """Turn the client's ways of saying that the server is away, loading, full or a replica into Unavailable."""
+    """Turn the client's errors for a server that is away, loading, full or a replica into
+    Unavailable."""
     try:
         yield
     except _AWAY as error:
@@ -64,11 +62,9 @@ async def answering(what: str) -> AsyncIterator[None]:
 
 
 def connect(url: str) -> Redis:
-    """A client with short time-outs: a caller that waits belongs in the bus's retries, not in a socket.
-
-    Bytes that are no UTF-8 become surrogates, which no JSON is valid with: an error inside of the client's parser would leave half an
-    answer on the connection, to be taken for the next one's.
-    """
+    """Build a client with short time-outs: waiting belongs into the bus's retries."""
+    # An error inside the client's parser would leave half an answer on the connection, so bytes
+    # that are not UTF-8 become surrogates, which no JSON parser accepts.
     return Redis.from_url(
         url,
         decode_responses=True,
@@ -80,8 +76,8 @@ def connect(url: str) -> Redis:
 
 
 class RedisReleaseHeads:
-    """Chains and heads. The compare-and-swap is one Lua script, so it is one step for every client. Reads raise Damaged where what is
-    there cannot be read, or does not fit together."""
+    """ReleaseHeads in Redis. The compare-and-swap is one Lua script. Reads raise Damaged if a value
+    is not a release."""
 
     def __init__(self, redis: Redis, *, prefix: str = PREFIX) -> None:
         self._redis = redis
@@ -90,7 +86,7 @@ class RedisReleaseHeads:
         self._advance = redis.register_script(_ADVANCE)
 
     async def head(self, scenario: str) -> Release | None:
-        """The release that serves now."""
+
         async with answering("head"):
             release_id: str | None = await self._await(self._redis.get(self._key(scenario, "head")))
             text = (
@@ -101,7 +97,7 @@ class RedisReleaseHeads:
         return _read(scenario, release_id, text) if release_id else None
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
-        """The chain, newest first."""
+
         async with answering("chain"):
             ids: list[str] = await self._await(
                 self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1)
@@ -116,7 +112,7 @@ class RedisReleaseHeads:
         ]
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
-        """One release of the chain, or a pending one."""
+
         async with answering("release"):
             text = await self._hget(self._key(scenario, "releases"), release_id)
             if text is None:
@@ -124,11 +120,7 @@ class RedisReleaseHeads:
         return None if text is None else _read(scenario, release_id, text)
 
     async def advance(self, release: Release) -> None:
-        """Append and move the head in one step, if the head is the release's parent. A release that is in the chain already is a repeat.
 
-        Raises:
-            Conflict: the head is another, or the id is taken by another release. Nothing has changed.
-        """
         scenario = release.scenario
         keys = [self._key(scenario, name) for name in ("head", "chain", "releases")]
         async with answering("advance"):
@@ -139,11 +131,12 @@ class RedisReleaseHeads:
             )
         if found:
             raise Conflict(
-                f"release {release.release_id} of {scenario!r} expects the head {release.parent_id}, found {found}"
+                f"release {release.release_id} of {scenario!r} expects the head "
+                f"{release.parent_id}, found {found}"
             )
 
     async def scenarios(self) -> list[str]:
-        """Every scenario that has a head."""
+
         async with answering("scenarios"):
             names: list[str] = sorted(await self._await(self._redis.smembers(self._scenarios)))
             heads = (
@@ -152,7 +145,7 @@ class RedisReleaseHeads:
         return [name for name, head in zip(names, heads, strict=True) if head]
 
     async def put_pending(self, release: Release) -> None:
-        """Keep a winner that waits for a person."""
+
         async with answering("put_pending"):
             await self._await(
                 self._redis.hset(
@@ -163,7 +156,7 @@ class RedisReleaseHeads:
             )
 
     async def pending(self, scenario: str) -> list[Release]:
-        """What waits for a person, oldest first."""
+
         async with answering("pending"):
             texts: dict[str, str] = await self._await(
                 self._redis.hgetall(self._key(scenario, "pending"))
@@ -174,7 +167,7 @@ class RedisReleaseHeads:
         )
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
-        """Forget a pending release."""
+
         async with answering("drop_pending"):
             await self._await(self._redis.hdel(self._key(scenario, "pending"), release_id))
 

@@ -1,4 +1,7 @@
-"""Which serving nodes are in rotation, and whose weights are being replaced. The publisher writes it, whoever sends requests reads it."""
+"""The rotation: serving nodes that are set apart, and leases on nodes whose weights are replaced.
+
+The publisher writes it. The gateway and the evaluator read it.
+"""
 
 import asyncio
 import uuid
@@ -12,14 +15,17 @@ from reefkit.redis_heads import answering
 
 _NODES = "reef:nodes"
 _LEASE_S = 5.0
-_RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+_RENEW = (
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then "
+    "return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
+)
 _RETURN = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
 
 
 def usable(urls: Sequence[str], set_apart: Mapping[str, str]) -> list[str]:
-    """The nodes to send requests to: those in rotation, or all of them where none is, since a poor node is better than none."""
+    """Return the nodes in rotation, or all nodes if none is in rotation."""
     return [url for url in urls if url not in set_apart] or list(urls)
 
 
@@ -30,7 +36,7 @@ class RedisRotation:
         self._redis = redis
 
     async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out of rotation. Raises Unavailable where Redis does not answer."""
+        """Take a node out of rotation. Raises Unavailable if Redis does not answer."""
         async with answering("rotation"):
             await self._redis.hset(_NODES, url, reason)
 
@@ -40,7 +46,7 @@ class RedisRotation:
             await self._redis.hdel(_NODES, url)
 
     async def apart(self) -> dict[str, str]:
-        """Nodes out of rotation, each with the reason."""
+        """Return the nodes out of rotation, each with the reason."""
         async with answering("rotation"):
             found = await self._redis.hgetall(_NODES)
         return {str(url): str(reason) for url, reason in found.items()}
@@ -49,17 +55,20 @@ class RedisRotation:
     async def lease(
         self, url: str, *, wait_s: float, lease_s: float = _LEASE_S
     ) -> AsyncIterator[None]:
-        """Nobody else replaces the weights of this node during the block. A holder that was killed loses it after `lease_s`.
+        """Hold the right to replace the weights of a node during the block.
 
-        The block is cancelled, and Unavailable raised, where the lease cannot be kept. Raises Unavailable too where another one holds
-        it for longer than `wait_s`.
+        A holder that was killed loses it after `lease_s`.
+
+        Raises:
+            Unavailable: another holder keeps the lease for longer than `wait_s`, or the lease could
+                not be renewed. The block is cancelled then.
         """
         key, token = f"reef:node-update:{url}", uuid.uuid4().hex
         deadline = asyncio.get_running_loop().time() + wait_s
         while not await self._take(key, token, lease_s):
             if asyncio.get_running_loop().time() > deadline:
                 raise Unavailable(
-                    f"the weights of {url} have been under replacement by another publisher for {wait_s:g} s"
+                    f"another publisher has been replacing the weights of {url} for {wait_s:g} s"
                 )
             await asyncio.sleep(min(0.1, lease_s / 5))
         try:
@@ -72,7 +81,7 @@ class RedisRotation:
         except TimeoutError:
             if limit.expired():
                 raise Unavailable(
-                    f"the lease on {url} could not be kept: another publisher may replace its weights now"
+                    f"the lease on {url} was lost: another publisher may replace its weights now"
                 ) from None
             raise
         finally:
@@ -80,7 +89,7 @@ class RedisRotation:
                 await self._redis.eval(_RETURN, 1, key, token)
 
     async def leased(self, url: str) -> bool:
-        """Whether somebody is replacing the weights of this node."""
+        """Return whether a publisher is replacing the weights of this node."""
         async with answering("lease"):
             return bool(await self._redis.exists(f"reef:node-update:{url}"))
 
@@ -89,7 +98,7 @@ class RedisRotation:
             return bool(await self._redis.set(key, token, nx=True, px=int(lease_s * 1000)))
 
     async def _renew(self, key: str, token: str, lease_s: float, limit: asyncio.Timeout) -> None:
-        """Until cancelled; where the lease is lost, end the block at once, while it still is ours in all likelihood."""
+        # Ends the block a quarter of a lease before it runs out, while no other can hold it.
         loop = asyncio.get_running_loop()
         valid_until = loop.time() + lease_s
         while loop.time() < valid_until - lease_s / 4:

@@ -1,4 +1,4 @@
-"""A service's own SQLite file that the disk has damaged: said once, in words that say what to do, by a process that then ends."""
+"""A service's SQLite file: named and refused if the disk has damaged it."""
 
 import os
 import signal
@@ -15,12 +15,13 @@ log = structlog.get_logger()
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _UNREADABLE = ("Could not decode to UTF-8", "malformed JSON")
-"""What Python's module and SQLite's JSON functions say of a damaged value in a page that is whole."""
+"""Messages of Python's module and of SQLite's JSON functions for a damaged value."""
 
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Around opening a file and `check`. Raises BadConfig, which ends a service at its start with exit status 2, where it is damaged."""
+    """Guard the opening of a file. Raises BadConfig, which ends a service at its start, if the file
+    is damaged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if (reason := _mark(path)).is_file():
@@ -35,7 +36,7 @@ def opening(path: Path) -> Iterator[None]:
 
 
 def check(db: sqlite3.Connection) -> None:
-    """Raises sqlite3.DatabaseError where a page is damaged. A hundred thousand samples take 0.2 to 0.5 s; the whole check takes 2 s."""
+    """Check all pages. Raises sqlite3.DatabaseError if one is damaged. 0.5 s for 100,000 samples."""
     found = [row[0] for row in db.execute("pragma quick_check(1)")]
     if found != ["ok"]:
         error = sqlite3.DatabaseError(" ".join(found[0].split()))
@@ -45,8 +46,11 @@ def check(db: sqlite3.Connection) -> None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around every use of the file. Where it turns out to be damaged the process ends in order, and its next start says the same as
-    `opening`; until then everything that needs the file is Unavailable, so that no event is given up for it."""
+    """Guard a use of the file.
+
+    If the file is damaged the process stops in order, and its next start raises BadConfig. Until
+    then every use raises Unavailable, so that no event becomes a dead letter for it.
+    """
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -62,20 +66,20 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def _mark(path: Path) -> Path:
-    """Beside the file: what was found damaged, which a quick check need not see."""
+    # Holds the reason for the next start: a quick check does not find every damage.
     return path.with_name(f"{path.name}-damaged")
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the file is damaged; else it is full, locked, or the statement is wrong."""
-    code = int(
-        vars(error).get("sqlite_errorcode", sqlite3.SQLITE_OK)
-    )  # absent where Python's module raised it by itself
+    """Return whether an error means damage, and not a full disk, a lock or a wrong statement."""
+    # The code is absent if Python's module raised the error by itself.
+    code = int(vars(error).get("sqlite_errorcode", sqlite3.SQLITE_OK))
     return code & 0xFF in _DAMAGED or str(error).startswith(_UNREADABLE)
 
 
 def _what_to_do(path: Path, reason: str) -> str:
     return (
-        f"{path} is damaged ({reason}). Move it and what lies beside it aside ({path}*), or put a backup in its place, and start again: "
-        "without it learning goes on from the served release, and samples of open jobs are decided anew"
+        f"{path} is damaged ({reason}). Move {path}* aside, or put a backup in its place, and start "
+        "again: without it learning goes on from the served release, and samples of open jobs are "
+        "decided anew"
     )

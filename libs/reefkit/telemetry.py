@@ -1,6 +1,7 @@
-"""Logs, traces and metrics, set up once a process.
+"""Logs, traces and metrics, set up once for each process.
 
-Logs are an event name plus key/values on stderr, with the trace id. Traces leave the process only when an OTLP endpoint is set.
+Logs are an event name and key/values on stderr, with the trace id. Traces leave the process only if
+an OTLP endpoint is set.
 """
 
 import logging
@@ -20,19 +21,17 @@ METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Stderr:
-    """Standard error as it is at the time of each write: a test runner, or a parent that redirects, may replace it.
-
-    A line that the disk refuses is lost. Raised, the error would end the work that wanted to tell of it.
-    """
+    """Standard error, looked up at each write: a test runner may replace it."""
 
     def write(self, text: str) -> int:
-        """Write to what stderr is now."""
+        """Write to stderr. Drop the line if the disk refuses it."""
+        # An error that is raised here would end the work that logs.
         with suppress(OSError):
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what stderr is now."""
+        """Flush stderr."""
         with suppress(OSError):
             sys.stderr.flush()
 
@@ -77,7 +76,7 @@ def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> Tra
 
 
 def current_traceparent() -> str:
-    """The W3C `traceparent` of the span that is current; empty outside of one."""
+    """Return the W3C `traceparent` of the current span, or "" if there is none."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier.get("traceparent", "")

@@ -69,7 +69,9 @@ class InferenceRecorded(Event):
     outcome: Outcome
     session_tag: str | None = None
     tags: dict[str, str] = {}
-    caller: str = ""  # digest of user, safety_identifier and token: two callers never share a session
+    caller: str = (
+        ""  # digest of user, safety_identifier and token: two callers never share a session
+    )
     release_id: str | None = None
     load_id: str | None = None
     model: str = ""
