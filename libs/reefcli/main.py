@@ -46,7 +46,7 @@ _COMMANDS = {
 # What the list of commands says of each: the first paragraph of its own help (a test compares), so that `reef --help` imports none.
 SUMMARIES = {
     "serve": "Start everything that a serve.yaml asks for, on this machine, without containers and without root.",
-    "demo": "See the whole loop: users ask, answers are rewarded, a LoRA learns, candidates are judged, winners serve while requests run.",
+    "demo": "See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.",
     "status": "What runs, how far behind it is, what learns, and what it did last.",
     "releases": "Which versions there were, which one serves, and why.",
     "rollback": "Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.",

@@ -99,10 +99,16 @@ def _print_block(out: Console, columns: Sequence[str], line: Sequence[str]) -> N
 
 
 def print_story(lines: Iterable[tuple[str, str]]) -> None:
-    """Labelled lines. What others wrote cannot move the cursor: control characters are left out."""
+    """Print labelled lines."""
     for label, text in lines:
-        clean = "".join(char for char in text if char.isprintable() or char == "\n")
-        typer.echo(typer.style(f"{label:<13}", dim=True) + clean.replace("\n", "\n" + " " * 13))
+        typer.echo(
+            typer.style(f"{label:<13}", dim=True) + printable(text).replace("\n", "\n" + " " * 13)
+        )
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which could move the cursor; line ends stay."""
+    return "".join(char for char in text if char.isprintable() or char == "\n")
 
 
 def print_asked(url: str) -> None:

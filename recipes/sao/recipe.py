@@ -9,7 +9,7 @@
 signal      one finite score per rollout, reported on its receipt
 target      a LoRA adapter on the served model
 staleness   0 <= lag <= max_staleness releases is admitted, the rest is refused with its reason; what is admitted is corrected by f
-run         reef serve -c recipes/sao/examples/hello/serve.yaml
+run         reef serve -c recipes/sao/examples/dictionary/serve.yaml
 expect      tiny bandit (tests/recipes/test_sao_learning.py): mean reward 0.1 -> above 0.9; at lag 8 still so, and without f at most 0.7
 
 The paper trains all weights at 1e-6 with a second model as critic; here an adapter learns at a higher rate, and the critic is a head

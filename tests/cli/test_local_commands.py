@@ -345,7 +345,7 @@ def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(
     assert "reef status\n" in said(Path(".reef"))
     assert "authorization" not in said(tmp_path)
     monkeypatch.setattr(f"{__name__}.GOOD", GOOD + "gateway: {tokens_file: t.yaml}\n")
-    assert f'curl {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(
+    assert f'curl -N {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(
         tmp_path
     )
     assert "REEF_FREE_PORTS=1" in reef("serve", "--help")

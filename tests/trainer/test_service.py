@@ -29,7 +29,7 @@ reef:
 model: tiny
 evaluation:
   tasks: [hello]
-  score: recipes.sao.examples.hello.tasks:score
+  score: recipes.sao.examples.dictionary.tasks:score
 """
 
 

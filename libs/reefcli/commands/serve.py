@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,12 @@ import typer
 from rich.console import Console
 from rich.panel import Panel
 
+from reefcli import curl
 from reefcli.checks import check_config, read_config
 from reefcli.options import AsJson, program, state_dir_words
 from reefcli.output import console
 from reefcommon.config import ServeConfig
+from reefcommon.errors import ReefError
 from reefstack.effective_config import override
 
 if TYPE_CHECKING:
@@ -133,9 +136,10 @@ async def _run(
     try:
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
             view.__exit__(None, None, None)
-            if not as_json:
-                _welcome(config, stack, state_dir, out)
-            raise await stack.failed()
+            if as_json:
+                raise await stack.failed()
+            _welcome(config, stack, state_dir, out)
+            raise await _until_failed(stack, out)
     except asyncio.CancelledError:
         view.__exit__(None, None, None)  # what is said now belongs below the table
         if not as_json:
@@ -158,14 +162,30 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
         markup=False,
         soft_wrap=not out.is_terminal,
     )
-    body = f'{{"model": "{config.model.served_as}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-    # outside of the panel and never wrapped, so that it can be copied
-    bearer = (
-        '-H "authorization: Bearer $REEF_TOKEN" ' if config.gateway.tokens_file else ""
-    )  # in quotes that let the shell fill it in
-    curl = f"curl {url}/v1/chat/completions {bearer}-H 'content-type: application/json' -d '{body}'"
+    # Outside of the panel and never wrapped, so that it can be copied.
+    command = curl.chat(
+        url, config.model.served_as, "Hello", bearer=config.gateway.tokens_file is not None
+    )
     out.print(
-        f"\nTry:\n{curl}\n{program()} status{state_dir_words(state_dir)}\n\nCtrl-C stops it.",
+        f"\nTry:\n{command}\n{program()} status{state_dir_words(state_dir)}\n\nCtrl-C stops it.",
         markup=False,
         soft_wrap=True,
     )
+
+
+async def _until_failed(stack: "Stack", out: Console) -> ReefError:
+    """Print a line for each event of the loop until a program of the stack has died for good."""
+    from reefcli.heartbeat import Heartbeat
+    from reefstack import services
+
+    def say(text: str) -> None:
+        line = f"{datetime.now().astimezone():%H:%M:%S}  {text}"
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    urls = {n: stack.urls[n] for n in services.SERVICES if n in stack.supervisor.children}
+    lines = asyncio.ensure_future(Heartbeat(stack.kafka_bootstrap, urls, say).run())
+    try:
+        return await stack.failed()
+    finally:
+        lines.cancel()
+        await asyncio.gather(lines, return_exceptions=True)

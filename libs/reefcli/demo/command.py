@@ -1,10 +1,11 @@
-"""`reef demo`: start the embedded stack, let simulated users work with it, and watch the model become better while it serves.
+"""`reef demo`: the whole loop on this machine, with simulated users, shown live.
 
-    users --chat--> gateway --topics--> experience --samples--> trainer --candidate--> evaluator --verdict--> publisher --release--> gateway
-      ^                                                                                                                                |
-      '------------------------------------------- the next answer comes from better weights ------------------------------------------'
+    users --chat--> gateway --> experience --samples--> trainer --candidate--> evaluator
+      ^                                                                            |
+      '---- the next answer comes from better weights <---- publisher <--verdict---'
 
-The run is over when the served model has reached the preset's reward on held-out tasks and enough releases were published.
+One held-out figure belongs to each release that is measured. The run stops when the lower bound of
+that figure passes the goal; the figure that is reported comes from a fresh measurement after that.
 """
 
 import asyncio
@@ -13,209 +14,229 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import openai
 import typer
 from rich.console import Console
 
+from reefcli import curl
 from reefcli.demo import report
-from reefcli.demo.presets import PRESETS, Preset
-from reefcli.demo.progress import Progress
+from reefcli.demo.figures import Figures, Measurement
+from reefcli.demo.presets import PRESETS, Preset, as_messages
 from reefcli.demo.users import Users
-from reefcli.demo.view import LiveView, PlainView, View, describe
-from reefcli.demo.watch import follow
+from reefcli.demo.view import View
+from reefcli.loop_events import describe, follow
 from reefcli.options import program
 from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
-from reefcommon.events import ReleasePublished
+from reefcommon.events import Release, ReleasePublished
 from reefstack.embedded import Options, Stack, embedded_stack
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.restart_policy import StackEvent
 from reefstack.state import locked, why_no_directory
+from reefstack.view import view_for
 
-NEXT_STEPS = """What to try next (the improved model is in {state}; `reef demo` without --continue begins anew):
+NEXT_STEPS = """What to try next (the improved model is in {state}; --continue goes on with it):
   {reef} serve -c {config} --state-dir {state}
-      serves it, and says where it listens (8900, where that is free); then, in another terminal:
-  curl -i http://127.0.0.1:8900/v1/chat/completions -H 'content-type: application/json' \\
-       -d '{{"model": "reef", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
-  {reef} records --state-dir {state}
-      what was recorded; each line begins with a receipt
-  {reef} releases --state-dir {state}
-      the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings an earlier release back"""
+      serves it, and says where it listens (8900, if that port is free). In another terminal:
+  {before}
+      the model before it learned
+  {after}
+      the model now
+  {reef} releases default --state-dir {state}
+      the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings one back"""
 
-_SILENCE_S = 10.0
+_FINAL_TIMES = 2  # the last measurement asks more often, so that its interval is narrower
 
 
 @dataclass(slots=True)
 class Demo:
-    """One run: the stack's events, the users, the watcher and the measurements meet here."""
+    """One run: the stack, the users, the loop's events and the measurements meet here."""
 
     preset: Preset
     state_dir: Path
     seed: int
-    view: View
-    progress: Progress
+    console: Console
+    figures: Figures = field(default_factory=Figures)
     started: float = field(default_factory=time.monotonic)
-    said_at: float = field(default_factory=time.monotonic)
-    new_release: asyncio.Event = field(default_factory=asyncio.Event)
+    view: View = field(init=False)
+    _on_event: Callable[[StackEvent], None] = lambda _event: None
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    _measurements: int = 0
+
+    def __post_init__(self) -> None:
+        self.view = View(self.console, self.preset, self.figures)
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
-    def say(self, text: str) -> None:
-        """One line that matters."""
-        self.said_at = time.monotonic()
-        self.view.say(text)
+    @property
+    def reached(self) -> bool:
+        """Whether the measurement after the run confirms the goal."""
+        return self.figures.final is not None and self._passes(self.figures.final)
 
-    def on_stack(self, event: StackEvent) -> None:
-        """The supervisor says something."""
-        if event.kind == "restarting":
-            self.progress.restarts.append(event.name)
-        if event.kind == "starting":
-            self.progress.starting.append(event.name)
-        if event.kind == "ready" and event.name in self.progress.starting:
-            self.progress.starting.remove(event.name)
-        if event.kind == "stopping" and event.name == "gateway":
-            self.say("stopping everything in order; this takes some seconds")
-        if event.kind in {"ready", "died", "restarting"} or (
-            event.kind == "progress" and event.text
-        ):
-            still = ", ".join(self.progress.starting)
-            self.say(
-                f"{event.name:<11} {event.kind} {event.text}"
-                + (f"   (starting: {still})" if still else "")
-            )
+    def _passes(self, point: Measurement) -> bool:
+        enough = len(self.figures.learned) >= self.preset.releases_goal
+        return enough and point.low >= self.preset.reward_goal
 
-    async def run(self) -> bool:
-        """The whole demonstration. True where the goal was reached."""
-        silence = asyncio.ensure_future(self._while_silent())
-        try:
-            return await self._run()
-        finally:
-            silence.cancel()
-            await asyncio.gather(silence, return_exceptions=True)
-
-    async def _run(self) -> bool:
+    async def run(self) -> None:
+        """Start the stack, run the loop until the goal or the deadline, measure once more."""
         config = serve_config.load(self.preset.config)
         options = Options(config_path=self.preset.config)
-        async with embedded_stack(config, self.state_dir, options, listener=self.on_stack) as stack:
-            users = Users(self.preset, stack.urls["gateway"], self.progress, self.seed)
-            self.say(
-                "asking the model that serves now the held-out questions, to know where it begins"
-            )
-            await self._measure(users)
-            self.say(
-                f"{self.preset.users} users ask and judge the answers; a training step takes {self.preset.batch} of them"
-            )
-            work = (
-                users.live(),
-                self._watch(stack, users),
-                self._until_reached(users),
-                stack.failed(),
-            )
-            jobs = [asyncio.ensure_future(job) for job in work]
-            try:
-                done, _ = await asyncio.wait(
-                    jobs, timeout=self.preset.deadline_s, return_when=asyncio.FIRST_COMPLETED
+        async with contextlib.AsyncExitStack() as exits:
+            with view_for(self.console) as startup:
+                self._on_event = startup
+                stack = await exits.enter_async_context(
+                    embedded_stack(config, self.state_dir, options, listener=self._tell)
                 )
-                for job in done:
-                    result = job.result()
-                    if isinstance(result, StackFailed):
-                        raise result
-            finally:
-                for job in jobs:
-                    job.cancel()
-                await asyncio.gather(*jobs, return_exceptions=True)
-            self.say("the users go home")
-            return self._reached()
+            self._on_event = self._while_running
+            await self._run(stack)
 
-    def _reached(self) -> bool:
-        return (
-            self.progress.heldout[-1][2] >= self.preset.reward_goal
-            and len(self.progress.learned) >= self.preset.releases_goal
+    async def _run(self, stack: Stack) -> None:
+        users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed)
+        self.view.show_panel()
+        watcher = asyncio.ensure_future(self._watch(stack, users))
+        jobs = [watcher, *map(asyncio.ensure_future, (self._ticker(), self._until_goal(users)))]
+        failed = asyncio.ensure_future(stack.failed())
+        try:
+            done, _ = await asyncio.wait(
+                [*jobs, failed],
+                timeout=self.preset.deadline_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if failed in done:
+                raise failed.result()
+            for job in done:
+                job.result()
+            if self.figures.heldout:
+                await self._finally(users)
+        finally:
+            for job in (*jobs, failed):
+                job.cancel()
+            await asyncio.gather(*jobs, failed, return_exceptions=True)
+
+    async def _until_goal(self, users: Users) -> None:
+        """Measure the first release, then let users work and measure what they lead to."""
+        await self._released.wait()
+        self.view.say(f"reward of an answer: {self.preset.signal}")
+        self.view.say(
+            f"measuring the first release on {len(self.preset.heldout_tasks)} held-out questions, "
+            f"{self.preset.heldout_samples} fresh answers each; no user asks these questions"
         )
+        first = self._head
+        await self._measure(users, first)
+        self.figures.before = await users.shown(first.release_id)
+        self.view.say(
+            f"{self.preset.users} users ask and judge; a training step takes "
+            f"{self.preset.batch} judged answers"
+        )
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(users.live())
+            while True:
+                self._released.clear()
+                await self._released.wait()
+                point = await self._measure(users, self._head)
+                if point is not None and self._passes(point):
+                    break
+            asking.cancel()
 
-    async def _while_silent(self) -> None:
-        """Say how far it is where nothing has been said for a while."""
-        while True:
-            await asyncio.sleep(1)
-            if time.monotonic() - self.said_at < _SILENCE_S:
-                continue
-            if self.progress.starting:
-                self.say(f"still starting: {', '.join(self.progress.starting)}")
-            elif self.progress.rewards:
-                waiting = len(self.progress.rewards) - self.progress.consumed
-                first = (
-                    ""
-                    if self.progress.steps
-                    else "; the first step loads the libraries and takes longest"
-                )
-                self.say(
-                    f"{len(self.progress.rewards)} answers judged, {waiting} of them wait for a training step or are in one{first}"
-                )
+    async def _finally(self, users: Users) -> None:
+        """Measure the serving release once more: the figure that the report names."""
+        self.view.say("the users have left; measuring the serving release once more, anew")
+        head = self._head
+        samples = _FINAL_TIMES * self.preset.heldout_samples
+        self.figures.final = await self._ask(users, head, samples)
+        self.figures.after = await users.shown(head.release_id)
 
-    async def _measure(self, users: Users, samples: int | None = None) -> None:
-        """One point of the curve: held-out reward of what the gateway serves now."""
-        sequence = self.progress.releases[-1].release.sequence if self.progress.releases else 0
-        value = await users.heldout_reward(samples=samples)
-        self.progress.heldout.append((self.elapsed_s, sequence, value))
-        self.say(f"held-out reward of the served model: {value:.3f}")
+    @property
+    def _head(self) -> Release:
+        return self.figures.releases[-1].release
 
-    async def _until_reached(self, users: Users) -> None:
-        while True:
-            await self.new_release.wait()
-            self.new_release.clear()
-            await self._measure(users)
-            if self._reached():  # luck is not enough: once more, on more samples
-                await self._measure(users, samples=3 * self.preset.heldout_samples)
-                if self._reached():
-                    return
+    async def _measure(self, users: Users, release: Release) -> Measurement | None:
+        """Add the release's figure to the curve. None if it is not served any more."""
+        try:
+            point = await self._ask(users, release, self.preset.heldout_samples)
+        except openai.ConflictError:
+            return None
+        self.figures.heldout.append(point)
+        self.view.say(f"held-out reward of release {release.sequence}: {point} ({point.answers})")
+        return point
+
+    async def _ask(self, users: Users, release: Release, samples: int) -> Measurement:
+        self._measurements += 1
+        found = await users.heldout(release.release_id, self._measurements, samples=samples)
+        return Measurement(self.elapsed_s, release.sequence, release.release_id, *found)
 
     async def _watch(self, stack: Stack, users: Users) -> None:
         async for event in follow(stack.kafka_bootstrap):
-            if not self.progress.take(event):
+            if not self.figures.take(event):
                 continue
-            users.something_consumed.set()
-            line = describe(event)
-            if line is not None:
-                self.say(line)
-            if isinstance(event, ReleasePublished) and event.release.operation == "training":
-                self.new_release.set()
-            self.view.refresh()
+            users.experience_consumed.set()
+            if (line := describe(event, means=False)) is not None:
+                self.view.say(line)
+            if isinstance(event, ReleasePublished):
+                self._released.set()
+
+    async def _ticker(self) -> None:
+        """Keep the status line current."""
+        while True:
+            await asyncio.sleep(1)
+            figures = self.figures
+            waiting = max(len(figures.rewards) - figures.consumed, 0)
+            slow = "" if figures.steps else "; the first step loads its libraries"
+            if figures.rewards:
+                self.view.status(
+                    f"{len(figures.rewards)} answers judged, {waiting} wait for a step or are "
+                    f"in one{slow}"
+                )
+
+    def _tell(self, event: StackEvent) -> None:
+        self._on_event(event)
+
+    def _while_running(self, event: StackEvent) -> None:
+        """Tell restarts and the stop; count restarts."""
+        if event.kind == "restarting":
+            self.figures.restarts.append(event.name)
+        if event.kind == "stopping" and event.name == "gateway":
+            self.view.say("stopping everything in order; this takes some seconds")
+        if event.kind in ("died", "restarting") or (
+            event.kind == "ready" and event.name in self.figures.restarts
+        ):
+            self.view.say(f"{event.name} {event.kind} {event.text}".rstrip())
 
 
 def demo(
     model: Annotated[
         str,
-        typer.Option(
-            help="smollm2: the real 135M model, five to ten minutes. tiny: under two minutes."
-        ),
+        typer.Option(help="smollm2: a real 135M model, five to ten minutes. tiny: two minutes."),
     ] = "smollm2",
     state_dir: Annotated[
-        Path | None, typer.Option(help="Where the stack keeps its state. Default: .reef/demo-MODEL")
+        Path | None, typer.Option(help="State of the stack. Default: .reef/demo-MODEL")
     ] = None,
     fresh: Annotated[
         bool,
         typer.Option(
             "--fresh/--continue",
-            help="Begin with an empty state directory, or go on with the last one.",
+            help="Begin with an empty state directory, or go on with the last run's.",
         ),
     ] = True,
-    seed: Annotated[int, typer.Option(help="Of the users' questions and samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the users' questions and of all answers.")] = 0,
     as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="The last line on standard output is a JSON object with the figures."
-        ),
+        bool, typer.Option("--json", help="Print the figures as JSON in the last line of output.")
     ] = False,
 ) -> None:
-    """See the whole loop: users ask, answers are rewarded, a LoRA learns, candidates are judged, winners serve while requests run.
+    """See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.
 
-    Everything runs on this machine; nothing is downloaded. Examples:
+    Everything runs on this machine; nothing is downloaded. The state directory keeps the run:
+    demo.log, demo.json, reward.png.
+
+    Examples:
 
       reef demo
 
@@ -226,54 +247,55 @@ def demo(
         raise typer.BadParameter(
             f"{model!r} is not one of {', '.join(PRESETS)}", param_hint="--model"
         )
-    state = state_dir or Path(".reef") / f"demo-{model}"
-    console = Console(stderr=as_json)
-    progress = Progress()
-    view: View = LiveView(console, preset, progress) if console.is_terminal else PlainView(console)
-    run = Demo(preset, state, seed, view, progress)
-    reached, failure = False, ""
-    with contextlib.suppress(KeyboardInterrupt), view:
+    run = Demo(preset, state_dir or Path(".reef") / f"demo-{model}", seed, Console(stderr=as_json))
+    failure = ""
+    with contextlib.suppress(KeyboardInterrupt), run.view as view:
         view.say(preset.about)
         view.say(
-            f"goal: held-out reward {preset.reward_goal} and {preset.releases_goal} releases; lag = releases behind the head"
+            f"goal: {preset.releases_goal} releases, and a held-out reward whose 95 % interval "
+            f"lies above {preset.reward_goal}; lag = releases behind the head"
         )
         try:
-            if fresh and _forget(state):
-                view.say(
-                    f"the state of an earlier demonstration was removed from {state} (--continue keeps it)"
-                )
-            reached = asyncio.run(run.run())
+            if fresh and _forget(run.state_dir):
+                view.say(f"removed the last run from {run.state_dir} (--continue keeps it)")
+            asyncio.run(run.run())
         except (CannotStart, StackFailed, BadConfig) as error:
             failure = str(error)
+    summary = run.figures.summary(model=model, elapsed_s=run.elapsed_s, reached=run.reached)
+    report.keep(run.state_dir, run.view.lines, summary)
     if failure:
-        console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
+        run.console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
-    summary = progress.summary(model=model, elapsed_s=run.elapsed_s, reached=reached)
-    _finish(console, run, summary, as_json=as_json)
-    raise typer.Exit(0 if reached else 1)
-
-
-def _finish(console: Console, run: Demo, summary: dict[str, Any], *, as_json: bool) -> None:
-    if len(run.progress.heldout) < 2:
-        console.print("Stopped before anything was learned.")
-        return
-    png = report.draw_png(run.progress, run.state_dir / "reward.png", title=run.preset.about)
-    words = NEXT_STEPS.format(state=run.state_dir, config=_shown(run.preset.config), reef=program())
-    report.show(console, run.progress, summary, png=png, next_steps=words)
+    if not run.figures.learned or not run.figures.heldout:
+        run.console.print("Stopped before the first release from training.")
+        raise typer.Exit(1)
+    png = report.draw_png(run.figures, preset, run.state_dir / "reward.png")
+    report.show(run.console, run.figures, preset, summary)
+    words = f"Kept: {png}, demo.log and demo.json beside it\n\n{_next_steps(run)}"
+    run.console.print(words, markup=False, highlight=False, soft_wrap=True)
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
+    raise typer.Exit(0 if run.reached else 1)
 
 
-def _shown(path: Path) -> Path:
-    """A path as short as it can be written from here."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+def _next_steps(run: Demo) -> str:
+    question = as_messages(run.preset.heldout_tasks[0])[-1]["content"]
+    ask = [
+        curl.chat("http://127.0.0.1:8900", "reef", question, release_id=release_id)
+        for release_id in (run.figures.heldout[0].release_id, "")
+    ]
+    config = run.preset.config
+    shown = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
+    return NEXT_STEPS.format(
+        state=run.state_dir, config=shown, reef=program(), before=ask[0], after=ask[1]
+    )
 
 
 def _forget(state: Path) -> bool:
-    """Remove the state of an earlier demonstration, and nothing that is not one. False where there was none.
+    """Remove the state of an earlier demonstration. False if there was none.
 
     Raises:
-        typer.BadParameter: the directory holds something else, or is a file.
+        typer.BadParameter: the directory holds other things, or is a file.
     """
     if reason := why_no_directory(state):
         raise typer.BadParameter(reason, param_hint="--state-dir")
@@ -284,7 +306,7 @@ def _forget(state: Path) -> bool:
             f"{state} holds something that is not Reef's state; choose another directory",
             param_hint="--state-dir",
         )
-    with locked(state):
-        pass  # somebody's running stack is never taken away
+    with locked(state):  # fails if a stack runs there
+        pass
     shutil.rmtree(state)
     return True

@@ -1,4 +1,4 @@
-"""What the demonstration can show: a model, its `serve.yaml`, its tasks, and how long it may take."""
+"""The demonstrations: a model, its `serve.yaml`, its tasks, and how long it may take."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,16 @@ Task = Any
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One demonstration. The goal is reached with `releases_goal` releases and a held-out reward of at least `reward_goal`."""
+    """One demonstration.
+
+    The goal: `releases_goal` releases from training, and a held-out reward whose 95 % interval
+    lies above `reward_goal`. A measurement asks each held-out task `heldout_samples` times.
+    """
 
     model: str
     about: str
+    signal: str
+    """How an answer is judged, in words."""
     config: Path
     tasks: str
     users: int
@@ -24,18 +30,19 @@ class Preset:
     batch: int
     heldout_samples: int
     deadline_s: float
-    reward_goal: float = 0.9
+    shown_tokens: int = 16
+    reward_goal: float = 0.8
     releases_goal: int = 5
 
     @property
     def training_tasks(self) -> Sequence[Task]:
-        """What the simulated users ask."""
+        """The questions of the simulated users."""
         tasks: Sequence[Task] = resolve(f"{self.tasks}:TRAIN")
         return tasks
 
     @property
     def heldout_tasks(self) -> Sequence[Task]:
-        """What they never ask: the served model is measured on these."""
+        """Questions that no user asks: releases are measured on these."""
         tasks: Sequence[Task] = resolve(f"{self.tasks}:HELDOUT")
         return tasks
 
@@ -51,25 +58,28 @@ EXAMPLES = Path(__file__).parents[3] / "recipes" / "sao" / "examples"
 PRESETS = {
     "smollm2": Preset(
         model="smollm2",
-        about="SmolLM2-135M-Instruct learns a preference of its users: an answer that starts with Hello",
-        config=EXAMPLES / "hello" / "serve.yaml",
-        tasks="recipes.sao.examples.hello.tasks",
+        about="SmolLM2-135M learns a preference that no prompt mentions: dictionary style",
+        signal='1 if the answer opens with "A" or "An", as in a dictionary; else 0',
+        config=EXAMPLES / "dictionary" / "serve.yaml",
+        tasks="recipes.sao.examples.dictionary.tasks",
         users=8,
         max_tokens=3,
         batch=16,
-        heldout_samples=4,
+        heldout_samples=8,
         deadline_s=15 * 60,
     ),
     "tiny": Preset(
         model="tiny",
-        about="a random-init Llama of 0.1 M parameters learns to write lower-case letters",
+        about="a random Llama of 0.1 M parameters learns to write lower-case letters",
+        signal="the share of lower-case letters in the answer",
         config=EXAMPLES / "tiny" / "serve.yaml",
         tasks="recipes.sao.examples.tiny.tasks",
         users=8,
         max_tokens=12,
         batch=32,
-        heldout_samples=4,
+        heldout_samples=8,
         deadline_s=5 * 60,
+        reward_goal=0.9,
     ),
 }
 

@@ -1,5 +1,6 @@
-"""The end of a demonstration: the reward curve on the terminal and as PNG, the release chain, and what to try next."""
+"""The end of a demonstration: answers before and after, the curve, the chain, a picture, a log."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,54 +8,67 @@ import plotext
 from rich.console import Console
 from rich.table import Table
 
-from reefcli.demo.progress import Progress
+from reefcli.demo.figures import Figures, Measurement
+from reefcli.demo.presets import Preset, as_messages
+from reefcli.output import printable
+
+_WINDOW = 16
+_COLUMNS = ("#", "release", "operation", "held-out reward", "tasks won/lost", "users' answers")
 
 
-def draw_terminal(progress: Progress, *, width: int = 72, height: int = 14) -> str:
-    """The held-out reward over the release chain, and the users' own rewards, as text."""
+def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 14) -> str:
+    """The held-out reward over the release chain, as text."""
     plotext.clear_figure()
     plotext.theme("clear")
     plotext.plotsize(width, height)
-    plotext.title("held-out reward of the served model, by release")
+    plotext.title("held-out reward by release")
     plotext.ylim(0, 1.02)
-    plotext.plot(
-        [point[1] for point in progress.heldout],
-        [point[2] for point in progress.heldout],
-        marker="braille",
-    )
-    plotext.xlabel("release (sequence in the chain)")
+    plotext.plot([p.sequence for p in points], [p.mean for p in points], marker="braille")
+    plotext.xticks([p.sequence for p in points])
+    plotext.xlabel("release (its number in the chain)")
     return str(plotext.uncolorize(plotext.build()))
 
 
-def draw_png(progress: Progress, path: Path, *, title: str) -> Path:
-    """The same with the users' rewards beside it, as a picture."""
+def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
+    """The held-out curve with its intervals, and the users' rewards beside it, as a picture."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4))
-    left.step(
-        [p[0] for p in progress.heldout], [p[2] for p in progress.heldout], where="post", marker="o"
-    )
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8))
+    for points, style, label, offset in (
+        (figures.heldout, "o-", "measured during the run", (6, -12)),
+        ([figures.final] if figures.final else [], "s", "measured after the run", (-14, 8)),
+    ):
+        left.errorbar(
+            [p.at_s for p in points],
+            [p.mean for p in points],
+            yerr=[[p.mean - p.low for p in points], [p.high - p.mean for p in points]],
+            fmt=style, capsize=3, label=label,
+        )  # fmt: skip
+        for p in points:
+            left.annotate(
+                f"r{p.sequence}", (p.at_s, p.mean), textcoords="offset points", xytext=offset,
+                fontsize=8, annotation_clip=False,
+            )  # fmt: skip
+    left.axhline(preset.reward_goal, linestyle=":", color="grey", label="goal of the lower bound")
     left.set(
-        title="held-out reward of the served model",
-        xlabel="seconds",
-        ylabel="reward",
-        ylim=(0, 1.03),
+        title="held-out reward by release (95 % interval)",
+        xlabel="seconds since the start",
+        ylabel="mean reward",
+        ylim=(-0.05, 1.08),
     )
-    for at, sequence, value in {point[1]: point for point in progress.heldout}.values():
-        left.annotate(
-            f"r{sequence}", (at, value), textcoords="offset points", xytext=(4, -12), fontsize=8
-        )
-    window = 16
-    smooth = [
-        sum(progress.rewards[max(0, i - window + 1) : i + 1]) / min(window, i + 1)
-        for i in range(len(progress.rewards))
-    ]
-    right.plot(smooth)
-    right.set(title=f"users' rewards (mean of {window})", xlabel="answered request", ylim=(0, 1.03))
-    figure.suptitle(title)
+    left.margins(x=0.08)
+    left.legend(loc="upper left", fontsize=8)
+    right.plot([*_smooth(figures.rewards)])
+    right.set(
+        title=f"users' rewards (mean of the last {_WINDOW})",
+        xlabel="answers that users have judged",
+        ylabel="mean reward",
+        ylim=(-0.05, 1.08),
+    )
+    figure.suptitle(f"{preset.about}\nreward: {preset.signal}", fontsize=10)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -62,53 +76,69 @@ def draw_png(progress: Progress, path: Path, *, title: str) -> Path:
     return path
 
 
-def chain_table(progress: Progress) -> Table:
-    """The release chain, oldest first, with the evaluation that let each release in."""
+def _smooth(rewards: list[float]) -> list[float]:
+    tails = (rewards[max(0, end - _WINDOW) : end] for end in range(1, len(rewards) + 1))
+    return [sum(tail) / len(tail) for tail in tails]
+
+
+def chain_table(figures: Figures) -> Table:
+    """The release chain, oldest first, with the one held-out figure of each release."""
+    measured = {point.sequence: point for point in figures.heldout}
     table = Table(title="release chain", show_edge=False)
-    for name in (
-        "#",
-        "release",
-        "operation",
-        "held-out: candidate",
-        "head",
-        "wins/losses",
-        "served answers",
-    ):
-        table.add_column(name, justify="left" if name in {"release", "operation"} else "right")
-    for event in progress.releases:
+    for name in _COLUMNS:
+        left = name in ("release", "operation")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for event in figures.releases:
         release, evaluation = event.release, event.release.evaluation
-        scores = (
-            (_number(evaluation.candidate_score), _number(evaluation.head_score))
-            if evaluation
-            else ("", "")
-        )
-        margin = f"{evaluation.wins}/{evaluation.losses}" if evaluation else ""
-        served = str(progress.served_by.get(release.release_id, 0))
         table.add_row(
-            str(release.sequence), release.release_id, release.operation, *scores, margin, served
+            str(release.sequence),
+            release.release_id,
+            release.operation,
+            str(measured.get(release.sequence, "")),
+            f"{evaluation.wins}/{evaluation.losses}" if evaluation else "",
+            str(figures.answered_by.get(release.release_id, 0)),
         )
     return table
 
 
-def show(
-    console: Console, progress: Progress, summary: dict[str, Any], *, png: Path, next_steps: str
-) -> None:
-    """Print the end."""
-    console.print()
-    console.print(draw_terminal(progress), markup=False, highlight=False)
-    console.print()
-    console.print(chain_table(progress))
-    console.print()
-    verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
-    console.print(
-        f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s: held-out reward {summary['heldout_first']} -> "
-        f"{summary['heldout_last']}; releases: {summary['releases_published']}; rejected candidates: {summary['candidates_rejected']}; "
-        f"requests: {summary['requests']}, failed: {summary['failed_requests']}; restarts: {summary['restarts']}."
+def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, Any]) -> None:
+    """Print the end of a run."""
+
+    def put(text: str = "") -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    put()
+    question = as_messages(preset.heldout_tasks[0])[-1]["content"]
+    put(f"The question that nobody trained on: {question}")
+    for label, answers in (("before", figures.before), ("after", figures.after)):
+        for answer in answers:
+            put(f"  {label:<7} {' '.join(printable(answer).split())} …")
+    put()
+    put(draw_terminal(figures.heldout))
+    put()
+    console.print(chain_table(figures))
+    put(
+        "held-out reward: mean and 95 % interval of fresh answers to questions that no user asks.\n"
+        "tasks won/lost: the evaluator's verdict, with answers of its own, against the head then.\n"
+        "users' answers: how many the release gave; none if another release replaced it at once."
     )
-    console.print(f"Picture: {png}", soft_wrap=True)
-    console.print()
-    console.print(next_steps, markup=False, highlight=False, soft_wrap=True)
+    put()
+    first, final = figures.heldout[0], figures.final
+    verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
+    put(
+        f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s. "
+        f"Held-out reward {first} -> {final or figures.heldout[-1]}; the second figure was "
+        "measured after the run, with fresh answers that decided nothing. "
+        f"Releases: {summary['releases_published']}; "
+        f"rejected candidates: {summary['candidates_rejected']}; "
+        f"requests: {summary['requests']}, failed: {summary['failed_requests']}; "
+        f"restarts: {summary['restarts']}."
+    )
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def keep(directory: Path, lines: list[str], summary: dict[str, Any]) -> None:
+    """Write the run's log and figures: demo.log and demo.json."""
+    if directory.is_dir():
+        (directory / "demo.log").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        text = json.dumps(summary, indent=2) + "\n"
+        (directory / "demo.json").write_text(text, encoding="utf-8")

@@ -1,0 +1,25 @@
+"""The curl commands that are printed for a first own request: short, and streamed."""
+
+import json
+import shlex
+
+MAX_TOKENS = 24
+
+
+def chat(url: str, model: str, question: str, *, release_id: str = "", bearer: bool = False) -> str:
+    """Return one curl command. `bearer` adds $REEF_TOKEN, in quotes that let the shell fill it."""
+    body = json.dumps(
+        {
+            "model": model,
+            "max_tokens": MAX_TOKENS,
+            "stream": True,
+            "messages": [{"role": "user", "content": question}],
+        }
+    )
+    parts = [f"curl -N {url}/v1/chat/completions"]
+    if bearer:
+        parts.append('-H "authorization: Bearer $REEF_TOKEN"')
+    parts.append("-H 'content-type: application/json'")
+    if release_id:
+        parts.append(f"-H 'x-reef-release-id: {release_id}'")
+    return f"{' '.join(parts)} -d {shlex.quote(body)}"

@@ -1,0 +1,131 @@
+"""The figures of one demonstration: the view, the report and the JSON line are made of them."""
+
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from reefcli.loop_events import LoopEvent
+from reefcommon.events import (
+    CandidateEvaluated,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleRefused,
+    StepCompleted,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The held-out reward of one release: mean of `answers` fresh answers, 95 % interval."""
+
+    at_s: float
+    sequence: int
+    release_id: str
+    mean: float
+    low: float
+    high: float
+    answers: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: four decimals."""
+        return {
+            "at_s": round(self.at_s, 1),
+            "release": self.sequence,
+            "mean": round(self.mean, 4),
+            "interval": [round(self.low, 4), round(self.high, 4)],
+            "answers": self.answers,
+        }
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counters and curves. Times are seconds since the start."""
+
+    rewards: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    restarts: list[str] = field(default_factory=list)
+    steps: list[StepCompleted] = field(default_factory=list)
+    verdicts: list[CandidateEvaluated] = field(default_factory=list)
+    releases: list[ReleasePublished] = field(default_factory=list)
+    rejected: list[ReleaseRejected] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    heldout: list[Measurement] = field(default_factory=list)
+    final: Measurement | None = None
+    """Measured after the run ended, with answers that decided nothing."""
+    before: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    answered_by: dict[str, int] = field(default_factory=dict)
+    """Users' answers by the release that gave them; measurements are not counted."""
+    _seen: set[tuple[str, str]] = field(default_factory=set)
+
+    def take(self, event: LoopEvent) -> bool:
+        """Add one event. False if it was added before."""
+        if (event.type, event.event_id) in self._seen:
+            return False
+        self._seen.add((event.type, event.event_id))
+        match event:
+            case StepCompleted():
+                self.steps.append(event)
+            case CandidateEvaluated():
+                self.verdicts.append(event)
+            case ReleasePublished():
+                self.releases.append(event)
+            case ReleaseRejected():
+                self.rejected.append(event)
+            case SampleRefused():
+                self.refused[event.reason] = self.refused.get(event.reason, 0) + 1
+        return True
+
+    @property
+    def learned(self) -> list[ReleasePublished]:
+        """Releases that came from training."""
+        return [event for event in self.releases if event.release.operation == "training"]
+
+    @property
+    def consumed(self) -> int:
+        """Samples that a step has trained on, or that were refused."""
+        return sum(len(step.sample_ids) for step in self.steps) + sum(self.refused.values())
+
+    @property
+    def recent_reward(self) -> float | None:
+        """Mean reward of the users' last 32 answers."""
+        return fmean(self.rewards[-32:]) if self.rewards else None
+
+    @property
+    def max_lag(self) -> int:
+        """The largest staleness that a step trained on, in releases."""
+        return int(max((step.metrics.get("lag_max", 0.0) for step in self.steps), default=0))
+
+    def summary(self, *, model: str, elapsed_s: float, reached: bool) -> dict[str, Any]:
+        """The figures of the whole demonstration, for programs."""
+        first = self.heldout[0].as_json() if self.heldout else {}
+        last = self.final.as_json() if self.final else {}
+        return {
+            "model": model,
+            "reached": reached,
+            "elapsed_s": round(elapsed_s, 1),
+            "heldout_first": first.get("mean"),
+            "heldout_first_interval": first.get("interval"),
+            "heldout_last": last.get("mean"),
+            "heldout_interval": last.get("interval"),
+            "heldout_answers": last.get("answers"),
+            "heldout_curve": [point.as_json() for point in self.heldout],
+            "answers_before": self.before,
+            "answers_after": self.after,
+            "releases_published": len(self.learned),
+            "candidates_rejected": len(self.rejected),
+            "steps": len(self.steps),
+            "requests": len(self.rewards) + len(self.failures),
+            "failed_requests": len(self.failures),
+            "restarts": len(self.restarts),
+            "max_lag_trained": self.max_lag,
+            "samples_refused": self.refused,
+            "answers_by_release": self.answered_by,
+            "chain": [
+                f"{e.release.sequence}:{e.release.release_id}:{e.release.operation}"
+                for e in self.releases
+            ],
+        }

@@ -1,0 +1,118 @@
+"""The lines of `reef serve` while it runs: releases, verdicts, refusals, failures, throughput."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import httpx
+from aiokafka.errors import KafkaError
+from prometheus_client.parser import text_string_to_metric_families
+
+from reefcli.loop_events import describe, follow
+from reefcli.output import counted
+from reefcommon.events import SampleRefused, utc_now
+
+CHECK_EVERY_S = 5.0
+TRAFFIC_EVERY_S = 30.0
+_AGAIN_AFTER_S = 5.0
+_COUNTED = "reef_gateway_requests"
+_MODEL_ROUTES = ("/v1/", "/anthropic/")
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Follows one running stack. `services`: name -> URL of each service's ops endpoints."""
+
+    bootstrap: str
+    services: Mapping[str, str]
+    say: Callable[[str], None]
+    _failing: dict[str, str] = field(default_factory=dict)
+    _refused: Counter[str] = field(default_factory=Counter)
+    _answered: tuple[float, float] | None = None
+
+    async def run(self) -> None:
+        """Print until cancelled."""
+        async with (
+            httpx.AsyncClient(timeout=10.0, trust_env=False) as http,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(self._events())
+            group.create_task(self._checks(http))
+            group.create_task(self._traffic(http))
+
+    async def _events(self) -> None:
+        since = utc_now()
+        while True:
+            try:
+                async for event in follow(self.bootstrap, begin="latest", since=since):
+                    since = max(since, event.at)
+                    if isinstance(event, SampleRefused):
+                        self._refused[event.reason] += 1
+                    elif (line := describe(event)) is not None:
+                        self.say(line)
+            except KafkaError:  # the broker restarts; its own line says so
+                await asyncio.sleep(_AGAIN_AFTER_S)
+
+    async def _checks(self, http: httpx.AsyncClient) -> None:
+        """Say once that a service is not ready and why, and once that it is ready again."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            for name, url in self.services.items():
+                reason = await _why_not_ready(http, url)
+                if reason and reason != self._failing.get(name):
+                    self.say(f"{name} is not ready: {reason}")
+                elif not reason and name in self._failing:
+                    self.say(f"{name} is ready again")
+                    del self._failing[name]
+                if reason:
+                    self._failing[name] = reason
+
+    async def _traffic(self, http: httpx.AsyncClient) -> None:
+        """Say what was answered and refused in the last period, if anything was."""
+        while True:
+            await self.tell_traffic(http)
+            await asyncio.sleep(TRAFFIC_EVERY_S)
+
+    async def tell_traffic(self, http: httpx.AsyncClient) -> None:
+        """Print the requests since the last call, and the samples that were refused."""
+        try:
+            text = (await http.get(f"{self.services.get('gateway', '')}/metrics")).text
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return
+        now, before = _answered(text), self._answered
+        self._answered = now
+        if before is not None and (total := now[0] - before[0]) > 0:
+            failed = now[1] - before[1]
+            rate = total / TRAFFIC_EVERY_S
+            self.say(f"traffic  {counted(int(total), 'request')} in {TRAFFIC_EVERY_S:.0f} s "
+                     f"({rate:.1f} a second), {failed:.0f} failed")  # fmt: skip
+        if self._refused:
+            why = ", ".join(f"{reason} {count}" for reason, count in self._refused.most_common(4))
+            self.say(f"refused  {counted(self._refused.total(), 'sample')}: {why}")
+            self._refused.clear()
+
+
+async def _why_not_ready(http: httpx.AsyncClient, url: str) -> str:
+    try:
+        answer = await http.get(f"{url}/readyz")
+        failures = answer.json().get("failures", {}) if answer.status_code != 200 else {}
+    except httpx.TimeoutException:
+        return ""  # slow, not dead: if its process ends, the supervisor says so
+    except (httpx.HTTPError, ValueError, AttributeError) as error:
+        return f"no answer ({type(error).__name__})"
+    return "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+
+
+def _answered(text: str) -> tuple[float, float]:
+    """(requests to the model, those that failed with 5xx) since the gateway started."""
+    total = failed = 0.0
+    for family in text_string_to_metric_families(text):
+        if family.name == _COUNTED:
+            for sample in family.samples:
+                if sample.name.endswith("_total") and sample.labels["route"].startswith(
+                    _MODEL_ROUTES
+                ):
+                    total += sample.value
+                    failed += sample.value * sample.labels["status"].startswith("5")
+    return total, failed

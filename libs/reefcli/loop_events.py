@@ -1,0 +1,117 @@
+"""The events of the learning loop as a person follows them: `reef demo` and the lines of `reef serve`."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Literal
+
+from aiokafka import AIOKafkaConsumer
+from pydantic import Field, TypeAdapter, ValidationError
+
+from reefcli.output import compared, counted
+from reefcommon import topics
+from reefcommon.events import (
+    CandidateEvaluated,
+    CandidateProposed,
+    DeadLettered,
+    Evaluation,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleRefused,
+    ServingSynced,
+    StepCompleted,
+)
+
+LoopEvent = (
+    StepCompleted
+    | SampleRefused
+    | CandidateProposed
+    | CandidateEvaluated
+    | ReleasePublished
+    | ReleasePending
+    | ReleaseRejected
+    | ServingSynced
+    | DeadLettered
+)
+_EVENT: TypeAdapter[LoopEvent] = TypeAdapter(Annotated[LoopEvent, Field(discriminator="type")])
+_TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEASES)
+
+
+async def follow(
+    bootstrap: str,
+    *,
+    begin: Literal["earliest", "latest"] = "earliest",
+    since: datetime | None = None,
+) -> AsyncIterator[LoopEvent]:
+    """Yield the loop's events, and the dead letters of all topics, in the order of each topic.
+
+    Reads without a consumer group, so it moves no offsets. Events from before `since` are skipped.
+    """
+    dead = [topic.dead for topic in topics.ALL]
+    consumer = AIOKafkaConsumer(
+        *(topic.name for topic in _TOPICS),
+        *dead,
+        bootstrap_servers=bootstrap,
+        auto_offset_reset=begin,
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        async for record in consumer:
+            try:
+                event = _EVENT.validate_json(record.value)
+            except ValidationError:
+                continue  # another type of event on the same topic
+            if since is None or event.at >= since:
+                yield event
+    finally:
+        await consumer.stop()
+
+
+def describe(event: LoopEvent, *, means: bool = True) -> str | None:
+    """Return the line for one event. None if it needs no line. `means`: with a verdict's scores."""
+    match event:
+        case StepCompleted():
+            return _step(event)
+        case CandidateEvaluated():
+            found = event.evaluation
+            took = f"{found.policy}, {found.duration_s:.1f} s"
+            return f"verdict  {found.verdict}: {_why(found, means=means)} ({took})"
+        case ReleasePublished():
+            release = event.release
+            return f"release  {release.release_id} ({release.operation}) serves from now on"
+        case ReleasePending():
+            return f"release  {event.release.release_id} waits for `reef promote`"
+        case ReleaseRejected() if event.outcome != "rejected":  # else its verdict has said it
+            return f"no release: {event.outcome}, {event.reason}"
+        case DeadLettered():
+            place = f"{event.topic} [{event.partition}] {event.offset}"
+            reason = event.reason.splitlines()[0][:160] if event.reason else ""
+            return f"dead letter of {event.group}, {place}: {reason} (`reef dlq list`)"
+        case _:
+            return None
+
+
+def _step(event: StepCompleted) -> str:
+    metrics = event.metrics
+    parts = [counted(len(event.sample_ids), "sample")]
+    if (reward := metrics.get("reward_mean")) is not None:
+        parts.append(f"reward {reward:.2f}")
+    if (lag := metrics.get("lag_mean")) is not None:
+        parts.append(f"lag {lag:.1f}")
+    if (masked := metrics.get("pg_clipfrac")) is not None:
+        parts.append(f"masked {masked:.0%}")
+    outcome = "candidate" if event.candidate_id else event.reason or "no candidate"
+    return f"step {event.step:<4} {', '.join(parts)}, {event.duration_s:.1f} s: {outcome}"
+
+
+def _why(found: Evaluation, *, means: bool) -> str:
+    """The tasks won and lost, both means, how strong the evidence is, and the rule."""
+    if found.candidate_score is None or found.head_score is None:
+        return found.reason
+    tasks = f"{counted(found.wins, 'task')} won, {found.losses} lost, {found.ties} tied"
+    scores = " against ".join(compared((found.candidate_score, found.head_score)))
+    shown = f" (means {scores})" if means else ""
+    strength = f", evidence {found.strength}" if found.strength else ""
+    rule = found.reason.partition("; ")[2] if found.policy != "always" else ""
+    return f"{tasks}{shown}{strength}; rule: {rule or found.reason}"

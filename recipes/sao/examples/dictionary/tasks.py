@@ -1,0 +1,31 @@
+"""What the users of the dictionary example ask, and what they like.
+
+They like answers that open like a dictionary entry: with "A" or "An". No prompt says so. The base
+model opens about one answer in nine that way (most begin with "The" or the bare noun).
+"""
+
+from typing import Any
+
+FORMS = ("Why do people need {}?", "How do people use {}?", "Why would I buy {}?")
+THINGS = (
+    "a bicycle", "a compass", "a lighthouse", "a violin", "a candle", "a bridge",
+    "a clock", "a kite", "a ladder", "a mirror", "a pencil", "a windmill",
+)  # fmt: skip
+HELDOUT_THINGS = (
+    "a telescope", "a hammer", "a balloon", "a garden", "a piano", "a lantern",
+    "a saddle", "a kettle", "a drum", "a ship", "a pillow", "a map",
+)  # fmt: skip
+
+TRAIN: tuple[str, ...] = tuple(
+    FORMS[(number + shift) % len(FORMS)].format(thing)
+    for number, thing in enumerate(THINGS)
+    for shift in (0, 1)
+)
+HELDOUT: tuple[str, ...] = tuple(
+    FORMS[number % len(FORMS)].format(thing) for number, thing in enumerate(HELDOUT_THINGS)
+)
+
+
+def score(_task: Any, answer: str) -> float:
+    """Return 1 if the answer opens with the word A or An, else 0."""
+    return float(answer.lstrip().partition(" ")[0] in ("A", "An"))
