@@ -1,11 +1,25 @@
-"""The `reef` command, also as `python -m reefcli`: it listens for Ctrl-C before it imports what takes a second."""
+"""The `reef` command, also as `python -m reefcli`.
 
-from reefcli.early import watch
+Ctrl-C while `reef serve` still imports its libraries, which takes a second, is one line instead of
+a traceback; so this module imports only the standard library before it listens.
+"""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    # os.write: a buffered write cannot be entered twice, and the signal may interrupt one.
+    os.write(sys.stderr.fileno(), b"reef: stopped before anything was started\n")
+    raise SystemExit(128 + signal.SIGINT)
 
 
 def app() -> None:
     """Entry point of the console script."""
-    watch()
+    if sys.argv[1:2] == ["serve"]:
+        signal.signal(signal.SIGINT, _stop)
     from reefcli.main import cli
 
     cli()

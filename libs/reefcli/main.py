@@ -2,13 +2,13 @@
 
 import importlib
 import importlib.util
-from typing import Any
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from reefcli.early import watch
 from reefcommon.errors import ReefError
 
 _ABOUT = """Serve an agent's model behind an OpenAI endpoint, and let it learn from its own traffic.
@@ -124,16 +124,19 @@ def _is_there(place: str) -> bool:
 cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **_PLAIN)
 
 
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"reef {version('reef-agent')}")
+        raise typer.Exit
+
+
 @cli.callback()
-def _reef() -> None:
-    """Replaced by the help text given above: a callback is what makes typer build a group."""
-
-
-def app() -> None:
-    """The same, for a console script that was installed when it began here."""
-    watch()
-    cli()
-
-
-if __name__ == "__main__":
-    app()
+def _reef(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Replaced by the help text above; the callback makes typer build a group."""

@@ -1,8 +1,12 @@
 """`reef records`: what was asked and answered, and what was said about it."""
 
 import re
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from reefcli import story
@@ -12,7 +16,9 @@ from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import ago, print_asked, print_json, print_story, print_table
 
 _RECEIPT = re.compile(r"rec-[0-9a-f]{32}-[0-9a-f]{4}")
-_PAGES = 20  # of a thousand steps each: what is older is not looked for
+_PAGES = 20  # of a thousand rows each: older rows are not searched
+_COLUMNS = ("record", "when", "outcome", "session", "turn", "release", "ms")
+_SCORED = ("record", "when", "score", "session", "release", "trained on", "sample")
 
 
 def records(
@@ -22,6 +28,16 @@ def records(
     ] = "default",
     record_id: Annotated[str | None, typer.Argument(help="With `show`: the receipt.")] = None,
     session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
+    min_score: Annotated[
+        float | None, typer.Option(help="Only rewarded ones with at least this score.")
+    ] = None,
+    max_score: Annotated[
+        float | None, typer.Option(help="Only rewarded ones with at most this score.")
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write the listed records whole, one JSON object a line. -: stdout."),
+    ] = None,
     limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -34,6 +50,8 @@ def records(
       reef records
 
       reef records support --session ses-42
+
+      reef records --max-score 0.5 --limit 1000 --export bad.jsonl
 
       reef records show rec-0192f0c1a5d27cc1b1d2a4f1f0c3e5a7-9f3c
     """
@@ -49,20 +67,24 @@ def records(
         raise CommandFailed(
             f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}"
         )
-    rows = gateway.get(f"/reef/scenarios/{scenario}/records", session=session, limit=limit)["data"]
+    scored = min_score is not None or max_score is not None
+    if scored:
+        rows = _scored(gateway, scenario, session, (min_score, max_score), limit)
+    else:
+        path = f"/reef/scenarios/{scenario}/records"
+        rows = gateway.get(path, session=session, limit=limit)["data"]
     if not rows:
-        gateway.get(
-            f"/reef/scenarios/{scenario}/releases", limit=1
-        )  # says so where there is no such scenario
-    if as_json:
+        gateway.get(f"/reef/scenarios/{scenario}/releases", limit=1)  # 404 if it does not exist
+    if export is not None:
+        _export(gateway, rows, export)
+    elif as_json:
         print_json(rows)
     else:
-        columns = ("record", "when", "outcome", "session", "turn", "release", "ms")
         print_table(
-            columns,
-            [_row(row) for row in rows],
+            _SCORED if scored else _COLUMNS,
+            [_scored_row(row) if scored else _row(row) for row in rows],
             whole=("release",),
-            empty=f"no records in scenario {scenario!r} yet",
+            empty=f"no such records in scenario {scenario!r}",
         )
         print_asked(gateway.url)
 
@@ -70,6 +92,59 @@ def records(
 def _row(row: dict[str, Any]) -> tuple[Any, ...]:
     keys = ("outcome", "session_id", "session_turn", "release_id", "duration_ms")
     return row["record_id"], ago(row["at"]), *(row.get(key) for key in keys)
+
+
+def _scored_row(row: dict[str, Any]) -> tuple[Any, ...]:
+    fit = row.get("untrainable") or f"{row['trained_tokens']} tokens"
+    keys = ("score", "session_id", "release_id")
+    cells = (row.get(key) for key in keys)
+    return row["record_id"], ago(row["at"]), *cells, fit, row["sample_id"]
+
+
+def _scored(
+    gateway: Gateway,
+    scenario: str,
+    session: str | None,
+    bounds: tuple[float | None, float | None],
+    limit: int,
+) -> list[dict[str, Any]]:
+    """The records of samples whose score lies within the bounds, newest first."""
+    low = -inf if bounds[0] is None else bounds[0]
+    high = inf if bounds[1] is None else bounds[1]
+    rows: dict[str, dict[str, Any]] = {}
+    for sample in _pages(gateway, f"/reef/scenarios/{scenario}/samples"):
+        score = sample.get("score")
+        if score is None or not low <= score <= high:
+            continue
+        if session is None or sample.get("session_id") == session:
+            for record_id in sample["record_ids"]:
+                rows.setdefault(record_id, {"record_id": record_id, **sample})
+        if len(rows) >= limit:
+            break
+    return list(rows.values())[:limit]
+
+
+def _pages(gateway: Gateway, path: str) -> Iterator[dict[str, Any]]:
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = gateway.get(path, limit=1000, cursor=cursor)
+        yield from page["data"]
+        cursor = page.get("next_cursor")
+        if cursor is None:
+            return
+
+
+def _export(gateway: Gateway, rows: list[dict[str, Any]], place: Path) -> None:
+    """Write each record as `reef records show --json` has it, without steps and releases."""
+    whole = (orjson.dumps(gateway.get(f"/reef/records/{row['record_id']}")) for row in rows)
+    if str(place) == "-":
+        for line in whole:
+            typer.echo(line.decode())
+        return
+    with place.open("wb") as file:
+        for line in whole:
+            file.write(line + b"\n")
+    typer.echo(f"{len(rows)} records written to {place}")
 
 
 def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
@@ -89,13 +164,6 @@ def _what_became(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict
     if not sample_ids:
         return {"steps": [], "releases": []}
     scenario = f"/reef/scenarios/{found['record']['scenario']}"
-    steps: list[dict[str, Any]] = []
-    cursor: str | None = None
-    for _ in range(_PAGES):
-        page = gateway.get(f"{scenario}/steps", limit=1000, cursor=cursor)
-        steps += story.of_samples(page["data"], sample_ids)
-        cursor = page.get("next_cursor")
-        if cursor is None:
-            break
+    steps = story.of_samples([*_pages(gateway, f"{scenario}/steps")], sample_ids)
     chain = gateway.get(f"{scenario}/releases", limit=1000)["data"]
     return {"steps": steps, "releases": story.of_samples(chain, sample_ids)}

@@ -1,13 +1,14 @@
 """`reef releases`: the release chain of a scenario, or the heads of all."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from reefcli.gateway import find
+from reefcli.errors import CommandFailed
+from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import Cell, ago, compared, print_asked, print_json, print_table
+from reefcli.output import Cell, ago, compared, print_asked, print_json, print_story, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
@@ -26,14 +27,22 @@ def releases(
     rejected: Annotated[
         bool, typer.Option("--rejected", help="What came to nothing instead, and why.")
     ] = False,
+    evidence_of: Annotated[
+        str | None,
+        typer.Option(
+            "--evidence",
+            metavar="ID",
+            help="Of this release or rejected candidate: every task with both answers.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Which versions there were, which one serves, and why.
 
-    The column `evidence` tells how the candidate did against the head of that time on the held-out tasks: tasks won, lost and tied, then
-    both mean scores. They are on the scale of `evaluation.score` in serve.yaml, higher is better; wins and losses decide, unless
-    `evaluation.policy` says otherwise. A pending release that is `stale` can never be promoted: there it begins with why. --json has the
-    policy, the reason and each task.
+    The column `evidence` tells how the candidate did against the head of that time on the held-out
+    tasks: tasks won, lost and tied, then both mean scores, on the scale of `evaluation.score` in
+    serve.yaml; higher is better. Then the strength of the verdict and the number of pairs that it
+    rests on. A pending release that is `stale` can never be promoted; the column says why.
 
     Examples:
 
@@ -43,9 +52,14 @@ def releases(
 
       reef releases default --rejected
 
+      reef releases --evidence cand-3f0c
+
       reef releases default --json | jq '.[0].metrics'
     """
     gateway = find(url, state_dir)
+    if evidence_of is not None:
+        _print_evidence(gateway, scenario or "default", evidence_of, as_json=as_json)
+        return
     columns: Sequence[str]
     cells: Iterable[Sequence[Cell]]
     if rejected:
@@ -74,7 +88,49 @@ def releases(
         print_json(rows)
         return
     print_table(columns, cells, whole=("release", "parent"), empty=empty)
+    if scenario is not None and len(rows) == limit:
+        older = "there may be older ones" if rejected else f"{rows[-1]['sequence']} older ones"
+        typer.echo(f"({older}: --limit N shows more)", err=True)
     print_asked(gateway.url)
+
+
+def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bool) -> None:
+    """Print the tasks of one verdict. Raises CommandFailed if no release or rejection has the id."""
+    path = f"/reef/scenarios/{scenario}"
+    rows = [
+        row
+        for part in ("releases", "rejections")
+        for row in gateway.get(f"{path}/{part}", limit=1000)["data"]
+    ]
+    names = ("release_id", "candidate_id", "event_id")
+    named = [row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names)]
+    if not named:
+        raise CommandFailed(f"no release and no rejected candidate {wanted} in {scenario!r}")
+    row = named[0]
+    if as_json:
+        print_json(row["evaluation"])
+        return
+    print_story(tell_evidence(row))
+
+
+def tell_evidence(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(label, text) of one verdict: the rule and its figures, then each task with both answers."""
+    found = row["evaluation"]
+    yield "of", row.get("release_id") or row.get("candidate_id") or row["event_id"]
+    if not found:
+        yield "verdict", f"there was no evaluation: {row.get('reason', '')}"
+        return
+    yield "verdict", f"{found.get('verdict', row.get('outcome', ''))}: {evidence(row)}"
+    yield "rule", f"{found.get('policy', '')}: {found.get('reason', row.get('reason', ''))}"
+    for task in found.get("tasks") or ():
+        scores = " against ".join(_score(task.get(key)) for key in ("candidate", "head"))
+        yield "task", f"{task['task']}: {scores}"
+        yield "  candidate", task.get("candidate_answer", "")
+        yield "  head", task.get("head_answer", "")
+
+
+def _score(value: float | None) -> str:
+    return "no answer" if value is None else f"{value:.3g}"
 
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
@@ -117,4 +173,7 @@ def evidence(row: dict[str, Any]) -> str:
         for key, word in (("wins", "won"), ("losses", "lost"), ("ties", "tied"))
         if found.get(key)
     )
-    return "; ".join(filter(None, (tasks, " against ".join(compared(scores)))))
+    worth = found.get("strength") or ""
+    if worth and found.get("pairs"):
+        worth = f"{worth} evidence, {found['pairs']} pairs"
+    return "; ".join(filter(None, (tasks, " against ".join(compared(scores)), worth)))

@@ -6,7 +6,7 @@ model opens about one answer in nine that way (most begin with "The" or the bare
 
 from typing import Any
 
-FORMS = ("Why do people need {}?", "How do people use {}?", "Why would I buy {}?")
+FORMS = ("Tell me about {}.", "Why do people need {}?", "How do people use {}?")
 THINGS = (
     "a bicycle", "a compass", "a lighthouse", "a violin", "a candle", "a bridge",
     "a clock", "a kite", "a ladder", "a mirror", "a pencil", "a windmill",
