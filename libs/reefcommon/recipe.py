@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -130,23 +131,37 @@ def resolve(dotted: str) -> Any:
     if not module_name or not name:
         raise BadConfig(f"{dotted} names nothing: write package.module:NAME")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise BadConfig(
-            f"{dotted}: no module {error.name!r}; is its folder installed or on PYTHONPATH?"
-        ) from None
-    except Exception as error:
-        raise BadConfig(
-            f"{dotted}: module {module_name} cannot be imported: {_told(error)}"
-        ) from None
-    try:
-        return getattr(module, name)
+        return getattr(import_named(module_name), name)
+    except BadConfig as error:
+        raise BadConfig(f"{dotted}: {error}") from None
     except AttributeError:
         raise BadConfig(f"{dotted}: module {module_name} has no {name!r}") from None
 
 
-def _told(error: Exception) -> str:
-    """What a module raised when it was imported, and where, in one line. A SyntaxError says itself where."""
+def import_named(module_name: str) -> ModuleType:
+    """Import a module that a configuration or a person names.
+
+    Raises:
+        BadConfig: it is not there, or it fails; the message has the author's file and line.
+    """
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            f"no module {error.name!r}; is its folder installed or on PYTHONPATH?"
+        ) from None
+    except Exception as error:  # a module of somebody else's may raise anything
+        raise BadConfig(f"module {module_name} cannot be imported: {_in_one_line(error)}") from None
+
+
+def lacking(cls: type[Recipe]) -> list[str]:
+    """Names that a recipe class must define and does not."""
+    named = [name for name in ("name", "summary", "dimensions") if not hasattr(cls, name)]
+    return [*named, *sorted(cls.__abstractmethods__)]
+
+
+def _in_one_line(error: Exception) -> str:
+    """The error with its file and line. A SyntaxError already says where."""
     words = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return words
@@ -174,6 +189,8 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         raise BadConfig(
             f"{dotted} is not a recipe: it must derive from reefcommon.recipe.WeightRecipe"
         )
+    if missing := lacking(cls):
+        raise BadConfig(f"{dotted} is not finished: the class lacks {', '.join(missing)}")
     try:
         checked = cls.knobs_type.model_validate(dict(knobs))
     except ValidationError as error:

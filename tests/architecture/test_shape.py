@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from reefcli.docs import events_page
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
@@ -60,12 +59,6 @@ def test_paths_named_in_a_document_exist(document):
         if not (ROOT / path).exists() and not (document.parent / path).exists()
     ]
     assert missing == []
-
-
-def test_the_events_page_is_what_the_registry_says():
-    assert (ROOT / "docs" / "events.md").read_text() == events_page(), (
-        "run: .venv/bin/python -m reefcli.docs > docs/events.md"
-    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra.docs import metrics
+from infra.docs.metrics import metrics
 
 ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "infra" / "grafana"

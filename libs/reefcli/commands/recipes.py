@@ -1,7 +1,6 @@
 """`reef recipes`: the learning methods that are installed, each with its three dimensions."""
 
 import difflib
-import importlib
 import inspect
 import pkgutil
 import sys
@@ -14,14 +13,25 @@ from typing import Annotated, TypeGuard
 import typer
 
 from reefcli.errors import CommandFailed
+from reefcli.field_words import default, kind
 from reefcli.options import AsJson
-from reefcli.output import print_json, print_table
-from reefcommon.recipe import Recipe
+from reefcli.output import print_json, print_story, print_table
+from reefcommon.errors import BadConfig
+from reefcommon.recipe import Recipe, import_named, lacking
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One key that serve.yaml may set for a recipe. `kind`: type and bounds."""
+
+    default: str
+    kind: str
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One recipe as it is listed. `evolves`: what a candidate of it changes."""
+    """One recipe as it is listed. `evolves`: the kinds that its candidates change."""
 
     recipe: str
     name: str
@@ -29,7 +39,7 @@ class Listed:
     signal: str
     acquisition: str
     evolves: tuple[str, ...]
-    knobs: dict[str, str]
+    knobs: dict[str, Knob]
 
 
 def recipes(
@@ -66,6 +76,9 @@ def recipes(
     if as_json:
         print_json([asdict(row) for row in rows])
         return
+    if named and len(rows) == 1:
+        _print_one(rows[0])
+        return
     table = [(r.recipe, r.signal, r.acquisition, ", ".join(r.evolves), r.summary) for r in rows]
     print_table(
         ("recipe", "signal", "acquisition", "evolves", "what it does"),
@@ -74,8 +87,23 @@ def recipes(
     )
 
 
+def _print_one(row: Listed) -> None:
+    """One recipe with its knobs, as they are written under `reef:` in serve.yaml."""
+    print_story(
+        [
+            ("recipe", row.recipe),
+            ("summary", row.summary),
+            ("signal", row.signal),
+            ("acquisition", row.acquisition),
+            ("evolves", ", ".join(row.evolves)),
+        ]
+    )
+    knobs = [(key, knob.default, knob.kind, knob.meaning) for key, knob in row.knobs.items()]
+    print_table(("knob", "default", "type", "meaning"), knobs, empty="no knobs of its own")
+
+
 def modules(name: str) -> Iterator[ModuleType]:
-    """A module, and all modules below it where it is a package.
+    """A module and, if it is a package, all modules below it.
 
     Raises:
         CommandFailed: it cannot be imported.
@@ -89,14 +117,13 @@ def modules(name: str) -> Iterator[ModuleType]:
 
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        advice = meant(name) or "Is its folder installed, or do you stand in its parent folder?"
-        raise CommandFailed(f"cannot import {name}: {error}. {advice}") from None
+        return import_named(name)
+    except BadConfig as error:
+        raise CommandFailed(f"cannot import {name}: {error}. {meant(name)}".rstrip()) from None
 
 
 def meant(word: str) -> str:
-    """`Did you mean …?` where an installed recipe is called so in short, or nearly; else empty."""
+    """`Did you mean …?` if an installed recipe has this short name, or nearly; else empty."""
     known = {
         name: listed.recipe
         for module in modules("recipes")
@@ -117,6 +144,8 @@ def _named(dotted: str) -> Listed:
     module_name, _, class_name = dotted.partition(":")
     module = _import(module_name)
     cls = vars(module).get(class_name)
+    if inspect.isclass(cls) and issubclass(cls, Recipe) and (missing := lacking(cls)):
+        raise CommandFailed(f"{dotted} is not finished: the class lacks {', '.join(missing)}")
     if not _is_recipe(cls):
         there = ", ".join(listed.recipe for listed in recipes_in(module)) or "none"
         raise CommandFailed(f"{dotted} is not a recipe; those in {module_name}: {there}")
@@ -131,12 +160,7 @@ def recipes_in(module: ModuleType) -> Iterator[Listed]:
 
 
 def _is_recipe(cls: object) -> TypeGuard[type[Recipe]]:
-    return (
-        inspect.isclass(cls)
-        and issubclass(cls, Recipe)
-        and not inspect.isabstract(cls)
-        and hasattr(cls, "dimensions")
-    )
+    return inspect.isclass(cls) and issubclass(cls, Recipe) and not lacking(cls)
 
 
 def _listed(dotted: str, cls: type[Recipe]) -> Listed:
@@ -148,5 +172,12 @@ def _listed(dotted: str, cls: type[Recipe]) -> Listed:
         signal=dimensions.signal,
         acquisition=dimensions.acquisition,
         evolves=tuple(dimensions.evolves),
-        knobs={key: str(field.default) for key, field in cls.knobs_type.model_fields.items()},
+        knobs={
+            key: Knob(*_plain(default(field), kind(field)), field.description or "")
+            for key, field in cls.knobs_type.model_fields.items()
+        },
     )
+
+
+def _plain(*markdown: str) -> list[str]:
+    return [text.replace("`", "") for text in markdown]

@@ -1,11 +1,8 @@
 """`reef demo`: the whole loop on this machine, with simulated users, shown live.
 
-    users --chat--> gateway --> experience --samples--> trainer --candidate--> evaluator
-      ^                                                                            |
-      '---- the next answer comes from better weights <---- publisher <--verdict---'
-
-One held-out figure belongs to each release that is measured. The run stops when the lower bound of
-that figure passes the goal; the figure that is reported comes from a fresh measurement after that.
+users --chat--> gateway --> experience --samples--> trainer --candidate--> evaluator
+  ^                                                                            |
+  '---- the next answer comes from better weights <---- publisher <--verdict---'
 """
 
 import asyncio
@@ -13,32 +10,20 @@ import contextlib
 import json
 import shutil
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import openai
 import typer
 from rich.console import Console
 
 from reefcli import curl
 from reefcli.demo import report
-from reefcli.demo.figures import Figures, Measurement
-from reefcli.demo.presets import PRESETS, Preset, as_messages
-from reefcli.demo.users import Users
-from reefcli.demo.view import View
-from reefcli.loop_events import describe, follow
+from reefcli.demo.presets import PRESETS, as_messages
+from reefcli.demo.run import Demo
 from reefcli.options import program
-from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
-from reefcommon.events import Release, ReleasePublished
-from reefstack.embedded import Options, Stack, embedded_stack
 from reefstack.errors import CannotStart, StackFailed
-from reefstack.restart_policy import StackEvent
 from reefstack.state import locked, why_no_directory
-from reefstack.view import view_for
 
 NEXT_STEPS = """What to try next (the improved model is in {state}; --continue goes on with it):
   {reef} serve -c {config} --state-dir {state}
@@ -49,166 +34,6 @@ NEXT_STEPS = """What to try next (the improved model is in {state}; --continue g
       the model now
   {reef} releases default --state-dir {state}
       the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings one back"""
-
-_FINAL_TIMES = 2  # the last measurement asks more often, so that its interval is narrower
-
-
-@dataclass(slots=True)
-class Demo:
-    """One run: the stack, the users, the loop's events and the measurements meet here."""
-
-    preset: Preset
-    state_dir: Path
-    seed: int
-    console: Console
-    figures: Figures = field(default_factory=Figures)
-    started: float = field(default_factory=time.monotonic)
-    view: View = field(init=False)
-    _on_event: Callable[[StackEvent], None] = lambda _event: None
-    _released: asyncio.Event = field(default_factory=asyncio.Event)
-    _measurements: int = 0
-
-    def __post_init__(self) -> None:
-        self.view = View(self.console, self.preset, self.figures)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.started
-
-    @property
-    def reached(self) -> bool:
-        """Whether the measurement after the run confirms the goal."""
-        return self.figures.final is not None and self._passes(self.figures.final)
-
-    def _passes(self, point: Measurement) -> bool:
-        enough = len(self.figures.learned) >= self.preset.releases_goal
-        return enough and point.low >= self.preset.reward_goal
-
-    async def run(self) -> None:
-        """Start the stack, run the loop until the goal or the deadline, measure once more."""
-        config = serve_config.load(self.preset.config)
-        options = Options(config_path=self.preset.config)
-        async with contextlib.AsyncExitStack() as exits:
-            with view_for(self.console) as startup:
-                self._on_event = startup
-                stack = await exits.enter_async_context(
-                    embedded_stack(config, self.state_dir, options, listener=self._tell)
-                )
-            self._on_event = self._while_running
-            await self._run(stack)
-
-    async def _run(self, stack: Stack) -> None:
-        users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed)
-        self.view.show_panel()
-        watcher = asyncio.ensure_future(self._watch(stack, users))
-        jobs = [watcher, *map(asyncio.ensure_future, (self._ticker(), self._until_goal(users)))]
-        failed = asyncio.ensure_future(stack.failed())
-        try:
-            done, _ = await asyncio.wait(
-                [*jobs, failed],
-                timeout=self.preset.deadline_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if failed in done:
-                raise failed.result()
-            for job in done:
-                job.result()
-            if self.figures.heldout:
-                await self._finally(users)
-        finally:
-            for job in (*jobs, failed):
-                job.cancel()
-            await asyncio.gather(*jobs, failed, return_exceptions=True)
-
-    async def _until_goal(self, users: Users) -> None:
-        """Measure the first release, then let users work and measure what they lead to."""
-        await self._released.wait()
-        self.view.say(f"reward of an answer: {self.preset.signal}")
-        self.view.say(
-            f"measuring the first release on {len(self.preset.heldout_tasks)} held-out questions, "
-            f"{self.preset.heldout_samples} fresh answers each; no user asks these questions"
-        )
-        first = self._head
-        await self._measure(users, first)
-        self.figures.before = await users.shown(first.release_id)
-        self.view.say(
-            f"{self.preset.users} users ask and judge; a training step takes "
-            f"{self.preset.batch} judged answers"
-        )
-        async with asyncio.TaskGroup() as group:
-            asking = group.create_task(users.live())
-            while True:
-                self._released.clear()
-                await self._released.wait()
-                point = await self._measure(users, self._head)
-                if point is not None and self._passes(point):
-                    break
-            asking.cancel()
-
-    async def _finally(self, users: Users) -> None:
-        """Measure the serving release once more: the figure that the report names."""
-        self.view.say("the users have left; measuring the serving release once more, anew")
-        head = self._head
-        samples = _FINAL_TIMES * self.preset.heldout_samples
-        self.figures.final = await self._ask(users, head, samples)
-        self.figures.after = await users.shown(head.release_id)
-
-    @property
-    def _head(self) -> Release:
-        return self.figures.releases[-1].release
-
-    async def _measure(self, users: Users, release: Release) -> Measurement | None:
-        """Add the release's figure to the curve. None if it is not served any more."""
-        try:
-            point = await self._ask(users, release, self.preset.heldout_samples)
-        except openai.ConflictError:
-            return None
-        self.figures.heldout.append(point)
-        self.view.say(f"held-out reward of release {release.sequence}: {point} ({point.answers})")
-        return point
-
-    async def _ask(self, users: Users, release: Release, samples: int) -> Measurement:
-        self._measurements += 1
-        found = await users.heldout(release.release_id, self._measurements, samples=samples)
-        return Measurement(self.elapsed_s, release.sequence, release.release_id, *found)
-
-    async def _watch(self, stack: Stack, users: Users) -> None:
-        async for event in follow(stack.kafka_bootstrap):
-            if not self.figures.take(event):
-                continue
-            users.experience_consumed.set()
-            if (line := describe(event, means=False)) is not None:
-                self.view.say(line)
-            if isinstance(event, ReleasePublished):
-                self._released.set()
-
-    async def _ticker(self) -> None:
-        """Keep the status line current."""
-        while True:
-            await asyncio.sleep(1)
-            figures = self.figures
-            waiting = max(len(figures.rewards) - figures.consumed, 0)
-            slow = "" if figures.steps else "; the first step loads its libraries"
-            if figures.rewards:
-                self.view.status(
-                    f"{len(figures.rewards)} answers judged, {waiting} wait for a step or are "
-                    f"in one{slow}"
-                )
-
-    def _tell(self, event: StackEvent) -> None:
-        self._on_event(event)
-
-    def _while_running(self, event: StackEvent) -> None:
-        """Tell restarts and the stop; count restarts."""
-        if event.kind == "restarting":
-            self.figures.restarts.append(event.name)
-        if event.kind == "stopping" and event.name == "gateway":
-            self.view.say("stopping everything in order; this takes some seconds")
-        if event.kind in ("died", "restarting") or (
-            event.kind == "ready" and event.name in self.figures.restarts
-        ):
-            self.view.say(f"{event.name} {event.kind} {event.text}".rstrip())
 
 
 def demo(

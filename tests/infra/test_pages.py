@@ -1,4 +1,4 @@
-"""docs/operations.md is what the code says: settings, metrics, volumes, variables, dashboards."""
+"""The pages for operators are what the code says: settings, metrics, volumes, dashboards."""
 
 import json
 import re
@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from infra import docs
+from infra.docs import metrics, pages, settings
 
 ROOT = Path(__file__).parents[2]
-PAGE = docs.PAGE.read_text()
+DOCS = ROOT / "docs"
+TEXTS = {path.stem: path.read_text() for path in DOCS.glob("*.md")}
+OPERATION = "\n".join(TEXTS[name] for name in ("deploy", "keep", "recover", "settings", "metrics"))
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 TITLES = {
     panel["title"]
@@ -19,28 +21,30 @@ TITLES = {
 }
 
 
-def test_the_generated_parts_are_current():
-    assert docs.current(PAGE) == PAGE, (
+@pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.stem)
+def test_the_generated_parts_are_current(path):
+    assert pages.current(path) == path.read_text(), (
         "run: PYTHONPATH=libs:. .venv/bin/python -m infra.docs --write"
     )
 
 
-@pytest.mark.parametrize("owner", docs.settings_classes())
+@pytest.mark.parametrize("owner", settings.settings_classes())
 def test_every_setting_is_documented(owner):
-    for variable in docs.variables(docs.settings_classes()[owner]):
-        assert f"| `{variable}` |" in PAGE
+    for variable in settings.variables(settings.settings_classes()[owner]):
+        assert f"| `{variable}` |" in TEXTS["settings"]
 
 
 def test_a_page_that_is_out_of_date_is_told_and_mended():
-    old = PAGE.replace("\n| `REEF_REDIS_URL` |", "\n| `REEF_GONE` |")
-    assert old != PAGE
-    assert docs.current(old) == PAGE
+    page, sections = TEXTS["settings"], pages.PAGES[DOCS / "settings.md"]
+    old = page.replace("\n| `REEF_REDIS_URL` |", "\n| `REEF_GONE` |")
+    assert old != page
+    assert pages.replaced(old, sections) == page
     with pytest.raises(ValueError, match="no section between"):
-        docs.current("a page without marks")
+        pages.replaced("a page without marks", sections)
 
 
 def test_defaults_and_texts_come_from_the_fields():
-    table = docs.settings_table(docs.settings_classes()["engine"])
+    table = settings.settings_table(settings.settings_classes()["engine"])
     assert "| `REEF_ENGINE_MODEL_PATH` | required | A Hugging Face model directory" in table
     assert (
         "| `REEF_ENGINE_MAX_NUM_SEQS` | `32` | Choices that are generated at the same time. |"
@@ -49,7 +53,7 @@ def test_defaults_and_texts_come_from_the_fields():
 
 
 def test_metrics_are_found_as_prometheus_will_name_them():
-    found = {metric.name: metric for metric in docs.metrics()}
+    found = {metric.name: metric for metric in metrics.metrics()}
     assert found["reef_events_total"].labels == ("service", "topic", "outcome")
     assert found["reef_gateway_ack_seconds"].series == tuple(
         f"reef_gateway_ack_seconds_{part}" for part in ("bucket", "sum", "count")
@@ -60,16 +64,16 @@ def test_metrics_are_found_as_prometheus_will_name_them():
 def test_every_reef_variable_that_the_page_names_exists():
     known = {
         variable
-        for settings in docs.settings_classes().values()
-        for variable in docs.variables(settings)
+        for found in settings.settings_classes().values()
+        for variable in settings.variables(found)
     }
-    assert set(re.findall(r"\bREEF_[A-Z_]+[A-Z]\b", PAGE)) - known == {
+    assert set(re.findall(r"\bREEF_[A-Z_]+[A-Z]\b", OPERATION)) - known == {
         "REEF_TOKEN"
     }  # the command line's own
 
 
 def test_every_volume_has_its_line_under_backups():
-    table = PAGE.split("## Backups")[1].split("##")[0]
+    table = TEXTS["keep"].split("## Backups")[1].split("##")[0]
     named = {
         name
         for row in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
@@ -79,7 +83,7 @@ def test_every_volume_has_its_line_under_backups():
 
 
 def test_every_container_and_port_is_in_the_table():
-    table = PAGE.split("## The production shape")[1].split("One `infra/Dockerfile`")[0]
+    table = TEXTS["deploy"].split("## The production shape")[1].split("One `infra/Dockerfile`")[0]
     rows = re.findall(r"^\| (`[^|]+)\|.*\| ([\d, ]*)\|$", table, re.MULTILINE)
     assert {name for row, _ in rows for name in re.findall(r"`([\w-]+)`", row)} - {
         "cpu",
@@ -94,7 +98,7 @@ def test_every_container_and_port_is_in_the_table():
 
 
 def test_panels_that_the_page_sends_a_reader_to_exist():
-    advice = PAGE.split("## When something is wrong")[1].split("## Metrics")[0]
+    advice = TEXTS["recover"].split("## When something is wrong")[1].split("\n## ")[0]
     named = set(re.findall(r"(?<!\*)\*([A-Z][\w ]+)\*(?!\*)", advice))
     assert len(named) >= 8
     assert named <= TITLES

@@ -1,27 +1,23 @@
-"""docs/events.md, made from the topic registry and the event models:  .venv/bin/python -m reefcli.docs > docs/events.md"""
+"""The parts of docs/events.md: the topic registry and the event models."""
 
-import sys
 from inspect import cleandoc
 
 from reefcommon import events, topics
 
 
-def events_page() -> str:
-    """The page, as Markdown."""
-    rows = "\n".join(_topic_row(topic) for topic in topics.ALL)
-    sections = "\n".join(_event_section(event) for event in events.ALL)
-    return f"""# Events
+def topics_table() -> str:
+    """Return a Markdown table of all topics."""
+    rows = [
+        "| topic | events | key | partitions | kept | written by | read by (consumer groups) | use |",
+        "|---|---|---|---|---|---|---|---|",
+        *map(_topic_row, topics.ALL),
+    ]
+    return "\n".join(rows)
 
-Made from `reefcommon.topics` and `reefcommon.events` by `python -m reefcli.docs`; a test keeps it true. Events are JSON,
-frozen, in the past tense. Readers ignore fields that they do not know; a new meaning is a new type. Every topic has a `.dead`
-beside it for what could never be handled.
 
-| topic | events | key | partitions | kept | written by | read by (consumer groups) | what it is |
-|---|---|---|---|---|---|---|---|
-{rows}
-
-Every event has `event_id` (its identity: the same id with the same content is a repeat), `at`, `scenario` and `traceparent`.
-{sections}"""
+def events_section() -> str:
+    """Return every event with its fields, each under a heading."""
+    return "\n".join(map(_event_section, events.ALL))
 
 
 def _topic_row(topic: topics.Topic) -> str:
@@ -45,7 +41,3 @@ def _event_section(event: type[events.Event]) -> str:
 
 def _type(event: type[events.Event]) -> str:
     return str(event.model_fields["type"].default)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(events_page())

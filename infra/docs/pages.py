@@ -1,0 +1,37 @@
+"""The pages under docs/ that have generated parts, and how those are replaced."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from infra.docs import events, metrics, serve_yaml, settings
+
+_DOCS = settings.ROOT / "docs"
+PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
+    _DOCS / "settings.md": {"settings": settings.section},
+    _DOCS / "metrics.md": {"metrics": metrics.section},
+    _DOCS / "serve-yaml.md": serve_yaml.SECTIONS,
+    _DOCS / "events.md": {"topics": events.topics_table, "events": events.events_section},
+}
+
+
+def current(path: Path) -> str:
+    """Return the page with its generated parts as the code has them now.
+
+    Raises:
+        ValueError: the page lacks one of them.
+    """
+    return replaced(path.read_text(encoding="utf-8"), PAGES[path])
+
+
+def replaced(page: str, sections: Mapping[str, Callable[[], str]]) -> str:
+    """Return the text with the part between each section's marks replaced."""
+    for name, section in sections.items():
+        start, end = f"<!-- generated: {name} -->\n", f"\n<!-- end: {name} -->"
+        before, found, rest = page.partition(start)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ValueError(
+                f"the page has no section between `{start.strip()}` and `{end.strip()}`"
+            )
+        page = f"{before}{start}{section()}{end}{after}"
+    return page

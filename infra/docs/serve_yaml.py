@@ -1,0 +1,58 @@
+"""The tables of docs/serve-yaml.md: every key of a `serve.yaml`, and the knobs of the recipes."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from pydantic import BaseModel
+
+from infra.docs.settings import ROOT
+from reefcli.commands.recipes import recipes_in
+from reefcli.field_words import default, kind
+from reefcommon.config import RecipeBinding, ServeConfig
+from reefcommon.recipe import Recipe, resolve
+
+
+def table(model: type[BaseModel]) -> str:
+    """A Markdown table of one model: key, type, default, meaning."""
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    rows += [
+        f"| `{key}` | {kind(field)} | {default(field)} | {field.description} |"
+        for key, field in model.model_fields.items()
+    ]
+    return "\n".join(rows)
+
+
+def section(name: str) -> str:
+    """The table of a section of the file."""
+    return table(type(ServeConfig.model_fields[name].default))
+
+
+def recipes() -> dict[str, type[Recipe]]:
+    """The recipes that ship, by what `recipe:` names them. Importing them needs no torch."""
+    found = [
+        importlib.import_module(f"recipes.{path.parent.name}.recipe")
+        for path in sorted((ROOT / "recipes").glob("*/recipe.py"))
+    ]
+    return {
+        listed.recipe: resolve(listed.recipe) for module in found for listed in recipes_in(module)
+    }
+
+
+def knobs() -> str:
+    """A table for each recipe, under a heading."""
+    return "\n\n".join(
+        f"### {name}\n\n{cls.summary}.\n\n{table(cls.knobs_type)}"
+        for name, cls in recipes().items()
+    )
+
+
+SECTIONS: Mapping[str, Callable[[], str]] = {
+    "top": partial(table, ServeConfig),
+    "reef": partial(table, RecipeBinding),
+    **{
+        name: partial(section, name)
+        for name in ("model", "evaluation", "gateway", "serving", "external")
+    },
+    "knobs": knobs,
+}

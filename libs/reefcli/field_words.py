@@ -1,0 +1,67 @@
+"""Type, bounds and default of a pydantic field in words: for `reef recipes` and the pages."""
+
+import json
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+WORDS: Mapping[object, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true, false",
+    Path: "path",
+    type(None): "",
+    Any: "any",
+}
+
+
+def kind(field: FieldInfo) -> str:
+    """Return the type and its bounds."""
+    return ", ".join([_words(field.annotation), *filter(None, map(_bound, field.metadata))])
+
+
+def _bound(constraint: object) -> str:
+    match constraint:
+        case Ge(ge=value):
+            return f">= {value}"
+        case Gt(gt=value):
+            return f"> {value}"
+        case Le(le=value):
+            return f"<= {value}"
+        case Lt(lt=value):
+            return f"< {value}"
+    return ""
+
+
+def _words(annotation: Any) -> str:
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in inner)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(filter(None, map(_words, inner)))
+    if get_origin(annotation) is tuple:
+        return f"list of {_words(inner[0])}" if inner[0] is not Any else "list"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping"
+    return WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def default(field: FieldInfo) -> str:
+    """Return the default as YAML has it; empty for None and for a section."""
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return "required"
+    if value is None or isinstance(value, BaseModel):
+        return ""
+    return (
+        f"`{json.dumps(value, default=str) if isinstance(value, (bool, tuple)) else value}`"
+        if value != ""
+        else ""
+    )
