@@ -1,7 +1,7 @@
 """Artifacts: a tree of files with a manifest, kept by digest.
 
-The `content_id` of a tree is the digest of its kind and of the sorted (path, SHA-256) pairs, so equal
-bytes are equal content in every store.
+The `content_id` of a tree is the digest of its kind and of the sorted (path, SHA-256) pairs, so
+equal bytes are equal content in every store.
 """
 
 import hashlib

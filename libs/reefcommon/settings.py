@@ -199,8 +199,8 @@ def explain(
 ) -> str:
     """Return one line for each mistake: the key, the value, and the allowed values.
 
-    If `model`, the validated class, is given, an unknown key is compared with its fields, and at the
-    top level with `also` too.
+    If `model`, the validated class, is given, an unknown key is compared with its fields, and at
+    the top level with `also` too.
     """
     lines = []
     for item in error.errors(include_url=False):

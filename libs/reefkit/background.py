@@ -29,7 +29,7 @@ def run_forever(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[Non
 
 @dataclass(slots=True)
 class Periodic(Generic[T]):
-    """Call `work` every `every_s` seconds. A failure is logged once, shown by `check`, and retried."""
+    """Call `work` every `every_s` seconds. `check` shows a failure, and the log has it once."""
 
     name: str
     work: Callable[[], Awaitable[T]]

@@ -1,4 +1,4 @@
-"""The operations endpoints `/healthz`, `/readyz`, `/metrics` and `/status`, and the main function."""
+"""The operations endpoints of every service, and its main function."""
 
 import signal
 import sys
