@@ -62,7 +62,7 @@ def test_at_the_start(made: tuple[Any, Path], how: str) -> None:
     ledger.close()
     damage(path, how)
     with pytest.raises(
-        BadConfig, match=r"ledger.sqlite is damaged .*Move .*ledger.sqlite\\* aside"
+        BadConfig, match=r"ledger.sqlite is damaged .*Move .*ledger.sqlite\* aside"
     ):
         type(ledger)(path)
     for one in path.parent.glob("ledger.sqlite*"):
