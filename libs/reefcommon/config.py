@@ -20,6 +20,7 @@ from reefcommon.errors import BadConfig
 from reefcommon.ids import SCENARIO_PATTERN
 from reefcommon.settings import explain
 
+OnStale = Literal["refuse", "reevaluate", "merge"]
 _NAME = "lower-case letters, digits, _ . -, at most 63"
 
 
@@ -30,7 +31,7 @@ class Section(BaseModel):
 
 
 class RecipeBinding(BaseModel):
-    """One recipe that learns from one scenario. Keys other than these two and `review` are the recipe's own knobs."""
+    """One recipe that learns from one scenario. The other keys are the recipe's own knobs."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -41,6 +42,12 @@ class RecipeBinding(BaseModel):
     scenario: str = Field("default", description=f"whose traffic it learns from: {_NAME}")
     review: Literal["auto", "manual"] = Field(
         "auto", description="manual: a winner stays pending until it is promoted"
+    )
+
+    on_stale: OnStale = Field(
+        "merge",
+        description="a candidate whose base is no longer the head: merge evaluates it again on the "
+        "new head if only other kinds have changed, reevaluate in any case, refuse never",
     )
 
     @field_validator("scenario")
@@ -84,9 +91,18 @@ class EvaluationSection(Section):
     score: str = Field(
         "", description="package.module:function (task, answer) -> finite float, higher is better"
     )
-    policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] = Field(
-        "score_comparison",
-        description="what makes a winner; absent: the recipe's own plan counts before this default",
+    policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] | None = (
+        Field(
+            None,
+            description="the rule that selects; absent: the recipe's own, else paired_confidence "
+            "with tasks and no_regression by held-out samples",
+        )
+    )
+    min_pairs: int | None = Field(
+        None,
+        ge=1,
+        description="pairs that a comparison needs; absent: 5 tasks, or 20 held-out samples whose "
+        "scores differ from their mean",
     )
     samples_per_task: int = Field(4, ge=1, le=256, description="answers of each side to each task")
     max_tokens: int = Field(64, ge=1, description="tokens of each of these answers at most")
@@ -99,10 +115,10 @@ class EvaluationSection(Section):
         0, ge=0, description="score_comparison: select only if wins - losses is greater than this"
     )
     confidence: float = Field(
-        0.95,
+        0.9,
         gt=0.5,
         lt=1,
-        description="paired_confidence: of the sign test and of the mean's lower bound",
+        description="paired_confidence, no_regression: of the paired test and the lower bound",
     )
     min_effect: float = Field(
         0.0,

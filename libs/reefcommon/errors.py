@@ -4,6 +4,7 @@ ReefError
 ├── Poison        can never work            -> dead-letter topic, with the reason
 ├── Transient     may work later            -> retried with delay, a bounded number of times, then dead-lettered
 │   └── Unavailable  an outside system is away -> retried with a capped delay until it is back; readiness fails meanwhile
+│       ├── Slow     it answers too slowly     -> the same; it is not known to be away
 │       └── Damaged  what it holds is damaged  -> the same, until its owner has made it anew
 ├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event is the truth
 └── BadConfig     a person's mistake        -> shown to that person: what was wrong, and what to do
@@ -24,6 +25,10 @@ class Transient(ReefError):
 
 class Unavailable(Transient):
     """An outside system (broker, store, heads, artifacts, engine) does not answer."""
+
+
+class Slow(Unavailable):
+    """An outside system did not answer in time. It may be busy, not away."""
 
 
 class Damaged(Unavailable):

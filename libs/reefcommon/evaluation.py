@@ -1,40 +1,69 @@
-"""How candidates of a recipe are judged, and which samples are kept apart for that. Read by the evaluator and by the trainer.
+"""The evaluation plan of a recipe, and which samples are withheld from training for it.
 
-Where the method is `replay`, one scored sample in five is held out: the trainer must not learn from it, the evaluator judges by it.
+If candidates are judged by `replay`, one scored sample in five is held out: the trainer must not
+learn from it, and the evaluator judges by it.
 """
 
 import hashlib
+from dataclasses import dataclass
 
-from reefcommon.config import RecipeBinding, ServeConfig
+from reefcommon.config import OnStale, RecipeBinding, ServeConfig
+from reefcommon.events import Policy
 from reefcommon.recipe import EvaluationPlan, load_recipe, resolve
 
 HELD_OUT_SHARE = 5
 HELD_OUT = "held_out"
-"""Why the trainer refuses a sample that is kept for evaluation."""
+"""The reason for which the trainer refuses a sample that is kept for evaluation."""
+
+MIN_TASKS = 5
+MIN_HELD_OUT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPlan:
+    """How candidates of one recipe are judged. `min_pairs`: the pairs that a comparison needs."""
+
+    method: str
+    policy: Policy
+    min_pairs: int
+    on_stale: OnStale
+
+    @property
+    def withholds_samples(self) -> bool:
+        """Whether one scored sample in five is kept from training."""
+        return self.method == "replay" and self.policy != "always"
 
 
 def is_held_out(sample_id: str) -> bool:
-    """Whether a sample belongs to the one in five that nobody trains on: decided by its id, so that everybody agrees for ever."""
+    """Return whether a sample is one of the withheld fifth. The id alone decides."""
     return int.from_bytes(hashlib.sha256(sample_id.encode()).digest()[:8]) % HELD_OUT_SHARE == 0
 
 
-def choose(config: ServeConfig, scenario: str, recipe: str) -> EvaluationPlan:
-    """How candidates of `recipe` in `scenario` are judged: tasks of `serve.yaml` before the recipe's own plan; a policy that
-    `serve.yaml` names before the recipe's. A recipe that is not bound there has the plan of one that says nothing.
+def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
+    """Return the plan for candidates of `recipe` in `scenario`.
+
+    Tasks and policy of `serve.yaml` come before those of the recipe's own plan. If neither names a
+    policy, tasks are judged by `paired_confidence`, held-out samples by `no_regression`.
 
     Raises:
         BadConfig: a recipe that `serve.yaml` names cannot be loaded.
     """
     section = config.evaluation
-    plan = _plan(config, scenario, recipe)
-    return EvaluationPlan(
-        method="tasks" if section.tasks else plan.method,
-        policy=section.policy if "policy" in section.model_fields_set else plan.policy,
+    bindings = bound(config, scenario, recipe)
+    plan = _plan(bindings)
+    method = "tasks" if section.tasks else plan.method
+    by_tasks = method == "tasks"
+    default: Policy = "paired_confidence" if by_tasks else "no_regression"
+    return ChosenPlan(
+        method=method,
+        policy=section.policy or plan.policy or default,
+        min_pairs=section.min_pairs or (MIN_TASKS if by_tasks else MIN_HELD_OUT),
+        on_stale=bindings[0].on_stale if bindings else "merge",
     )
 
 
 def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBinding, ...]:
-    """The bindings of a scenario that a candidate's recipe names: by `package.module:Class`, or by the class's own short name.
+    """Return the bindings of a scenario that `recipe` names, by its full or its short name.
 
     Raises:
         BadConfig: a recipe that `serve.yaml` names does not exist.
@@ -45,7 +74,7 @@ def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBindin
     )
 
 
-def _plan(config: ServeConfig, scenario: str, recipe: str) -> EvaluationPlan:
-    for binding in bound(config, scenario, recipe):
+def _plan(bindings: tuple[RecipeBinding, ...]) -> EvaluationPlan:
+    for binding in bindings:
         return load_recipe(binding.recipe, binding.knobs).evaluation()
     return EvaluationPlan()

@@ -44,6 +44,12 @@ class Knobs(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+ScoreRange = tuple[float, float]
+"""The lowest and the highest score that a recipe accepts, both included."""
+
+DEFAULT_SCORE_RANGE: ScoreRange = (-100.0, 100.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a recipe does with the samples that wait, oldest first. A sample in neither part goes on waiting."""
@@ -55,10 +61,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """How candidates are judged: by `tasks` with a verifier, or by `replay` of held-out samples; and by which policy."""
+    """How candidates are judged: by `tasks` with a verifier, or by `replay` of held-out samples.
+
+    If `policy` is None, the method's default applies (see `reefcommon.evaluation.choose`).
+    """
 
     method: Literal["tasks", "replay"] = "replay"
-    policy: Policy = "score_comparison"
+    policy: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +108,15 @@ class Recipe(ABC):
 
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
+
+    @property
+    def score_range(self) -> ScoreRange:
+        """The scores that this recipe accepts: its knob of this name, if it has one.
+
+        One score of 1e30 would decide alone over every mean that it enters.
+        """
+        found: ScoreRange = getattr(self.knobs, "score_range", DEFAULT_SCORE_RANGE)
+        return found
 
     def evaluation(self) -> EvaluationPlan:
         """How its candidates are judged where the configuration does not say."""
@@ -195,6 +213,7 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         checked = cls.knobs_type.model_validate(dict(knobs))
     except ValidationError as error:
         allowed = ", ".join(cls.knobs_type.model_fields)
-        mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=("scenario", "review"))
+        also = ("scenario", "review", "on_stale")
+        mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=also)
         raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
     return cls(checked)

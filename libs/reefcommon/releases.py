@@ -1,66 +1,106 @@
-"""Release heads: an append-only chain a scenario, whose head moves by compare-and-swap.
+"""Release heads: one append-only chain a scenario, whose head moves by compare-and-swap.
 
-The adapter over Redis is `reefkit.redis_heads`; the log (`reef.releases.v1`) is the truth that it can be rebuilt from.
+The adapter over Redis is `reefkit.redis_heads`. It is a projection of the log `reef.releases.v1`.
 """
 
 from collections.abc import Mapping
 from typing import Protocol
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.events import Release
+from reefcommon.config import OnStale
+from reefcommon.events import Kind, Release
 
 BASE_ADAPTER = None
 """A release whose adapter is None is served by the base model."""
 
+LOAD_GROUPS: Mapping[str, str] = {
+    "base": "weights",
+    "lora": "weights",
+    "checkpoint": "weights",
+    "harness": "harness",
+    "routing": "routing",
+}
+"""Kinds whose contents age together. A load counts the changes of one group in a chain."""
+
+GROUPS = tuple(dict.fromkeys(LOAD_GROUPS.values()))
+
 
 class ReleaseHeads(Protocol):
-    """Chains and heads. Every call raises Unavailable where the store does not answer."""
+    """Chains and heads. Every call raises Unavailable if the store does not answer."""
 
     async def head(self, scenario: str) -> Release | None:
-        """The release that serves now; None where the scenario does not exist."""
+        """Return the release that serves now; None if the scenario does not exist."""
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
-        """The chain, newest first."""
+        """Return the chain, newest first."""
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
-        """One release of the chain, or a pending one."""
+        """Return one release of the chain, or a pending one."""
 
     async def advance(self, release: Release) -> None:
-        """If the head is `release.parent_id`, append `release` and make it the head, in one step.
+        """Append `release` and make it the head, in one step, if its parent is the head.
 
-        Raises Conflict where the head is another; then nothing has changed. Advancing to the release that is the head already is a repeat.
+        May be repeated while it is the head.
+
+        Raises:
+            Conflict: the head is another release. Nothing has changed.
         """
 
     async def scenarios(self) -> list[str]:
-        """Every scenario that has a head."""
+        """Return every scenario that has a head."""
 
     async def put_pending(self, release: Release) -> None:
-        """Keep a winner that waits for a person."""
+        """Keep a winner that waits for review."""
 
     async def pending(self, scenario: str) -> list[Release]:
-        """What waits for a person, oldest first."""
+        """Return the releases that wait for review, oldest first."""
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         """Forget a pending release (it was promoted or withdrawn)."""
 
 
 def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[str, str]:
-    """What a release serves of each kind: its parent's contents with one of them replaced. Weights and harness evolve together so.
-    Full weights end the parent's adapter, which was made for other ones."""
-    contents: Mapping[str, str] = parent.contents if parent else {}
-    kept = {
-        name: content
-        for name, content in contents.items()
-        if not (kind == "checkpoint" and name == "lora")
-    }
-    return {**kept, kind: content_id}
+    """Return the parent's contents with that of one kind replaced.
+
+    Full weights end the parent's adapter: it was trained on other ones.
+    """
+    contents = dict(parent.contents) if parent else {}
+    if kind == "checkpoint":
+        contents.pop("lora", None)
+    return {**contents, kind: content_id}
+
+
+def loads_of(release: Release) -> dict[str, str]:
+    """Return the load id of each group. A release of an old chain aged all groups at once."""
+    return {group: release.loads.get(group, release.load_id) for group in GROUPS}
+
+
+def group_contents(contents: Mapping[str, str], group: str) -> dict[str, str]:
+    """Return the contents of one group."""
+    found = {kind: content for kind, content in contents.items() if LOAD_GROUPS[kind] == group}
+    # The base model is below every adapter, whether or not an old release names it.
+    return {"base": BASE_CONTENT_ID, **found} if group == "weights" else found
+
+
+def may_follow(on_stale: OnStale, base: Release | None, head: Release, kind: Kind) -> bool:
+    """Return whether a candidate made from `base` may be evaluated again on another head.
+
+    With `merge` it may if contents of its kind's group have not changed since its base.
+    """
+    if base is None or on_stale == "refuse" or base_weights(base) != base_weights(head):
+        return False
+    group = LOAD_GROUPS[kind]
+    return on_stale == "reevaluate" or loads_of(base)[group] == loads_of(head)[group]
 
 
 def base_weights(release: Release) -> str:
-    """The content of the weights below a release's adapter: full weights, or the base model as it is."""
+    """Return the content below a release's adapter: full weights, or the base model."""
     return release.contents.get("checkpoint", BASE_CONTENT_ID)
 
 
 def adapter_name(scenario: str, release_id: str) -> str:
-    """The engine-side name of a release's adapter: new for every release, since an engine's prefix cache keys on the name and the path."""
+    """Return the engine-side name of a release's adapter.
+
+    It is new for every release: an engine's prefix cache keys on the name and the path.
+    """
     return f"{scenario}@{release_id}"

@@ -70,9 +70,12 @@ class ServingNode(Protocol):
         """Return `n` answers of a model to one conversation."""
 
     async def prompt_logprobs(
-        self, model: str, tokens: list[int], *, timeout_s: float = 120.0
+        self, model: str, tokens: list[int], *, priority: int = 0, timeout_s: float = 120.0
     ) -> list[float]:
-        """Return log p(tokens[i] | tokens[:i]) for i >= 1, in nats. Length: len(tokens) - 1."""
+        """Return log p(tokens[i] | tokens[:i]) for i >= 1, in nats. Length: len(tokens) - 1.
+
+        A lower `priority` is served first; users have 0.
+        """
 
 
 class WeightNode(ServingNode, Protocol):

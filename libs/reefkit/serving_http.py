@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from reefcommon.errors import Poison, Transient, Unavailable
+from reefcommon.errors import Poison, Slow, Transient, Unavailable
 from reefcommon.serving import Answer, NodeWeights, NotOffered
 from reefcommon.settings import SystemSettings
 
@@ -20,6 +20,7 @@ class HttpServingNode:
     ) -> None:
         self.url = url.rstrip("/")
         self._session = session
+        self._no_priority = False
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def close(self) -> None:
@@ -95,7 +96,7 @@ class HttpServingNode:
             ]
 
     async def prompt_logprobs(
-        self, model: str, tokens: list[int], *, timeout_s: float = 120.0
+        self, model: str, tokens: list[int], *, priority: int = 0, timeout_s: float = 120.0
     ) -> list[float]:
         body = await self._call(
             "POST",
@@ -106,6 +107,7 @@ class HttpServingNode:
                 "max_tokens": 1,
                 "temperature": 0,
                 "prompt_logprobs": 0,
+                "priority": priority,
             },
             timeout_s=timeout_s,
         )
@@ -180,6 +182,20 @@ class HttpServingNode:
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float
     ) -> Any:
+        # vLLM refuses a priority unless it was started with --scheduling-policy priority.
+        if body is not None and (self._no_priority or not body.get("priority")):
+            body = {key: value for key, value in body.items() if key != "priority"}
+        try:
+            return await self._request(method, path, body, timeout_s=timeout_s)
+        except Poison as error:
+            if body is None or "priority" not in body or "riority" not in str(error):
+                raise
+        self._no_priority = True
+        return await self._call(method, path, body, timeout_s=timeout_s)
+
+    async def _request(
+        self, method: str, path: str, body: dict[str, Any] | None, *, timeout_s: float
+    ) -> Any:
         data = orjson.dumps(body) if body is not None else None
         headers = {**self._headers, "content-type": "application/json"}
         if self._session is None:  # made here, since a session needs a running event loop
@@ -193,7 +209,11 @@ class HttpServingNode:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
             ) as response:
                 text = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except TimeoutError as error:
+            raise Slow(
+                f"serving node {self.url} did not answer {path} within {timeout_s:g} s"
+            ) from error
+        except aiohttp.ClientError as error:
             raise Unavailable(
                 f"serving node {self.url} does not answer {path}: {error!r}"
             ) from error

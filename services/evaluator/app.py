@@ -21,10 +21,12 @@ from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
+from reefkit.retry import RetryPolicy
 from reefkit.service import Service, Work
 from reefkit.serving_http import serving_nodes
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers
+from services.evaluator.judge import Judge
 from services.evaluator.plans import Plans
 from services.evaluator.redis_evidence import RedisEvidence
 from services.evaluator.settings import Settings
@@ -56,12 +58,14 @@ def build(
 ) -> Handlers:
     """Build the handlers on the given outside systems."""
     home = (system.state_dir / SERVICE).resolve()
-    attempts, delay_s = settings.episode_attempts, settings.first_delay_s
-    rotation = RedisRotation(redis)
-    bench = Bench(nodes, store, home, system.model_name, rotation, attempts, delay_s)
-    episodes = Episodes(settings.pairs_at_once, attempts, delay_s, settings.episode_within_s)
-    heads, evidence = RedisReleaseHeads(redis), RedisEvidence(redis)
-    return Handlers(plans, heads, bench, episodes, evidence, events, now)
+    retry = RetryPolicy(settings.first_delay_s, max_attempts=settings.episode_attempts)
+    bench = Bench(nodes, store, home, system.model_name, RedisRotation(redis), retry)
+    episodes = Episodes(
+        settings.pairs_at_once, settings.scores_at_once, retry, settings.episode_within_s
+    )
+    evidence = RedisEvidence(redis)
+    judge = Judge(plans, RedisReleaseHeads(redis), bench, episodes, evidence)
+    return Handlers(judge, evidence, events, now)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
@@ -72,7 +76,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     broker = kafka_broker(system, SERVICE)
     handlers = build(plans, system, settings, redis, store, nodes, KafkaPublisher(broker))
     broker.include_router(routes(handlers))
-    looks = Periodic("second looks", handlers.look_again, settings.look_again_every_s)
+    looks = Periodic("second looks", handlers.retry_waiting, settings.look_again_every_s)
     health = Health(SERVICE, broker=broker, checks={"waiting": looks.check})
     health.facts.update(
         waiting_candidates=lambda: len(looks.result or ()),

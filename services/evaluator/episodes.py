@@ -1,67 +1,86 @@
-"""Episodes on one node: both sides of a pair on the same task with the same seed, at the same time, tried again where they fail."""
+"""Episodes on one node: both sides answer the same tasks, or score the same held-out samples."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import structlog
 from prometheus_client import Counter
 
 from reefcommon.errors import Poison, Transient
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Tree, episode_messages
 from reefcommon.serving import ServingNode
-from services.evaluator.domain.replay import HeldOut, mean_logprob, pair
-from services.evaluator.domain.tasks import Task, as_score, seed_of
-from services.evaluator.plans import Verifier
+from reefkit.retry import RetryPolicy
+from services.evaluator.domain.replay import HeldOut, advantages, mean_logprob, scored_pairs
+from services.evaluator.domain.tasks import Task, Verifier, as_score, seed_of
+from services.evaluator.retries import GaveUp, retried
 
-log = structlog.get_logger()
-
-EPISODES = Counter(
-    "reef_evaluation_episodes_total", "episodes of evaluations, by what became of them", ["outcome"]
-)
 T = TypeVar("T")
+
+EPISODES = Counter("reef_evaluation_episodes_total", "episodes of evaluations", ["outcome"])
+
+BACKGROUND = 10
+"""The `priority` of every request of the evaluator. Users have 0 and are served first."""
+
+
+class Scores(Protocol):
+    """Mean log-probabilities by weights and sample, computed once. Raises Unavailable."""
+
+    async def scores(self, scenario: str, weights: str) -> dict[str, float]:
+        """Return the known scores of these weights by sample id."""
+
+    async def put_score(self, scenario: str, weights: str, sample_id: str, score: float) -> None:
+        """Keep one score. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two that are compared: a served model under a harness."""
+    """One of the two that are compared: a served model under a harness.
+
+    `weights` names the served weights for good; `model` only names them on a node.
+    """
 
     model: str
     tree: Tree = ()
+    weights: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How answers are sampled."""
+class AnswerSampling:
+    """How answers to tasks are sampled."""
 
     samples_per_task: int
     max_tokens: int
     temperature: float
 
 
-class Failed(Exception):
-    """An episode failed as often as it may. There is no score for it: least of all 0."""
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the episodes gave. `failures` holds the reasons of those that could not be run."""
+    """The pairs of a trial. `failures` holds the reasons of the episodes that could not be run."""
 
     tasks: tuple[TaskResult, ...]
     failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
+class Episode:
+    """One side's answers to one task. `score` is their mean; None if `failure` says why not."""
+
+    score: float | None
+    answer: str = ""
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Episodes:
-    """Runs pairs, some at a time."""
+    """Runs the episodes of a trial: `pairs_at_once` tasks, `scores_at_once` samples at a time."""
 
     pairs_at_once: int
-    attempts: int
-    first_delay_s: float
+    scores_at_once: int
+    retry: RetryPolicy
     within_s: float
 
     async def compare(
@@ -70,127 +89,130 @@ class Episodes:
         sides: tuple[Side, Side],
         tasks: Sequence[Task],
         verifier: Verifier,
-        sampling: Sampling,
+        sampling: AnswerSampling,
         candidate_id: str,
     ) -> Evidence:
-        """Candidate and head on the same tasks. A side's score is the mean over its samples."""
+        """Let candidate and head answer the same tasks. A score is the mean over the samples."""
 
-        async def one(task: Task) -> tuple[TaskResult, list[str]]:
+        async def pair(task: Task) -> tuple[TaskResult, list[str]]:
             seed = seed_of(candidate_id, task.name)
-            scores = await asyncio.gather(
-                *(self._episode(node, side, task, verifier, sampling, seed) for side in sides)
-            )
-            (ours, our_answer, our_failure), (heads, head_answer, head_failure) = scores
+            run = partial(self._episode, node, task, verifier, sampling, seed)
+            ours, heads = await asyncio.gather(*(run(side) for side in sides))
             result = TaskResult(
                 task=task.name,
-                candidate=ours,
-                head=heads,
-                candidate_answer=our_answer,
-                head_answer=head_answer,
+                candidate=ours.score,
+                head=heads.score,
+                candidate_answer=ours.answer,
+                head_answer=heads.answer,
             )
-            return result, [failure for failure in (our_failure, head_failure) if failure]
+            return result, [episode.failure for episode in (ours, heads) if episode.failure]
 
-        return await self._gather([partial(one, task) for task in tasks])
+        pairs = await _limited(self.pairs_at_once, [partial(pair, task) for task in tasks])
+        failures = tuple(failure for _, failures in pairs for failure in failures)
+        return Evidence(tuple(result for result, _ in pairs), failures)
 
     async def replay(
-        self, node: ServingNode, models: tuple[str, str], samples: Sequence[tuple[HeldOut, float]]
+        self,
+        node: ServingNode,
+        sides: tuple[Side, Side],
+        samples: Sequence[HeldOut],
+        scores: Scores,
+        scenario: str,
     ) -> Evidence:
-        """Candidate's and head's likelihood of held-out answers, each with its advantage."""
+        """Compare both sides by the likelihood of held-out answers.
 
-        async def one(sample: HeldOut, advantage: float) -> tuple[TaskResult, list[str]]:
+        Each score is kept at once, so that an interrupted trial and the next one need not repeat
+        it.
+        """
+        failures: list[str] = []
+
+        async def score(side: Side, sample: HeldOut) -> None:
+            ask = partial(
+                node.prompt_logprobs, side.model, list(sample.tokens), priority=BACKGROUND
+            )
             try:
-                ours, heads = await asyncio.gather(
-                    *(
-                        self._tried(partial(node.prompt_logprobs, model, list(sample.tokens)))
-                        for model in models
-                    )
-                )
-            except Failed as error:
-                return TaskResult(task=sample.sample_id), [f"{sample.sample_id}: {error}"]
-            return pair(
-                sample, advantage, mean_logprob(sample, ours), mean_logprob(sample, heads)
-            ), []
+                logprobs = await self._retried(ask)
+            except GaveUp as error:
+                failures.append(f"{sample.sample_id}: {side.model}: {error}")
+                return
+            await scores.put_score(
+                scenario, side.weights, sample.sample_id, mean_logprob(sample, logprobs)
+            )
 
-        return await self._gather([partial(one, *item) for item in samples])
-
-    async def _gather(
-        self, jobs: Sequence[Callable[[], Awaitable[tuple[TaskResult, list[str]]]]]
-    ) -> Evidence:
-        room = asyncio.Semaphore(self.pairs_at_once)
-
-        async def limited(
-            job: Callable[[], Awaitable[tuple[TaskResult, list[str]]]],
-        ) -> tuple[TaskResult, list[str]]:
-            async with room:
-                return await job()
-
-        found = await asyncio.gather(*(limited(job) for job in jobs))
-        return Evidence(
-            tuple(result for result, _ in found),
-            tuple(failure for _, failures in found for failure in failures),
-        )
+        informative = [sample for sample, _ in advantages(samples)]
+        known = [await scores.scores(scenario, side.weights) for side in sides]
+        missing = [
+            partial(score, side, sample)
+            for sample in informative
+            for side, have in zip(sides, known, strict=True)
+            if sample.sample_id not in have
+        ]
+        await _limited(self.scores_at_once, missing)
+        ours, heads = [await scores.scores(scenario, side.weights) for side in sides]
+        return Evidence(scored_pairs(samples, ours, heads), tuple(failures))
 
     async def _episode(
         self,
         node: ServingNode,
-        side: Side,
         task: Task,
         verifier: Verifier,
-        sampling: Sampling,
+        sampling: AnswerSampling,
         seed: int,
-    ) -> tuple[float | None, str, str]:
-        """(mean score, first answer, why there is no score)."""
-        messages = episode_messages(side.tree, task.messages)
+        side: Side,
+    ) -> Episode:
+        count = sampling.samples_per_task
 
         async def sample() -> list[str]:
             answers = await node.chat(
                 side.model,
-                messages,
-                n=sampling.samples_per_task,
+                episode_messages(side.tree, task.messages),
+                n=count,
                 timeout_s=self.within_s,
                 max_tokens=sampling.max_tokens,
                 temperature=sampling.temperature,
                 seed=seed,
+                priority=BACKGROUND,
             )
-            if len(answers) != sampling.samples_per_task or any(
-                answer.model != side.model for answer in answers
-            ):
-                raise Transient(
-                    f"{node.url} gave {len(answers)} answers of {answers[0].model if answers else 'no model'}"
-                )
+            if len(answers) != count or any(answer.model != side.model for answer in answers):
+                models = sorted({answer.model for answer in answers}) or "no model"
+                raise Transient(f"{node.url} gave {len(answers)} answers of {models}")
             return [answer.text for answer in answers]
 
         texts: list[str] = []
         try:
-            texts = await self._tried(sample)
+            texts = await self._retried(sample)
             scores = await asyncio.to_thread(_verify, verifier, task, texts)
-        except Failed as error:
-            EPISODES.labels("failed").inc(sampling.samples_per_task)
-            return None, texts[0] if texts else "", f"{task.name}: {side.model}: {error}"
-        EPISODES.labels("scored").inc(sampling.samples_per_task)
-        return fsum(scores) / len(scores), texts[0], ""
+        except GaveUp as error:
+            EPISODES.labels("failed").inc(count)
+            failure = f"{task.name}: {side.model}: {error}"
+            return Episode(None, texts[0] if texts else "", failure)
+        EPISODES.labels("scored").inc(count)
+        return Episode(fsum(scores) / count, texts[0])
 
-    async def _tried(self, episode: Callable[[], Awaitable[T]]) -> T:
-        """The result, or Failed after as many tries as there may be."""
-        delay_s = self.first_delay_s
-        for attempt in range(1, self.attempts + 1):
-            try:
-                async with asyncio.timeout(self.within_s):
-                    return await episode()
-            except (Transient, Poison, TimeoutError) as error:
-                reason = str(error) or f"no answer within {self.within_s:g} s"
-                log.warning("episode_failed", attempt=attempt, reason=reason)
-                if attempt == self.attempts:
-                    raise Failed(f"{reason} (tried {attempt} times)") from error
-            EPISODES.labels("retried").inc()
-            await asyncio.sleep(delay_s)
-            delay_s *= 2
-        raise Failed("no try was allowed")
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        # A refusal is retried too: within a trial it is the node that fails, not the candidate.
+        return await retried(call, self.retry, (Transient, Poison), within_s=self.within_s)
+
+
+async def _limited(at_once: int, jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+    room = asyncio.Semaphore(at_once)
+
+    async def run(job: Callable[[], Awaitable[T]]) -> T:
+        async with room:
+            return await job()
+
+    tasks = [asyncio.create_task(run(job)) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        # If one job fails, gather leaves the others running.
+        for task in tasks:
+            task.cancel()
 
 
 def _verify(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[float]:
     given: Any = dict(task.given) if isinstance(task.given, Mapping) else task.given
     try:
         return [as_score(verifier(given, text)) for text in texts]
-    except Exception as error:  # the verifier is the user's code; a failure of it is never a score
-        raise Failed(f"the verifier failed: {type(error).__name__}: {error}") from error
+    except Exception as error:  # user's code: a failure of it is never a score
+        raise GaveUp(f"the verifier failed: {type(error).__name__}: {error}") from error

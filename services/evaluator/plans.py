@@ -1,37 +1,41 @@
-"""What the configuration says about judging: tasks, verifier, method and policy, read once and refused where they cannot work."""
+"""The `evaluation` section of serve.yaml: tasks, verifier, method and rule."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import inf
 
 from reefcommon.config import EvaluationSection, ServeConfig
 from reefcommon.errors import BadConfig
-from reefcommon.evaluation import choose
+from reefcommon.evaluation import ChosenPlan, choose
 from reefcommon.events import CandidateProposed
-from reefcommon.recipe import EvaluationPlan, resolve
+from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange, load_recipe, resolve
 from services.evaluator.domain.policies import Rule
-from services.evaluator.domain.tasks import BadTask, Task, as_task
-
-Verifier = Callable[[Any, str], Any]
-"""(task as configured, the answer's text) -> finite number, higher is better."""
+from services.evaluator.domain.tasks import BadTask, Task, Verifier, as_task
+from services.evaluator.episodes import AnswerSampling
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The configured tasks with their verifier, and the choice for each candidate."""
+    """The configured tasks with their verifier, and the plan for each candidate."""
 
     config: ServeConfig
     tasks: tuple[Task, ...]
     verifier: Verifier | None
+    score_ranges: dict[str, ScoreRange]
+    """By scenario with a bound recipe; an empty range if none of its recipes withholds samples."""
 
     @classmethod
     def load(cls, config: ServeConfig) -> "Plans":
-        """Raises BadConfig where a reference leads nowhere, or tasks come without a verifier."""
+        """Resolve every reference of the section.
+
+        Raises:
+            BadConfig: a reference leads nowhere, or tasks come without a verifier.
+        """
         section = config.evaluation
         if bool(section.tasks) != bool(section.score):
             missing = "evaluation.score" if section.tasks else "evaluation.tasks"
             raise BadConfig(
-                f"{missing}: missing; held-out tasks and the function that scores their answers go together"
+                f"{missing}: missing; held-out tasks and the function that scores their answers "
+                "go together"
             )
         tasks = _tasks(section)
         verifier = resolve(section.score) if section.score else None
@@ -39,25 +43,55 @@ class Plans:
             raise BadConfig(
                 f"evaluation.score: {section.score} is not a function (task, answer) -> number"
             )
-        for binding in config.reef:
-            choose(config, binding.scenario, binding.recipe)
-        return cls(config, tasks, verifier)
+        ranges = {name: _score_range(config, name) for name in {b.scenario for b in config.reef}}
+        return cls(config, tasks, verifier, ranges)
 
-    def for_candidate(self, candidate: CandidateProposed) -> tuple[EvaluationPlan, Rule]:
-        """The method and the rule for one candidate."""
+    def plan(self, candidate: CandidateProposed) -> ChosenPlan:
+        """Return the plan for one candidate."""
+        return choose(self.config, candidate.scenario, candidate.lineage.recipe)
+
+    def rule(self, plan: ChosenPlan) -> Rule:
+        """Return the rule of a plan with the knobs of the section."""
         section = self.config.evaluation
-        chosen = choose(self.config, candidate.scenario, candidate.lineage.recipe)
-        return chosen, Rule(
-            chosen.policy, section.min_win_margin, section.confidence, section.min_effect
+        return Rule(
+            plan.policy,
+            section.min_win_margin,
+            section.confidence,
+            section.min_effect,
+            plan.min_pairs,
         )
+
+    def sampling(self) -> AnswerSampling:
+        """Return how answers to tasks are sampled."""
+        section = self.config.evaluation
+        return AnswerSampling(section.samples_per_task, section.max_tokens, section.temperature)
+
+    def accepts(self, scenario: str, score: float) -> bool:
+        """Return whether a held-out sample with this score is evidence in a scenario.
+
+        It is not if no recipe of the scenario withholds samples, or its score is out of their
+        range.
+        """
+        lowest, highest = self.score_ranges.get(scenario, DEFAULT_SCORE_RANGE)
+        return lowest <= score <= highest
+
+
+def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
+    """The part of the range that all recipes share which withhold samples."""
+    ranges = [
+        load_recipe(binding.recipe, binding.knobs).score_range
+        for binding in config.reef
+        if binding.scenario == scenario
+        and choose(config, scenario, binding.recipe).withholds_samples
+    ]
+    if not ranges:
+        return inf, -inf
+    return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
 def _tasks(section: EvaluationSection) -> tuple[Task, ...]:
-    given = (
-        resolve(section.tasks)
-        if isinstance(section.tasks, str) and section.tasks
-        else section.tasks
-    )
+    by_name = isinstance(section.tasks, str) and section.tasks
+    given = resolve(str(section.tasks)) if by_name else section.tasks
     items = given() if callable(given) else given
     if isinstance(items, str) or not hasattr(items, "__iter__"):
         if items:

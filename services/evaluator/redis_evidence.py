@@ -1,9 +1,10 @@
-"""What the evaluator keeps in Redis, so that any of its processes may go on.
+"""Evidence in Redis, shared by all processes of the evaluator.
 
-reef:{<scenario>}:heldout       hash    sample id -> HeldOut as JSON; the newest are kept
-reef:{<scenario>}:heldout-ids   zset    sample id by the time of its record
-reef:{<scenario>}:waiting       hash    candidate id -> CandidateProposed as JSON: they wait for evidence
-reef:waiting                    set     scenarios with candidates that may wait
+reef:{<scenario>}:heldout            hash  sample id -> HeldOut as JSON; the newest are kept
+reef:{<scenario>}:heldout-ids        zset  sample id by the time of its record
+reef:{<scenario>}:scores:<weights>   hash  sample id -> mean log-probability; expires unless used
+reef:{<scenario>}:waiting            hash  candidate id -> CandidateProposed as JSON
+reef:waiting                         set   scenarios with candidates that may wait
 """
 
 from redis.asyncio import Redis
@@ -13,6 +14,7 @@ from reefkit.redis_heads import answering
 from services.evaluator.domain.replay import KEPT, HeldOut
 
 _WAITING = "reef:waiting"
+_SCORES_KEPT_S = 7 * 24 * 3600
 
 # The hash and its order change in one step, so that the bound holds for every reader.
 _ADD = """
@@ -26,14 +28,13 @@ end
 
 
 class RedisEvidence:
-    """Held-out samples and candidates that wait for them. Raises Unavailable where Redis is away."""
+    """EvidenceStore on Redis."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._add = redis.register_script(_ADD)
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
-        """Keep a held-out sample; the oldest leaves where there are too many. A repeat has no further effect."""
         keys = [_key(scenario, "heldout"), _key(scenario, "heldout-ids")]
         async with answering("held-out sample"):
             await self._add(
@@ -41,16 +42,23 @@ class RedisEvidence:
             )
 
     async def samples(self, scenario: str) -> list[HeldOut]:
-        """The held-out samples of a scenario, in the order of their ids."""
         async with answering("held-out samples"):
             texts = await self._redis.hvals(_key(scenario, "heldout"))
-        return sorted(
-            (HeldOut.model_validate_json(text) for text in texts),
-            key=lambda sample: sample.sample_id,
-        )
+        samples = [HeldOut.model_validate_json(text) for text in texts]
+        return sorted(samples, key=lambda sample: sample.sample_id)
+
+    async def scores(self, scenario: str, weights: str) -> dict[str, float]:
+        key = _key(scenario, f"scores:{weights}")
+        async with answering("scores"):
+            known = await self._redis.hgetall(key)
+            await self._redis.expire(key, _SCORES_KEPT_S)
+        return {str(sample_id): float(score) for sample_id, score in known.items()}
+
+    async def put_score(self, scenario: str, weights: str, sample_id: str, score: float) -> None:
+        async with answering("score"):
+            await self._redis.hset(_key(scenario, f"scores:{weights}"), sample_id, repr(score))
 
     async def wait(self, candidate: CandidateProposed) -> None:
-        """Keep a candidate until there is evidence."""
         async with answering("waiting candidate"):
             await self._redis.sadd(_WAITING, candidate.scenario)
             await self._redis.hset(
@@ -58,22 +66,15 @@ class RedisEvidence:
             )
 
     async def waiting(self) -> list[CandidateProposed]:
-        """Every candidate that waits, the newest of a scenario first: it has learned what the older ones had."""
         async with answering("waiting candidates"):
             scenarios = sorted(str(name) for name in await self._redis.smembers(_WAITING))
-            texts = [
-                text
-                for name in scenarios
-                for text in await self._redis.hvals(_key(name, "waiting"))
-            ]
-        return sorted(
-            (CandidateProposed.model_validate_json(text) for text in texts),
-            key=lambda c: c.at,
-            reverse=True,
-        )
+            hashes = [await self._redis.hvals(_key(name, "waiting")) for name in scenarios]
+        candidates = [
+            CandidateProposed.model_validate_json(text) for texts in hashes for text in texts
+        ]
+        return sorted(candidates, key=lambda candidate: candidate.at, reverse=True)
 
     async def done(self, candidate: CandidateProposed) -> None:
-        """This candidate has its verdict."""
         async with answering("waiting candidate"):
             await self._redis.hdel(_key(candidate.scenario, "waiting"), candidate.event_id)
 

@@ -1,14 +1,14 @@
-"""One trial: the candidate is loaded on one node under a name of its own, compared with the head there, and always unloaded again.
+"""One trial: load the candidate on one node under a name of its own, and unload it afterwards.
 
-What a trial needs before it can begin is tried as often as an episode is. The bus would give up on the event instead, without a verdict,
-and the trainer waits for that.
+The steps before the first episode are retried as an episode is. If the bus gave up on the event
+instead, there would be no verdict, and the trainer waits for one.
 """
 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -24,7 +24,10 @@ from reefcommon.ids import digest
 from reefcommon.releases import adapter_name
 from reefcommon.serving import ServingNode
 from reefkit.redis_rotation import usable
-from services.evaluator.episodes import Side
+from reefkit.retry import RetryPolicy
+from services.evaluator.domain.replay import head_weights, weights_key
+from services.evaluator.episodes import BACKGROUND, Side
+from services.evaluator.retries import GaveUp, retried
 
 log = structlog.get_logger()
 
@@ -32,76 +35,74 @@ T = TypeVar("T")
 
 
 class Rotation(Protocol):
-    """Which nodes are set apart."""
+    """The serving nodes that are out of rotation."""
 
     async def apart(self) -> dict[str, str]:
-        """Nodes out of rotation, each with the reason."""
+        """Return the nodes out of rotation by URL, each with the reason."""
 
 
 class DoesNotServe(Poison):
-    """The candidate cannot be loaded, or gives no answer: there is nothing to compare."""
+    """The candidate cannot be loaded, or gives no answer: it cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where trials are held."""
+    """Holds trials on the serving nodes. `directory` is visible to them."""
 
     nodes: tuple[ServingNode, ...]
     store: ArtifactStore
     directory: Path
     base_model: str
     rotation: Rotation
-    attempts: int
-    first_delay_s: float
+    retry: RetryPolicy
 
     @asynccontextmanager
     async def trial(
         self, candidate: CandidateProposed, head: Release
     ) -> AsyncIterator[tuple[ServingNode, tuple[Side, Side]]]:
-        """A node and the two sides, candidate first.
+        """Yield a node and the two sides, the candidate's first.
 
         Raises:
-            DoesNotServe: the content is missing or damaged, or the node refuses it, or goes on failing.
+            DoesNotServe: the content is missing or damaged, or the node refuses it or fails.
             Unavailable: no node answers, or the store does not.
         """
         node = await self._node(candidate, head)
         tree = await self._tree(head.contents.get("harness"), head.scenario)
-        model = head.adapter or self.base_model
+        heads = Side(head.adapter or self.base_model, tree, head_weights(head))
         try:
             if candidate.kind == "harness":
                 proposed = await self._tree(candidate.content_id, candidate.scenario)
                 await self._admit(proposed)
-                yield node, (Side(model, proposed), Side(model, tree))
+                yield node, (replace(heads, tree=proposed), heads)
             else:
                 await self._load(node, candidate)
-                yield node, (Side(trial_name(candidate), tree), Side(model, tree))
+                weights = weights_key(head, candidate.content_id)
+                yield node, (Side(trial_name(candidate), tree, weights), heads)
         finally:
             await self.forget(candidate)
 
     async def probe(self, node: ServingNode, side: Side) -> None:
-        """One token of a side. Raises DoesNotServe where another model answers, or none."""
+        """Ask a side for one token. Raises DoesNotServe if another model answers, or none."""
         ping = [{"role": "user", "content": "ping"}]
         answers = await self._tried(
-            lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0)
+            lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0, priority=BACKGROUND)
         )
-        if not answers or answers[0].model != side.model:
+        answered = answers[0].model if answers else "nothing"
+        if answered != side.model:
             raise DoesNotServe(
-                f"{node.url} was asked for {side.model} and answered with {answers[0].model if answers else 'nothing'}"
+                f"{node.url} was asked for {side.model} and answered with {answered}"
             )
 
     async def check(self, candidate: CandidateProposed) -> None:
-        """Whether the content is there and whole, where it cannot be tried. Raises DoesNotServe where it is not."""
+        """Fetch a content that cannot be tried. Raises DoesNotServe if it is damaged."""
+        root = self._files(candidate)
         try:
-            await self._tried(
-                lambda: self._fetch(
-                    candidate.content_id, candidate.scenario, self._files(candidate)
-                )
-            )
+            await self._tried(lambda: self._fetch(candidate.content_id, candidate.scenario, root))
         finally:
-            await asyncio.to_thread(shutil.rmtree, self._files(candidate), ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 
     async def forget(self, candidate: CandidateProposed) -> None:
-        """Unload the candidate wherever it is, and remove its files. What fails is logged: the next verdict does not depend on it."""
+        """Unload the candidate on every node and remove its files. A failure is only logged."""
         await asyncio.gather(*(self._unload(node, trial_name(candidate)) for node in self.nodes))
         await asyncio.to_thread(shutil.rmtree, self._files(candidate), ignore_errors=True)
 
@@ -112,9 +113,9 @@ class Bench:
             log.warning("trial_not_unloaded", node=node.url, adapter=name, reason=str(error))
 
     async def _node(self, candidate: CandidateProposed, head: Release) -> ServingNode:
-        """A node that holds the head; which one is decided by the candidate, so that a repeat finds what it left."""
-        wanted = usable([node.url for node in self.nodes], await self.rotation.apart())
-        chosen = [node for node in self.nodes if node.url in wanted]
+        # The candidate's id decides where to begin, so that a repeat finds its own leftovers.
+        urls = usable([node.url for node in self.nodes], await self.rotation.apart())
+        chosen = [node for node in self.nodes if node.url in urls]
         first = int(digest(candidate.event_id, length=8), 16) % max(len(chosen), 1)
         reasons = []
         for node in (*chosen[first:], *chosen[:first]):
@@ -148,29 +149,28 @@ class Bench:
             await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 
     async def _admit(self, tree: Tree) -> None:
-        """Anybody may propose a harness, so it passes the same gate as one of Reef's own recipes before any model reads it."""
+        # Any producer may propose a harness: no model reads it before it is admitted.
         try:
             await asyncio.to_thread(check_tree, tree, CHAT)
         except Inadmissible as error:
             raise DoesNotServe(str(error)) from error
 
     async def _tried(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result. Raises DoesNotServe where it is refused or fails too often, Unavailable at once: the bus waits for what is away."""
-        delay_s = self.first_delay_s
-        for attempt in range(1, self.attempts + 1):
+        """Retry failures. Unavailable is raised at once: the bus waits until it is over."""
+
+        async def call() -> T | Unavailable:
             try:
                 return await work()
-            except Unavailable:
-                raise
-            except Poison as error:
-                raise DoesNotServe(str(error)) from error
-            except Transient as error:
-                log.warning("trial_put_off", attempt=attempt, reason=str(error))
-                if attempt == self.attempts:
-                    raise DoesNotServe(f"{error} (tried {attempt} times)") from error
-            await asyncio.sleep(delay_s)
-            delay_s *= 2
-        raise DoesNotServe("no try was allowed")
+            except Unavailable as error:
+                return error
+
+        try:
+            result = await retried(call, self.retry, (Transient,))
+        except (Poison, GaveUp) as error:
+            raise DoesNotServe(str(error)) from error
+        if isinstance(result, Unavailable):
+            raise result
+        return result
 
     async def _fetch(self, content: str, scenario: str, root: Path) -> Path:
         return await asyncio.to_thread(materialize, self.store, content, scenario, root)
@@ -180,5 +180,5 @@ class Bench:
 
 
 def trial_name(candidate: CandidateProposed) -> str:
-    """A name that no release ever has: the publisher leaves it alone, and clients do not know it."""
+    """Return a name that no release has: the publisher and the clients leave it alone."""
     return adapter_name(candidate.scenario, f"cand-{digest(candidate.event_id, length=12)}")

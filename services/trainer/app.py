@@ -48,7 +48,7 @@ def weight_bindings(served: ServeConfig) -> tuple[Binding, ...]:
             item.scenario,
             item.recipe,
             recipe,
-            holds_out=choose(served, item.scenario, item.recipe).method == "replay",
+            holds_out=choose(served, item.scenario, item.recipe).withholds_samples,
         )
         for item, recipe in loaded
         if isinstance(recipe, WeightRecipe)

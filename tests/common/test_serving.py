@@ -1,5 +1,6 @@
 """What a serving node answers is not believed to be what it should be."""
 
+import asyncio
 from typing import Any
 
 import aiohttp
@@ -7,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from reefcommon.errors import Transient
+from reefcommon.errors import Slow, Transient, Unavailable
 from reefkit.serving_http import HttpServingNode
 
 MODELS = {"data": [{"id": "reef"}]}
@@ -42,9 +43,44 @@ async def test_an_answer_of_another_kind_may_be_right_the_next_time(body: Any) -
         for call in (node.models(), node.chat("reef", []), node.prompt_logprobs("reef", [1, 2])):
             with pytest.raises(
                 Transient,
-                match=rf"{node.url} answered /v1/\w+(/completions)? with what cannot be read",
+                match=rf"{node.url} answered /v1/\w+(/completions)? with a body that cannot be read",
             ):
                 await call
         said.clear()
         assert await node.models() == {"reef": None}
         assert [one.text for one in await node.chat("reef", [])] == ["Hi"]
+
+
+async def test_a_node_without_priorities_is_asked_without_one() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        if "priority" in bodies[-1]:
+            return web.json_response({"error": "Priority scheduling is not enabled"}, status=400)
+        return web.json_response(CHAT)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        node = HttpServingNode(str(server.make_url("")), session)
+        for _ in range(2):
+            assert (await node.chat("reef", [], priority=10))[0].text == "Hi"
+    assert [body.get("priority") for body in bodies] == [10, None, None]
+
+
+async def test_a_slow_node_is_not_a_node_that_is_away() -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        await asyncio.sleep(5)
+        raise AssertionError
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        node = HttpServingNode(str(server.make_url("")), session)
+        with pytest.raises(Slow, match="within 0.05 s"):
+            await node.chat("reef", [], timeout_s=0.05)
+        away = HttpServingNode("http://127.0.0.1:9", session)
+        with pytest.raises(Unavailable) as caught:
+            await away.chat("reef", [], timeout_s=5)
+    assert not isinstance(caught.value, Slow)

@@ -22,6 +22,7 @@ from reefcommon.events import (
     utc_now,
 )
 from reefcommon.ids import digest
+from reefcommon.releases import GROUPS
 from reefcommon.serving import Answer, NodeWeights
 from reefcommon.settings import SystemSettings
 from reefkit.redis_heads import RedisReleaseHeads, connect
@@ -32,9 +33,9 @@ from services.evaluator.settings import Settings
 from tests.publisher.fakes import FakeEvents, FakeStore, content
 
 SAO = "recipes.sao.recipe:SAORecipe"
-TASKS = "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\nevaluation: {tasks: [one, two, three], score: 'tests.evaluator.verifiers:length'"
+TASKS = "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\nevaluation: {tasks: [one, two, three, four, five], score: 'tests.evaluator.verifiers:length'"
 
-REPLAY = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
+REPLAY = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\nevaluation: {min_pairs: 5}\n"
 """The smallest serve.yaml: no tasks, what users scored decides."""
 
 
@@ -54,6 +55,8 @@ class EpisodeNode:
     full: bool = False
     lies: bool = False
     asked: list[tuple[str, list[dict[str, Any]], int]] = field(default_factory=list)
+    scored: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    priorities: set[int] = field(default_factory=set)
     seen_names: set[str] = field(default_factory=set)
     logprob: Callable[[str, list[int]], float] = lambda _model, _tokens: -1.0
 
@@ -95,6 +98,8 @@ class EpisodeNode:
         self._has(model)
         self._failing("probe" if params["max_tokens"] == 1 else model)
         seed = int(params.get("seed", 0))
+        if "priority" in params:
+            self.priorities.add(params["priority"])
         if params["max_tokens"] > 1:
             self.asked.append((model, messages, seed))
         return [
@@ -103,10 +108,12 @@ class EpisodeNode:
         ]
 
     async def prompt_logprobs(
-        self, model: str, tokens: list[int], *, timeout_s: float = 1
+        self, model: str, tokens: list[int], *, priority: int = 0, timeout_s: float = 1
     ) -> list[float]:
         self._has(model)
         self._failing(model)
+        self.priorities.add(priority)
+        self.scored.append((model, tuple(tokens)))
         return [self.logprob(model, tokens)] * (len(tokens) - 1)
 
     def _up(self) -> None:
@@ -150,19 +157,29 @@ class World:
         )
 
     async def advance(
-        self, release_id: str = "r0-000000", *, adapter: str | None = None, **contents: str
+        self,
+        release_id: str = "r0-000000",
+        *,
+        adapter: str | None = None,
+        moves: str = "weights",
+        **contents: str,
     ) -> Release:
+        """A new head of which only the contents of the group `moves` are new."""
         parent = self.head
+        sequence = parent.sequence + 1 if parent else 0
+        loads = parent.loads if parent else dict.fromkeys(GROUPS, "i:0")
+        loads = {**loads, moves: f"i:{sequence}"}
         self.head = Release(
             release_id=release_id,
             scenario="default",
-            sequence=parent.sequence + 1 if parent else 0,
+            sequence=sequence,
             parent_id=parent.release_id if parent else None,
             kind="base",
             content_id="base",
             contents={"base": "base", **contents},
             operation="creation",
-            load_id="i:0",
+            load_id=loads["weights"],
+            loads=loads,
             adapter=adapter,
             created_at=utc_now(),
         )

@@ -16,18 +16,26 @@ async def test_a_better_candidate_is_selected_with_its_evidence(world: World) ->
     found = await world.verdict(event)
     assert (found.verdict, found.policy, found.wins, found.losses, found.ties) == (
         "select",
-        "score_comparison",
-        3,
+        "paired_confidence",
+        5,
         0,
         0,
     )
-    assert (found.candidate_score, found.head_score, found.p_value) == (4.0, 1.0, 0.125)
+    assert (found.candidate_score, found.head_score, found.p_value) == (4.0, 1.0, 1 / 32)
+    assert (found.pairs, found.test, found.confidence_low, found.strength) == (
+        5,
+        "paired sign-flip",
+        3.0,
+        "strong",
+    )
     assert [
         (task.task, task.candidate, task.head, task.candidate_answer) for task in found.tasks
     ] == [
         ("0: one", 4.0, 1.0, "good"),
         ("1: two", 4.0, 1.0, "good"),
         ("2: three", 4.0, 1.0, "good"),
+        ("3: four", 4.0, 1.0, "good"),
+        ("4: five", 4.0, 1.0, "good"),
     ]
     assert found.head_release_id == "r0-000000"
     [sent] = world.events.of(CandidateEvaluated)
@@ -43,12 +51,35 @@ async def test_pairs_share_task_and_seed_and_run_interleaved(world: World) -> No
         )
     models = [model for model, _, _ in asked]
     assert models[:2] != [models[0]] * 2, "candidate and head take turns"
+    assert world.nodes[0].priorities == {10}, "users are served first"
+
+
+async def test_two_candidates_are_measured_with_unrelated_seeds(world: World) -> None:
+    await world.verdict(candidate("a"))
+    first = {seed for _, _, seed in world.nodes[0].asked}
+    world.nodes[0].asked.clear()
+    await world.verdict(candidate("b"))
+    second = {seed for _, _, seed in world.nodes[0].asked}
+    assert min(abs(a - b) for a in first for b in second) > 256
+    assert len(first) == len(second) == 5
+
+
+async def test_too_few_tasks_leave_a_candidate_waiting(world: World) -> None:
+    world.text = TASKS.replace("three, four, five", "three") + "}"
+    process = await world.process()
+    await process.on_candidate(candidate())
+    (waiting,) = await process.retry_waiting()
+    assert waiting.reason.startswith("insufficient_evidence: 3 held-out tasks, 5 are needed")
+    assert not world.nodes[0].asked
+    world.text = TASKS + "}"
+    assert await (await world.process()).retry_waiting() == []
+    assert [found.verdict for found in world.verdicts()] == ["select"]
 
 
 async def test_an_equal_candidate_is_rejected(world: World) -> None:
     world.nodes[0].answer = lambda *_: "same"
     found = await world.verdict(candidate())
-    assert (found.verdict, found.ties) == ("reject", 3)
+    assert (found.verdict, found.ties, found.strength) == ("reject", 5, "none")
 
 
 async def test_samples_of_a_task_are_averaged(world: World) -> None:
@@ -79,7 +110,7 @@ async def test_a_head_that_moves_during_the_trial(world: World) -> None:
     world.nodes[0].chat = chat  # type: ignore[method-assign,assignment]
     await process.on_candidate(candidate())
     assert [(found.verdict, found.reason) for found in world.verdicts()] == [
-        ("reject", "stale_base: r1-000000 became the head meanwhile")
+        ("reject", "stale_base: made from r0-000000, but r1-000000 is the head")
     ]
 
 
@@ -108,9 +139,10 @@ async def test_what_is_taken_in_any_case_is_compared_where_there_are_tasks(world
         "select",
         1.0,
         4.0,
-        3,
+        5,
     )
-    assert found.reason.endswith("0 wins, 3 losses, 0 ties")
+    assert found.reason.startswith("0 wins, 5 losses, 0 ties; mean difference -3; always: asked")
+    assert found.strength == "none"
 
 
 async def test_a_repeat_gives_the_same_verdict_under_the_same_id(world: World) -> None:

@@ -22,13 +22,13 @@ async def test_a_harness_is_judged_by_the_same_tasks(world: World) -> None:
         "long" if "at length" in str(messages[0]["content"]) else "x"
     )
     found = await world.verdict(candidate(kind="harness", content_id=manifest.content_id))
-    assert (found.verdict, found.wins) == ("select", 3)
+    assert (found.verdict, found.wins) == ("select", 5)
     assert not world.nodes[0].seen_names
     await world.advance("r1-000000", harness=manifest.content_id)
     same = await world.verdict(
         candidate("b", base="r1-000000", kind="harness", content_id=manifest.content_id)
     )
-    assert (same.verdict, same.ties) == ("reject", 3)
+    assert (same.verdict, same.ties) == ("reject", 5)
 
 
 @pytest.mark.parametrize(

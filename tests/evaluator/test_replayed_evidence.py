@@ -1,10 +1,15 @@
-"""Verdicts from what users scored, where nobody gave tasks."""
+"""Verdicts by held-out samples, without tasks."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from reefcommon.errors import Unavailable
 from reefcommon.evaluation import is_held_out
-from tests.evaluator.conftest import REPLAY, World, candidate, scored
+from services.evaluator.handlers import Handlers
+from tests.evaluator.conftest import REPLAY, TASKS, World, candidate, scored
 
 pytestmark = pytest.mark.redis
 
@@ -16,7 +21,7 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     event = candidate()
     await process.on_candidate(event)
     assert world.verdicts() == []
-    (waits,) = await process.look_again()
+    (waits,) = await process.retry_waiting()
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
     assert (
         waits.reason
@@ -34,11 +39,11 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     assert {sample.sample_id for sample in await process.evidence.samples("default")} == {
         f"smp-{i}" for i in kept
     }
-    assert await (await world.process()).look_again() == []
+    assert await (await world.process()).retry_waiting() == []
     [found] = world.verdicts()
     assert (found.verdict, found.wins, found.losses) == ("select", len(kept), 0)
     assert {task.task for task in found.tasks} == {f"smp-{i}" for i in kept}
-    assert await process.look_again() == []
+    assert await process.retry_waiting() == []
     assert len(world.verdicts()) == 1
     assert not world.nodes[0].adapters
 
@@ -60,7 +65,7 @@ async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
     process = await world.process()
     await process.on_candidate(candidate())
     await world.advance("r1-000000")
-    assert await process.look_again() == []
+    assert await process.retry_waiting() == []
     assert "stale_base" in world.verdicts()[0].reason
 
 
@@ -72,15 +77,16 @@ async def test_a_candidate_waits_until_its_verdict_is_acknowledged(world: World)
     await world.advance("r1-000000")
     world.events.down = True
     with pytest.raises(Unavailable):
-        await process.look_again()
+        await process.retry_waiting()
     world.events.down = False
     assert world.verdicts() == []
-    assert await (await world.process()).look_again() == []
+    assert await (await world.process()).retry_waiting() == []
     assert len(world.verdicts()) == 1
     assert await process.evidence.waiting() == []
 
 
 async def test_held_out_samples_are_bounded(world: World) -> None:
+    world.text = REPLAY
     process = await world.process()
     held = [i for i in range(1000) if is_held_out(f"smp-{i}")]
     for i in held:
@@ -88,3 +94,113 @@ async def test_held_out_samples_are_bounded(world: World) -> None:
         await process.on_sample(scored(i, 1.0))
     kept = await process.evidence.samples("default")
     assert {sample.sample_id for sample in kept} == {f"smp-{i}" for i in held[-64:]}
+
+
+def prefers(liked: int) -> Callable[[str, list[int]], float]:
+    """A candidate that makes answers likelier which end in `liked`."""
+    return lambda model, tokens: -1.0 if ("cand" in model) == (tokens[-1] == liked) else -2.0
+
+
+async def fill(process: Handlers, count: int) -> None:
+    for i in range(count):
+        await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
+
+
+async def test_a_score_is_computed_once_for_weights_and_sample(world: World) -> None:
+    world.text = REPLAY
+    process = await world.process()
+    await fill(process, 60)
+    node = world.nodes[0]
+    node.logprob = prefers(4)
+    held = len(await process.evidence.samples("default"))
+    await world.verdict(candidate("a"))
+    assert len(node.scored) == 2 * held
+    await world.verdict(candidate("b"))
+    assert len(node.scored) == 3 * held, "the head's scores are known"
+    winner = candidate("a")
+    await world.advance("r1-000000", adapter="default@r1-000000", lora=winner.content_id)
+    node.adapters["default@r1-000000"] = "/x"
+    await world.verdict(candidate("c", base="r1-000000"))
+    assert len(node.scored) == 4 * held, "the new head was scored when it was a candidate"
+    assert node.priorities == {10}
+
+
+async def test_an_interrupted_trial_keeps_the_scores_it_has(world: World) -> None:
+    world.text = REPLAY
+    process = await world.process()
+    await fill(process, 60)
+    node = world.nodes[0]
+    node.logprob = prefers(7)
+    score = node.prompt_logprobs
+
+    async def killed(*args: Any, **params: Any) -> list[float]:
+        if len(node.scored) == 7:
+            raise asyncio.CancelledError
+        return await score(*args, **params)
+
+    node.prompt_logprobs = killed  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await process.on_candidate(candidate())
+    node.prompt_logprobs = score  # type: ignore[method-assign]
+    assert (await world.verdict(candidate())).verdict == "select"
+    assert len(node.scored) == 2 * len(await process.evidence.samples("default"))
+
+
+async def test_twenty_informative_samples_are_needed_by_default(world: World) -> None:
+    world.text = REPLAY.replace("evaluation: {min_pairs: 5}\n", "")
+    process = await world.process()
+    world.nodes[0].logprob = prefers(7)
+    await fill(process, 60)
+    await process.on_candidate(candidate())
+    (waiting,) = await process.retry_waiting()
+    assert waiting.reason.startswith("insufficient_evidence: 12 held-out samples")
+    assert "20 are needed" in waiting.reason
+    await fill(process, 140)
+    assert await process.retry_waiting() == []
+    [found] = world.verdicts()
+    assert (found.verdict, found.policy, found.strength) == ("select", "no_regression", "strong")
+    assert found.pairs >= 20
+
+
+@pytest.mark.parametrize("score", [1e30, -1e200, 101.0])
+async def test_a_score_out_of_range_is_no_evidence(world: World, score: float) -> None:
+    world.text = REPLAY
+    process = await world.process()
+    held = [i for i in range(60) if is_held_out(f"smp-{i}")]
+    await process.on_sample(scored(held[0], score))
+    await process.on_sample(scored(held[1], 100.0))
+    assert [s.sample_id for s in await process.evidence.samples("default")] == [f"smp-{held[1]}"]
+
+
+@pytest.mark.parametrize("text", [TASKS + "}", REPLAY.replace("min_pairs: 5", "policy: always")])
+async def test_no_sample_is_kept_if_none_is_withheld(world: World, text: str) -> None:
+    world.text = text
+    process = await world.process()
+    await fill(process, 60)
+    assert await process.evidence.samples("default") == []
+
+
+async def test_a_harness_release_does_not_age_a_weight_candidate(world: World) -> None:
+    world.text = TASKS + "}"
+    event = candidate()
+    await world.advance("r1-000000", moves="harness")
+    found = await world.verdict(event)
+    assert (found.verdict, found.head_release_id) == ("select", "r1-000000")
+
+
+@pytest.mark.parametrize(
+    ("on_stale", "moves", "verdict"),
+    [
+        ("refuse", "harness", "reject"),
+        ("merge", "routing", "select"),
+        ("merge", "weights", "reject"),
+        ("reevaluate", "weights", "select"),
+    ],
+)
+async def test_on_stale_says_when_a_candidate_is_judged_again(
+    world: World, on_stale: str, moves: str, verdict: str
+) -> None:
+    world.text = TASKS.replace("SAORecipe'", f"SAORecipe', on_stale: {on_stale}") + "}"
+    await world.advance("r1-000000", moves=moves)
+    found = await world.verdict(candidate())
+    assert found.verdict == verdict, found.reason

@@ -30,7 +30,7 @@ async def test_an_engine_that_fails_now_and_then(world: World, failing: tuple[st
         1.0,
         0,
     )
-    assert [(task.candidate, task.head) for task in found.tasks] == [(4.0, 1.0)] * 3
+    assert [(task.candidate, task.head) for task in found.tasks] == [(4.0, 1.0)] * 5
 
 
 @pytest.mark.parametrize("side", ["cand", "reef"])
@@ -55,11 +55,11 @@ async def test_an_engine_that_goes_on_failing(
     """T5: then the evaluation has failed, whichever side it was, and no score is made up."""
     world.nodes[0].fails, world.nodes[0].failure = {side: math.inf}, error
     found = await world.verdict(candidate())
-    assert (found.verdict, found.failed_episodes) == ("evaluation_failed", 3)
+    assert (found.verdict, found.failed_episodes) == ("evaluation_failed", 5)
     assert f"failed at {side} (tried 3 times)" in found.reason
     assert found.candidate_score is found.head_score is None
     ours, heads = (None, 1.0) if side == "cand" else (4.0, None)
-    assert [(task.candidate, task.head) for task in found.tasks] == [(ours, heads)] * 3
+    assert [(task.candidate, task.head) for task in found.tasks] == [(ours, heads)] * 5
 
 
 @pytest.mark.parametrize("policy", ["score_comparison", "always"])
@@ -119,7 +119,7 @@ async def test_no_episode_starts(world: World, policy: str) -> None:
     await process.on_candidate(candidate())
     [found] = world.verdicts()
     assert found.verdict == "evaluation_failed"
-    assert found.failed_episodes == 6
+    assert found.failed_episodes == 10
     assert all(task.candidate is None and task.head is None for task in found.tasks)
     assert not any("@cand-" in name for name in node.adapters)
 
@@ -133,7 +133,7 @@ async def test_a_verifier_that_fails(world: World, name: str, words: str) -> Non
     found = await world.verdict(candidate())
     assert found.verdict == "evaluation_failed"
     assert words in found.reason
-    assert found.failed_episodes == 6
+    assert found.failed_episodes == 10
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "refused", "lies"])

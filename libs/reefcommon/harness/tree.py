@@ -95,7 +95,7 @@ class HarnessRecipe(Recipe):
 
     def evaluation(self) -> EvaluationPlan:
         """A harness is judged by paired episodes on held-out tasks."""
-        return EvaluationPlan(method="tasks", policy="score_comparison")
+        return EvaluationPlan(method="tasks")
 
 
 # ------------------------------------------------------------------ changing a tree

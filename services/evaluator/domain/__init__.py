@@ -1,1 +1,1 @@
-"""Pure decisions of the evaluator: what an episode is, what a score means, which rule selects."""
+"""Pure decisions of the evaluator: tasks and scores, replayed evidence, the rules that select."""

@@ -1,20 +1,23 @@
-"""The rules that decide from paired scores of a candidate and of the head. Each fails closed: no evidence is never a tie that passes.
+"""The rules that decide from paired scores of a candidate and of the head.
 
-Pairs are task means. The exact one-sided sign test asks how likely so many wins are where wins and losses are equally likely, ties
-left out: 5 to 0 gives p = 1/32, 4 to 0 gives 1/16, so that fewer than five tasks can never reach 95 %.
+A pair is one task, or one held-out sample. Every rule fails closed: a pair that could not be run is
+never a tie that passes, and no rule but `always` replaces a head by a candidate with a lower mean.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, fsum
+from math import fsum
+from typing import Literal
 
+from reefcommon.evaluation import MIN_TASKS
 from reefcommon.events import Policy, TaskResult, Verdict
+from reefcommon.statistics import lower_bound, sign_flip_test
 
-BOOTSTRAP_DRAWS = 2000
-BOOTSTRAP_SEED = 0
-MIN_VALID_PAIRS = 5
+Strength = Literal["strong", "weak", "none"]
+
 EQUAL_WITHIN = 1e-9
+TEST = "paired sign-flip"
+STRONG_P, WEAK_P = 0.05, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,96 +26,137 @@ class Rule:
 
     policy: Policy
     min_win_margin: int = 0
-    confidence: float = 0.95
+    confidence: float = 0.9
     min_effect: float = 0.0
+    min_pairs: int = MIN_TASKS
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The worth of a set of pairs. Scores are means; `low` bounds their difference from below."""
+
+    candidate_score: float
+    head_score: float
+    wins: int
+    losses: int
+    ties: int
+    mean: float
+    p_value: float
+    low: float
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs."""
+        return self.wins + self.losses + self.ties
+
+    @property
+    def strength(self) -> Strength:
+        """How well these pairs show that the candidate is better."""
+        if self.pairs < MIN_TASKS or self.low <= 0:
+            return "none"
+        # A bound at another confidence than 0.95 still needs the test to say so.
+        return (
+            "strong" if self.p_value <= STRONG_P else "weak" if self.p_value <= WEAK_P else "none"
+        )
+
+    @property
+    def counts(self) -> str:
+        """Wins, losses and ties in words."""
+        numbers = (
+            (self.wins, "win", "wins"),
+            (self.losses, "loss", "losses"),
+            (self.ties, "tie", "ties"),
+        )
+        return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What a rule made of the evidence. Scores are means over the tasks."""
+    """The decision of a rule. `comparison` is None if the pairs could not be run."""
 
     verdict: Verdict
     reason: str
-    candidate_score: float | None = None
-    head_score: float | None = None
-    wins: int = 0
-    losses: int = 0
-    ties: int = 0
-    p_value: float | None = None
+    comparison: Comparison | None = None
 
 
-def sign_test(wins: int, losses: int) -> float:
-    """P(at least `wins` of wins + losses), were both equally likely. 1.0 where there is neither."""
-    n = wins + losses
-    return float(sum(comb(n, k) for k in range(wins, n + 1)) / 2**n)
-
-
-def bootstrap_lower(effects: Sequence[float], confidence: float) -> float:
-    """Lower bound of the mean effect: the (1 - confidence) quantile of the means of 2000 resamples, with a fixed seed."""
-    draw = random.Random(BOOTSTRAP_SEED)
-    n = len(effects)
-    means = sorted(fsum(draw.choices(effects, k=n)) / n for _ in range(BOOTSTRAP_DRAWS))
-    return means[int((1 - confidence) * BOOTSTRAP_DRAWS)]
-
-
-def rule(tasks: Sequence[TaskResult], law: Rule) -> Ruling:
-    """Decide. A side that could not be run, or no task at all, is `evaluation_failed` under every policy."""
-    pairs = [(task.candidate, task.head) for task in tasks]
-    broken = sum(1 for candidate, head in pairs if candidate is None or head is None)
-    if not pairs or broken:
-        return Ruling(
-            "evaluation_failed",
-            f"{broken} of {len(pairs)} tasks could not be run" if pairs else "no task was run",
-        )
-    effects = [
-        candidate - head for candidate, head in pairs if candidate is not None and head is not None
+def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None:
+    """Compare both sides over all pairs. None if there is no pair, or one has no score."""
+    pairs = [
+        (task.candidate, task.head)
+        for task in tasks
+        if task.candidate is not None and task.head is not None
     ]
-    wins = sum(1 for effect in effects if effect > EQUAL_WITHIN)
-    losses = sum(1 for effect in effects if effect < -EQUAL_WITHIN)
-    selected, reason = _decide(effects, wins, losses, law)
-    return Ruling(
-        verdict="select" if selected else "reject",
-        reason=reason,
-        candidate_score=fsum(candidate for candidate, _ in pairs if candidate is not None)
-        / len(pairs),
-        head_score=fsum(head for _, head in pairs if head is not None) / len(pairs),
+    if not pairs or len(pairs) < len(tasks):
+        return None
+    effects = [candidate - head for candidate, head in pairs]
+    # Differences of rounding are ties for every statistic, or they would decide the test.
+    effects = [effect if abs(effect) > EQUAL_WITHIN else 0.0 for effect in effects]
+    wins = sum(effect > 0 for effect in effects)
+    losses = sum(effect < 0 for effect in effects)
+    return Comparison(
+        candidate_score=fsum(candidate for candidate, _ in pairs) / len(pairs),
+        head_score=fsum(head for _, head in pairs) / len(pairs),
         wins=wins,
         losses=losses,
-        ties=len(effects) - wins - losses,
-        p_value=sign_test(wins, losses),
+        ties=len(pairs) - wins - losses,
+        mean=fsum(effects) / len(pairs),
+        p_value=sign_flip_test(effects),
+        low=lower_bound(effects, confidence),
     )
 
 
-def _decide(effects: Sequence[float], wins: int, losses: int, law: Rule) -> tuple[bool, str]:
-    mean = fsum(effects) / len(effects)
-    ties = len(effects) - wins - losses
-    count = ", ".join(
-        (
-            _counted(wins, "win", "wins"),
-            _counted(losses, "loss", "losses"),
-            _counted(ties, "tie", "ties"),
-        )
-    )
-    if law.policy == "always":
-        return True, f"always: asked for by name; it loads and answers; {count}"
-    if law.policy == "no_regression":
-        return (
-            losses <= wins and mean >= -EQUAL_WITHIN,
-            f"{count}, mean difference {mean:+.4g}; no more losses than wins, no lower mean",
-        )
-    if law.policy == "score_comparison":
-        return (
-            wins - losses > law.min_win_margin,
-            f"{count}; wins - losses must be greater than {law.min_win_margin}",
-        )
-    p = sign_test(wins, losses)
-    lower = bootstrap_lower(effects, law.confidence)
-    passed = p <= 1 - law.confidence and lower > law.min_effect and len(effects) >= MIN_VALID_PAIRS
-    return passed, (
-        f"{count}; sign test p = {p:.4f} (at most {1 - law.confidence:.4g}), mean difference at least {lower:+.4g} "
-        f"(more than {law.min_effect:g}), {_counted(len(effects), 'pair', 'pairs')} (at least {MIN_VALID_PAIRS})"
+def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
+    """Decide. A pair that could not be run gives `evaluation_failed` under every policy."""
+    comparison = compare(tasks, rule.confidence)
+    if comparison is None:
+        broken = sum(task.candidate is None or task.head is None for task in tasks)
+        words = f"{broken} of {len(tasks)} tasks could not be run" if tasks else "no task was run"
+        return Ruling("evaluation_failed", words)
+    selected, condition = _CONDITIONS[rule.policy](comparison, rule)
+    if rule.policy != "always" and comparison.pairs < rule.min_pairs:
+        selected = False
+        condition = f"{_pairs(comparison.pairs)}, at least {rule.min_pairs} are needed"
+    reason = f"{comparison.counts}; mean difference {comparison.mean:+.4g}; {condition}"
+    return Ruling("select" if selected else "reject", reason, comparison)
+
+
+def _always(_comparison: Comparison, _rule: Rule) -> tuple[bool, str]:
+    return True, "always: asked for by name; it loads and answers"
+
+
+def _score_comparison(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
+    margin = comparison.wins - comparison.losses
+    return (
+        margin > rule.min_win_margin and comparison.mean > 0,
+        f"needs wins - losses > {rule.min_win_margin} and a higher mean",
     )
 
 
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _no_regression(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
+    """Select if no pair got worse, or if the improvement is shown."""
+    better = comparison.p_value <= 1 - rule.confidence and comparison.low > 0
+    return (
+        comparison.losses == 0 or better,
+        f"needs no loss, or p <= {1 - rule.confidence:.4g} with a mean difference above 0 "
+        f"(p = {comparison.p_value:.4f}, at least {comparison.low:+.4g})",
+    )
+
+
+def _paired_confidence(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
+    return (
+        comparison.p_value <= 1 - rule.confidence and comparison.low > rule.min_effect,
+        f"needs p <= {1 - rule.confidence:.4g} and a mean difference above {rule.min_effect:g} "
+        f"(p = {comparison.p_value:.4f}, at least {comparison.low:+.4g})",
+    )
+
+
+_CONDITIONS = {
+    "always": _always,
+    "score_comparison": _score_comparison,
+    "no_regression": _no_regression,
+    "paired_confidence": _paired_confidence,
+}
+
+
+def _pairs(number: int) -> str:
+    return f"{number} pair" if number == 1 else f"{number} pairs"

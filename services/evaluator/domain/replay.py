@@ -1,23 +1,24 @@
-"""Judging by experience: does the candidate make held-out answers that were scored above average more likely, and those below less?
+"""Judging by experience: does a candidate make held-out answers likelier that users scored high?
 
-A pair is one held-out sample. Its advantage is score - mean score; a side's score is advantage * mean log-probability of the sampled
-tokens, so that `candidate > head` holds exactly where the likelihood moved in the direction of the advantage.
+A pair is one held-out sample. Its advantage is score - mean score. A side's score is the advantage
+times the mean log-probability of the sampled tokens, so `candidate > head` holds if the likelihood
+moved in the direction of the advantage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import fsum
 
 from pydantic import FiniteFloat
 
-from reefcommon.events import SampleReady, TaskResult, Value
+from reefcommon.events import Release, SampleReady, TaskResult, Value
+from reefcommon.releases import base_weights
 
-MIN_EVIDENCE = 5
 KEPT = 64
 EQUAL_WITHIN = 1e-9
 
 
 class HeldOut(Value):
-    """What is kept of a held-out sample. `loss_mask` has the length of the response, `len(tokens) - prompt_length`."""
+    """The part of a held-out sample that is kept. `loss_mask` covers tokens[prompt_length:]."""
 
     sample_id: str
     score: FiniteFloat
@@ -27,16 +28,12 @@ class HeldOut(Value):
 
 
 def held_out(sample: SampleReady) -> HeldOut | None:
-    """The part of a sample that evidence is made of; None where it has no score or no tokens of the model's own."""
-    usable = (
-        sample.untrainable is None
-        and sample.score is not None
-        and sample.prompt_length > 0
-        and any(sample.loss_mask)
-    )
+    """Return the evidence in a sample; None if it has no score or no tokens of the model's own."""
     if (
-        not usable
+        sample.untrainable is not None
         or sample.score is None
+        or sample.prompt_length < 1
+        or not any(sample.loss_mask)
         or len(sample.loss_mask) != len(sample.tokens) - sample.prompt_length
     ):
         return None
@@ -50,34 +47,66 @@ def held_out(sample: SampleReady) -> HeldOut | None:
 
 
 def advantages(samples: Sequence[HeldOut]) -> list[tuple[HeldOut, float]]:
-    """Samples with score - mean score; those at the mean say nothing and are left out."""
+    """Pair each sample with score - mean score. Samples at the mean carry no information."""
     if not samples:
         return []
     mean = fsum(sample.score for sample in samples) / len(samples)
-    return [
-        (sample, sample.score - mean)
-        for sample in samples
-        if abs(sample.score - mean) > EQUAL_WITHIN
-    ]
+    centred = [(sample, sample.score - mean) for sample in samples]
+    return [(sample, advantage) for sample, advantage in centred if abs(advantage) > EQUAL_WITHIN]
 
 
-def lacking(samples: Sequence[HeldOut]) -> str:
-    """Why these samples cannot judge yet; empty where they can."""
-    found = len(advantages(samples))
-    if found >= MIN_EVIDENCE:
+def lacking(samples: Sequence[HeldOut], needed: int) -> str:
+    """Return why these samples cannot judge yet; "" if they can."""
+    informative = len(advantages(samples))
+    if informative >= needed:
         return ""
-    return f"insufficient_evidence: {found} held-out samples differ from the mean score, {MIN_EVIDENCE} are needed ({len(samples)} are there)"
+    return (
+        f"insufficient_evidence: {informative} held-out samples differ from the mean score, "
+        f"{needed} are needed ({len(samples)} are there)"
+    )
 
 
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
-    """Mean log-probability of the sampled tokens. `prompt_logprobs[i]` is that of token i + 1."""
+    """Return the mean log-probability of the sampled tokens, in nats.
+
+    `prompt_logprobs[i]` belongs to token i + 1 of the sample.
+    """
     start = sample.prompt_length - 1
     sampled = [prompt_logprobs[start + i] for i, mask in enumerate(sample.loss_mask) if mask]
     return fsum(sampled) / len(sampled)
 
 
-def pair(sample: HeldOut, advantage: float, candidate_logp: float, head_logp: float) -> TaskResult:
-    """The evidence of one sample."""
-    return TaskResult(
-        task=sample.sample_id, candidate=advantage * candidate_logp, head=advantage * head_logp
+def scored_pairs(
+    samples: Sequence[HeldOut], candidate: Mapping[str, float], head: Mapping[str, float]
+) -> tuple[TaskResult, ...]:
+    """Build the pairs from each side's mean log-probability by sample id.
+
+    A sample that a side could not be scored on has no score on that side.
+    """
+
+    def score(side: Mapping[str, float], sample: HeldOut, advantage: float) -> float | None:
+        logprob = side.get(sample.sample_id)
+        return None if logprob is None else advantage * logprob
+
+    return tuple(
+        TaskResult(
+            task=sample.sample_id,
+            candidate=score(candidate, sample, advantage),
+            head=score(head, sample, advantage),
+        )
+        for sample, advantage in advantages(samples)
     )
+
+
+def weights_key(head: Release, adapter: str | None) -> str:
+    """Name the weights that score: the head's base weights with an adapter's content on top.
+
+    Two releases with the same weights have the same key, so that their scores are computed once.
+    """
+    base = base_weights(head)
+    return f"{base}+{adapter}" if adapter else base
+
+
+def head_weights(head: Release) -> str:
+    """Return the key of the weights that a head serves."""
+    return weights_key(head, head.contents.get("lora") if head.adapter else None)

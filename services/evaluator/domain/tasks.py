@@ -1,26 +1,29 @@
-"""Held-out tasks: what the configuration may give as one, and what an episode needs of it."""
+"""Held-out tasks: their accepted forms, and the score of an answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from reefcommon.ids import digest
+from reefcommon.statistics import independent_seed
+
+Verifier = Callable[[Any, str], Any]
+"""(task as configured, text of the answer) -> finite number, higher is better."""
 
 _LABEL_CHARS = 60
 
 
 class BadTask(ValueError):
-    """What was given is not a task. The message says what is one."""
+    """An item is not a task. The message says which forms are allowed."""
 
 
 class BadScore(ValueError):
-    """A verifier gave something else than a finite number."""
+    """A verifier returned something else than a finite number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One held-out task. `given` is what the verifier gets: the item as it was configured."""
+    """One held-out task. `given` is the item as configured; the verifier receives it."""
 
     name: str
     messages: tuple[Mapping[str, Any], ...]
@@ -28,10 +31,12 @@ class Task:
 
 
 def as_task(item: Any, index: int) -> Task:
-    """A prompt, a list of messages, or a mapping with `messages` or `prompt` (and `id`, and whatever the verifier wants to find there).
+    """Read a prompt, a list of messages, or a mapping with `messages` or `prompt`.
+
+    A mapping may have an `id`, and further keys for the verifier.
 
     Raises:
-        BadTask: it is none of these.
+        BadTask: the item has another form.
     """
     body: Any = item
     name = ""
@@ -40,22 +45,18 @@ def as_task(item: Any, index: int) -> Task:
         body = item.get("messages", item.get("prompt"))
     if isinstance(body, str) and body.strip():
         messages: tuple[Mapping[str, Any], ...] = ({"role": "user", "content": body},)
-    elif (
-        isinstance(body, Sequence)
-        and not isinstance(body, str)
-        and body
-        and all(_is_message(part) for part in body)
-    ):
+    elif _is_conversation(body):
         messages = tuple(body)
     else:
         raise BadTask(
-            f"task {index} must be a prompt, a list of messages, or a mapping with `prompt` or `messages`; got {item!r:.120}"
+            f"task {index} must be a prompt, a list of messages, or a mapping with `prompt` or "
+            f"`messages`; got {item!r:.120}"
         )
     return Task(name or f"{index}: {_label(messages)}", messages, item)
 
 
 def as_score(value: Any) -> float:
-    """A verifier's answer as a score; True and False are 1 and 0.
+    """Read a verifier's result; True and False are 1 and 0.
 
     Raises:
         BadScore: it is not a finite number.
@@ -66,12 +67,18 @@ def as_score(value: Any) -> float:
 
 
 def seed_of(candidate_id: str, task: str) -> int:
-    """The seed that both sides of a pair sample with: new for every candidate, the same when it is evaluated again."""
-    return int(digest("seed", candidate_id, task, length=7), 16)
+    """Return the seed with which both sides of a pair sample.
+
+    A candidate is never measured with the seeds of another, but a repeated evaluation of it is.
+    The node draws the choices of one request from independent streams.
+    """
+    return independent_seed("evaluation", candidate_id, task)
 
 
-def _is_message(part: Any) -> bool:
-    return isinstance(part, Mapping) and isinstance(part.get("role"), str)
+def _is_conversation(body: Any) -> bool:
+    if not isinstance(body, Sequence) or isinstance(body, str) or not body:
+        return False
+    return all(isinstance(part, Mapping) and isinstance(part.get("role"), str) for part in body)
 
 
 def _label(messages: Sequence[Mapping[str, Any]]) -> str:

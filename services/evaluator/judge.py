@@ -1,0 +1,180 @@
+"""The judgement of one candidate: a trial against the head, and the rule that decides from it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from reefcommon.errors import Transient
+from reefcommon.evaluation import ChosenPlan
+from reefcommon.events import CandidateProposed, Evaluation, Release
+from reefcommon.releases import ReleaseHeads, may_follow
+from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
+from services.evaluator.domain.replay import HeldOut, lacking
+from services.evaluator.episodes import Episodes, Evidence, Scores
+from services.evaluator.plans import Plans
+from services.evaluator.trial import Bench, DoesNotServe
+
+
+class EvidenceStore(Scores, Protocol):
+    """Held-out samples, their scores, and the candidates that wait. Raises Unavailable."""
+
+    async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
+        """Keep a held-out sample; the oldest leaves if there are too many. May be repeated."""
+
+    async def samples(self, scenario: str) -> list[HeldOut]:
+        """Return the newest held-out samples of a scenario, in the order of their ids."""
+
+    async def wait(self, candidate: CandidateProposed) -> None:
+        """Keep a candidate until it is judged."""
+
+    async def waiting(self) -> list[CandidateProposed]:
+        """Return every candidate that waits, newest first: it has learned from more samples."""
+
+    async def done(self, candidate: CandidateProposed) -> None:
+        """Forget a candidate that has its verdict."""
+
+
+NOT_RUN = Evidence(())
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Judges candidates. It changes nothing but the scores that it keeps."""
+
+    plans: Plans
+    heads: ReleaseHeads
+    bench: Bench
+    episodes: Episodes
+    evidence: EvidenceStore
+
+    async def judge(self, candidate: CandidateProposed) -> Evaluation | str:
+        """Return the evaluation, or the reason why the candidate has to wait for evidence.
+
+        Raises:
+            Transient: the scenario does not exist.
+            Unavailable: no node answers, or a store does not.
+        """
+        head = await self.heads.head(candidate.scenario)
+        if head is None:
+            raise Transient(
+                f"scenario {candidate.scenario!r} has no head: create it by POST /reef/scenarios, "
+                "or name it in serve.yaml"
+            )
+        plan = self.plans.plan(candidate)
+        rule = self.plans.rule(plan)
+        if not await self._fits(candidate, head, plan):
+            await self.bench.forget(candidate)
+            base = candidate.base_release_id
+            stale = f"stale_base: made from {base}, but {head.release_id} is the head"
+            return _evaluation(Ruling("reject", stale), rule, head)
+        samples: list[HeldOut] = []
+        if rule.policy != "always":
+            samples = await self.evidence.samples(candidate.scenario)
+            if reason := self._lacking(candidate, plan, rule, samples):
+                return reason
+        try:
+            evidence = await self._try(candidate, head, plan, samples)
+        except DoesNotServe as error:
+            return _evaluation(Ruling("evaluation_failed", f"does not serve: {error}"), rule, head)
+        if evidence.failures:
+            now = await self.heads.head(candidate.scenario)
+            if now is not None and now.release_id != head.release_id:
+                # The old head was unloaded under the trial: its failures say nothing.
+                return await self.judge(candidate)
+            count, first = len(evidence.failures), evidence.failures[0]
+            failed = Ruling("evaluation_failed", f"{count} episodes failed; first: {first}")
+            return _evaluation(failed, rule, head, evidence)
+        if rule.policy == "always" and not evidence.tasks:
+            whole = candidate.kind == "checkpoint"
+            seen = "the content is whole, it was not tried" if whole else "it loads and answers"
+            unseen = f"always: asked for by name; {seen}; nothing was compared"
+            return _evaluation(Ruling("select", unseen), rule, head, evidence)
+        return _evaluation(decide(evidence.tasks, rule), rule, head, evidence)
+
+    async def _fits(self, candidate: CandidateProposed, head: Release, plan: ChosenPlan) -> bool:
+        if candidate.base_release_id == head.release_id:
+            return True
+        base = await self.heads.release(candidate.scenario, candidate.base_release_id)
+        return may_follow(plan.on_stale, base, head, candidate.kind)
+
+    def _by_tasks(self, candidate: CandidateProposed, plan: ChosenPlan) -> bool:
+        # A harness changes prompts, so that recorded tokens say nothing about it.
+        return plan.method == "tasks" or candidate.kind == "harness"
+
+    def _lacking(
+        self, candidate: CandidateProposed, plan: ChosenPlan, rule: Rule, samples: list[HeldOut]
+    ) -> str:
+        if self._by_tasks(candidate, plan):
+            if not 0 < len(self.plans.tasks) < rule.min_pairs:
+                return ""
+            return (
+                f"insufficient_evidence: {len(self.plans.tasks)} held-out tasks, {rule.min_pairs} "
+                "are needed: add tasks to evaluation.tasks, or set evaluation.policy: always"
+            )
+        return lacking(samples, rule.min_pairs) if candidate.kind == "lora" else ""
+
+    async def _try(
+        self,
+        candidate: CandidateProposed,
+        head: Release,
+        plan: ChosenPlan,
+        samples: list[HeldOut],
+    ) -> Evidence:
+        always = plan.policy == "always"
+        if candidate.kind == "checkpoint" and always:
+            await self.bench.check(candidate)
+            return NOT_RUN
+        if candidate.kind not in ("lora", "harness"):
+            untried = f"kind {candidate.kind} cannot be tried on a serving node"
+            if candidate.kind == "checkpoint":
+                untried += ": it would replace the head there; policy always takes it untried"
+            raise DoesNotServe(untried)
+        by_tasks = self._by_tasks(candidate, plan)
+        async with self.bench.trial(candidate, head) as (node, sides):
+            await self.bench.probe(node, sides[0])
+            tasks, verifier = self.plans.tasks, self.plans.verifier
+            if by_tasks and tasks and verifier is not None:
+                sampling = self.plans.sampling()
+                return await self.episodes.compare(
+                    node, sides, tasks, verifier, sampling, candidate.event_id
+                )
+            if always:
+                return NOT_RUN
+            if by_tasks:
+                raise DoesNotServe(
+                    "there are no held-out tasks to compare on: name them as evaluation.tasks and "
+                    "evaluation.score"
+                )
+            return await self.episodes.replay(
+                node, sides, samples, self.evidence, candidate.scenario
+            )
+
+
+def _evaluation(
+    ruling: Ruling, rule: Rule, head: Release, evidence: Evidence = NOT_RUN
+) -> Evaluation:
+    result = Evaluation(
+        verdict=ruling.verdict,
+        policy=rule.policy,
+        reason=ruling.reason,
+        head_release_id=head.release_id,
+        strength="none",
+        tasks=evidence.tasks,
+        failed_episodes=len(evidence.failures),
+    )
+    comparison = ruling.comparison
+    if comparison is None:
+        return result
+    return result.model_copy(
+        update={
+            "candidate_score": comparison.candidate_score,
+            "head_score": comparison.head_score,
+            "wins": comparison.wins,
+            "losses": comparison.losses,
+            "ties": comparison.ties,
+            "pairs": comparison.pairs,
+            "test": TEST,
+            "p_value": comparison.p_value,
+            "confidence_low": comparison.low,
+            "strength": comparison.strength,
+        }
+    )

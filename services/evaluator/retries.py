@@ -1,0 +1,45 @@
+"""Bounded retries of one call on a serving node or a store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from reefcommon.errors import ReefError
+from reefkit.retry import RetryPolicy
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+
+class GaveUp(Exception):
+    """A call failed as often as it may. There is no result, least of all a score of 0."""
+
+
+async def retried(
+    call: Callable[[], Awaitable[T]],
+    policy: RetryPolicy,
+    errors: tuple[type[ReefError], ...],
+    *,
+    within_s: float | None = None,
+) -> T:
+    """Return the result of `call`. Only `errors`, and a try longer than `within_s`, are retried.
+
+    Raises:
+        GaveUp: no attempt is left.
+    """
+    failures = 0
+    retryable: tuple[type[Exception], ...] = (*errors, TimeoutError)
+    while True:
+        try:
+            async with asyncio.timeout(within_s):
+                return await call()
+        except retryable as error:
+            failures += 1
+            reason = str(error) or f"no answer within {within_s} s"
+            log.warning("call_failed", attempt=failures, reason=reason)
+            if policy.exhausted(failures):
+                raise GaveUp(f"{reason} (tried {failures} times)") from error
+            await asyncio.sleep(policy.delay_s(failures))
