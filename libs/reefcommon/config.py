@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import PydanticCustomError
 
 from reefcommon.errors import BadConfig
+from reefcommon.events import Sampling
 from reefcommon.ids import SCENARIO_PATTERN
 from reefcommon.settings import explain
 
@@ -128,7 +129,7 @@ class EvaluationSection(Section):
 
 
 class GatewaySection(Section):
-    """The HTTP edge. Every key is a setting of the gateway too, under its own name in the environment, which wins."""
+    """The HTTP edge. Every key is also a setting of the gateway, `REEF_GATEWAY_<KEY>`, which wins."""
 
     host: str = Field(
         "127.0.0.1",
@@ -138,6 +139,10 @@ class GatewaySection(Section):
     tokens_file: Path | None = Field(
         None,
         description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback",
+    )
+    model_aliases: tuple[str, ...] = Field(
+        (),
+        description="further names that a request may give as `model`; `*` takes any name",
     )
     implicit_scenarios: bool = Field(
         False, description="create a scenario when a request first names it"
@@ -176,6 +181,12 @@ class GatewaySection(Section):
     )
 
 
+class SamplingDefaults(Sampling):
+    """Sampling parameters of a node for requests that leave them out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class ServingSection(Section):
     """The serving nodes."""
 
@@ -191,6 +202,10 @@ class ServingSection(Section):
         ge=2,
         le=64,
         description="releases kept loaded per scenario, so that a rollback is instant",
+    )
+    sampling: SamplingDefaults = Field(
+        SamplingDefaults(),
+        description="what nodes that do not state it use if a request leaves it out (`temperature`, `top_p`, …)",
     )
 
 

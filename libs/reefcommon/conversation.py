@@ -37,7 +37,7 @@ def role_of(message: Json) -> str:
 
 def opening(messages: Iterable[Json]) -> tuple[str, str]:
     """Return (system text, text of the first user message): all turns of a conversation share them."""
-    system = []
+    system: list[str] = []
     for message in messages:
         role = role_of(message)
         if role == "user":

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from reefcommon import config as serve_config
 from reefcommon.config import ServeConfig
-from reefcommon.events import utc_now
+from reefcommon.events import Sampling, utc_now
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
 from reefkit.ops import Health
@@ -34,6 +34,7 @@ from services.gateway.edge.redis_buckets import RedisBuckets
 from services.gateway.edge.stopping import Stopping
 from services.gateway.exchange.inference import Inference
 from services.gateway.exchange.intake import Intake
+from services.gateway.exchange.recording import Recorder
 from services.gateway.exchange.tracing import Spans
 from services.gateway.handlers import Handlers
 from services.gateway.keys.known import Keys
@@ -116,10 +117,19 @@ def assemble(
     )
     scenarios = Scenarios(handlers, config)
     intake = Intake(
-        access, table, system.model_name, scenarios.create_for_traffic, settings.implicit_scenarios
+        access,
+        table,
+        system.model_name,
+        scenarios.create_for_traffic,
+        settings.implicit_scenarios,
+        settings.model_aliases,
     )
     inference = Inference(
-        ports.engines, ports.log, ports.bodies, recent, spans, settings.max_answer_bytes
+        ports.engines,
+        Recorder(ports.log, ports.bodies, recent),
+        spans,
+        settings.max_answer_bytes,
+        config.serving.sampling if config is not None else Sampling(),
     )
     health = Health(SERVICE)
     services = {

@@ -116,7 +116,7 @@ class Lifecycle:
         now, stopping, leftovers = (
             asyncio.get_running_loop().time,
             self.edge.stopping,
-            self.edge.inference.leftovers,
+            self.edge.inference.recorder.leftovers,
         )
         deadline = stopping.begin()
         exchanges = await self.edge.repeats.drain(deadline)

@@ -125,15 +125,6 @@ def test_the_limits_of_the_edge_reach_the_gateway(tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("name", sorted(config.GatewaySection.model_fields))
-def test_the_gateway_section_says_what_the_gateways_settings_say(name):
-    """The same default and the same bounds, whichever way a value comes."""
-    ours, theirs = config.GatewaySection.model_fields[name], gateway.Settings.model_fields[name]
-    assert ours.default == theirs.default
-    if name != "port":  # a gateway that tests start takes port 0, a free one
-        assert ours.metadata == theirs.metadata
-
-
 def test_a_file_that_is_no_text_is_named(tmp_path):
     path = tmp_path / "serve.yaml"
     path.write_bytes(b"reef: \xff")

@@ -107,7 +107,7 @@ class Bench:
         named = {"x-reef-scenario": scenario, **(headers or {})}
         return await self.http.post(
             "/v1/chat/completions",
-            json={"model": "any-name", "messages": CHAT, **fields},
+            json={"model": "reef", "messages": CHAT, **fields},
             headers=named,
         )
 
@@ -148,7 +148,7 @@ async def bench_of(
                 await made.scenarios.snapshot()
                 yield
                 await made.edge.repeats.drain(asyncio.get_running_loop().time() + 60)
-                await asyncio.gather(*made.edge.inference.leftovers)
+                await asyncio.gather(*made.edge.inference.recorder.leftovers)
                 await engines.stop()
 
             return span

@@ -54,7 +54,7 @@ async def test_chat_is_captured_token_by_token(bench: Bench) -> None:
     """Ids and log-probabilities of equal length, spans over all of them; a stream with the same seed gives the same record."""
     client = bench.openai()
     options: dict[str, Any] = {
-        "model": "m",
+        "model": "reef",
         "messages": CHAT,
         "max_tokens": 8,
         "seed": 7,
@@ -88,7 +88,7 @@ async def test_chat_is_captured_token_by_token(bench: Bench) -> None:
 async def test_what_the_client_asks_for_stays(bench: Bench) -> None:
     """n, log-probabilities with alternatives, and token ids come through."""
     answer = await bench.openai().chat.completions.create(
-        model="m",
+        model="reef",
         messages=CHAT,
         max_tokens=4,
         n=2,
@@ -107,12 +107,12 @@ async def test_what_the_client_asks_for_stays(bench: Bench) -> None:
 async def test_text_completions(bench: Bench) -> None:
     """The older endpoint is captured too, streamed and not."""
     client = bench.openai()
-    answer = await client.completions.create(model="m", prompt="Hello", max_tokens=6, seed=3)
+    answer = await client.completions.create(model="reef", prompt="Hello", max_tokens=6, seed=3)
     text = "".join(
         [
             chunk.choices[0].text
             async for chunk in await client.completions.create(
-                model="m", prompt="Hello", max_tokens=6, seed=3, stream=True
+                model="reef", prompt="Hello", max_tokens=6, seed=3, stream=True
             )
             if chunk.choices
         ]
@@ -139,7 +139,7 @@ async def test_tools_are_accepted(bench: Bench) -> None:
     ]
     client = bench.openai()
     options: dict[str, Any] = {
-        "model": "m",
+        "model": "reef",
         "messages": CHAT,
         "max_tokens": 8,
         "seed": 5,
@@ -157,7 +157,7 @@ async def test_tools_are_accepted(bench: Bench) -> None:
 async def test_the_engines_refusal_is_the_clients(bench: Bench) -> None:
     """A parameter out of range: the engine's 400 with its own words, recorded as failed."""
     with pytest.raises(openai.BadRequestError) as refused:
-        await bench.openai().chat.completions.create(model="m", messages=CHAT, temperature=-1)
+        await bench.openai().chat.completions.create(model="reef", messages=CHAT, temperature=-1)
     assert "temperature" in str(refused.value)
     assert (bench.log.records[0].outcome, bench.log.records[0].status) == ("failed", 400)
 
@@ -173,6 +173,6 @@ async def test_embeddings_that_the_engine_does_not_offer_are_said_to_be_missing(
 ) -> None:
     """501, not 503: a client would ask for ever."""
     with pytest.raises(openai.APIStatusError) as refused:
-        await bench.openai().embeddings.create(model="m", input="hi")
+        await bench.openai().embeddings.create(model="reef", input="hi")
     assert refused.value.status_code == 501
     assert bench.log.records == []

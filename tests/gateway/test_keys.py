@@ -56,7 +56,7 @@ async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(
         chunks = [
             chunk
             async for chunk in await client.chat.completions.create(
-                model="any-name",
+                model="reef",
                 messages=[
                     {"role": "system", "content": "Be brief."},
                     {"role": "user", "content": "Hi"},

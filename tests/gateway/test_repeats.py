@@ -21,7 +21,7 @@ async def test_a_client_that_times_out_and_asks_again() -> None:
             async with httpx.AsyncClient(base_url=bench.url, timeout=0.2) as hasty:
                 await hasty.post(
                     "/v1/chat/completions",
-                    json={"model": "any-name", "messages": CHAT},
+                    json={"model": "reef", "messages": CHAT},
                     headers=key,
                 )
         second = await bench.chat(headers=key)

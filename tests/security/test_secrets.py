@@ -196,7 +196,7 @@ async def test_no_secret_in_logs_errors_events_and_metrics(logged: Logged) -> No
                 )
             ).text
         )
-        edge.gateway.edge.inference.recent = None  # type: ignore[assignment]  # a bug of ours: an exception where none is expected
+        edge.gateway.edge.inference.recorder.recent = None  # type: ignore[assignment]  # a bug of ours: an exception where none is expected
         edge.log.broken = False
         failed = await edge.http.post(
             "/v1/chat/completions", json=CHAT, headers={"authorization": f"Bearer {TOKEN}"}

@@ -257,7 +257,7 @@ def test_streams_with_wrong_types(world: World, data: st.DataObject) -> None:
     else:
         assert answer.text.endswith("data: [DONE]\n\n")
     if record.outcome == "ok":
-        assert f'"agent_record_id":"{record.event_id}"' in answer.text
+        assert answer.headers["x-reef-agent-record-id"] == record.event_id
 
 
 @BOUNDED

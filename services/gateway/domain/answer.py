@@ -1,6 +1,6 @@
-"""A unary answer: what is recorded of it, and what of it the client gets.
+"""A unary answer: the record's part of it, and the client's.
 
-An engine that gives no token ids (a provider) leaves the token fields empty; the record is then kept but never trained on.
+A provider that gives no token ids leaves the token fields empty; its record is kept but never trained on.
 """
 
 from dataclasses import dataclass, field
@@ -8,16 +8,19 @@ from typing import Any
 
 import orjson
 
-from services.gateway.domain.exchange import Asked, too_deep
+from services.gateway.domain.exchange import Api, Asked, too_deep
+from services.gateway.domain.jsontext import dumps, whole
+from services.gateway.domain.sse import DONE
 
 
 @dataclass(slots=True)
 class Captured:
-    """What the engine said for Reef: token ids and log-probabilities, in the shape of the event."""
+    """What the engine said for Reef, in the shape of the event. `sampling` is unchecked."""
 
     prompt_token_ids: list[int] = field(default_factory=list)
     completions: list[dict[str, Any]] = field(default_factory=list)
     usage: dict[str, Any] | None = None
+    sampling: object = None
 
 
 MAX_ID = 2**31  # of tokens, counts and choices: what the store's columns hold
@@ -25,19 +28,19 @@ MAX_CHOICES = 1024
 
 
 def integers(value: object) -> list[int]:
-    """`value` where it is a list of token ids, else nothing: what goes into an event must be readable for ever."""
+    """Return `value` if it is a list of token ids, else an empty list: events stay readable for ever."""
     if not isinstance(value, list) or not value or set(map(type, value)) != {int}:
         return []
     return value if min(value) >= 0 and max(value) < MAX_ID else []
 
 
 def numbers(value: list[Any]) -> list[float]:
-    """`value` where it is all numbers, else nothing."""
+    """Return `value` if all items are numbers, else an empty list."""
     return value if set(map(type, value)) <= {float, int} else []
 
 
 def usage_of(value: object) -> dict[str, Any] | None:
-    """The engine's token counts, where it states both."""
+    """Return the engine's token counts if it states both."""
     if not isinstance(value, dict):
         return None
     prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens", 0)
@@ -51,7 +54,7 @@ def usage_of(value: object) -> dict[str, Any] | None:
 
 
 def raw_logprobs(value: object) -> list[Any]:
-    """The sampled tokens' log-probabilities in a choice's `logprobs`, unchecked: chat's `content[].logprob`, or `token_logprobs`."""
+    """Return the log-probabilities in a choice's `logprobs`, unchecked: those of a chat or of a completion."""
     if not isinstance(value, dict):
         return [None]
     content = value.get("content")
@@ -65,12 +68,12 @@ def raw_logprobs(value: object) -> list[Any]:
 
 
 def logprobs_in(value: object) -> list[float]:
-    """The same, or nothing where one of them is not a number."""
+    """Return the log-probabilities, or an empty list if any is no number."""
     return numbers(raw_logprobs(value))
 
 
 def spans_in(value: object) -> list[dict[str, Any]]:
-    """Weight-version spans in the shape of the event; nothing where they are not spans."""
+    """Return weight-version spans in the shape of the event, without those that are malformed."""
     if not isinstance(value, list):
         return []
     spans = [
@@ -86,16 +89,18 @@ def spans_in(value: object) -> list[dict[str, Any]]:
 
 
 def take(answer: dict[str, Any], asked: Asked) -> Captured:
-    """Read what Reef needs out of a unary answer, and turn `answer` into what the client would have got without Reef."""
-    captured = Captured(integers(answer.get("prompt_token_ids")), [], usage_of(answer.get("usage")))
+    """Take out of a unary answer what only Reef asked for, and return it."""
+    captured = Captured(
+        integers(answer.get("prompt_token_ids")),
+        usage=usage_of(answer.get("usage")),
+        sampling=answer.get("sampling_params"),
+    )
     choices = answer.get("choices")
-    mixed = False
+    mixed = False  # several prompts: one list of prompt ids would be wrong for all but one
     for position, choice in enumerate(choices if isinstance(choices, list) else ()):
         if not isinstance(choice, dict):
             continue
-        own_prompt = integers(
-            choice.get("prompt_token_ids")
-        )  # completions: vLLM puts them into the choice
+        own_prompt = integers(choice.get("prompt_token_ids"))  # vLLM's place for completions
         if position == 0 and own_prompt:
             captured.prompt_token_ids = own_prompt
         mixed = mixed or (bool(own_prompt) and own_prompt != captured.prompt_token_ids)
@@ -110,19 +115,19 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
             }
         )
         strip(choice, asked)
-    if (
-        mixed
-    ):  # several prompts in one request: one list of prompt ids would be wrong for all but one
+    if mixed:
         captured.prompt_token_ids = []
     strip(answer, asked)
     if asked.model is not None:
         answer["model"] = asked.model
+    if asked.fingerprint is not None:
+        answer["system_fingerprint"] = asked.fingerprint
     doubt(captured)
     return captured
 
 
 def doubt(captured: Captured) -> None:
-    """Where the engine counts other than it lists, something is missing or too much: without log-probabilities nobody trains on it."""
+    """Drop the log-probabilities if `usage` and the number of token ids differ: recipes then leave it out."""
     if captured.usage is not None and len(captured.completions) == 1:
         only = captured.completions[0]
         if only["token_ids"] and len(only["token_ids"]) != captured.usage["completion_tokens"]:
@@ -130,33 +135,37 @@ def doubt(captured: Captured) -> None:
 
 
 def encoded(answer: dict[str, Any]) -> bytes | None:
-    """An answer as JSON that readers of its event can read; None where it is nested too deeply."""
+    """Encode an answer for its event; None if readers could not read it: it is nested too deeply."""
     try:
-        whole = orjson.dumps(answer)
+        text = orjson.dumps(answer)
     except orjson.JSONEncodeError:
-        return None
-    return None if too_deep(whole, answer) else whole
+        try:
+            text = orjson.dumps(whole(answer))
+        except (orjson.JSONEncodeError, RecursionError):
+            return None
+    return None if too_deep(text, answer) else text
 
 
 def recorded(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """A unary answer as its record has it, the same as a stream's; None where the client's own is that."""
+    """Return a unary answer as its record has it, the same as a stream's; None if the client's is equal."""
     choices = answer.get("choices")
     if not isinstance(choices, list):
         return None
-    whole = list(choices)
+    kept = list(choices)
     for place, choice in enumerate(choices):
         message = choice.get("message") if isinstance(choice, dict) else None
-        if isinstance(message, dict) and message.get("tool_calls"):
-            whole[place] = {**choice, "message": finished(message)}
-    return {**answer, "choices": whole} if whole != choices else None
+        if isinstance(message, dict) and (message.get("tool_calls") or not message.get("role")):
+            kept[place] = {**choice, "message": finished(message)}
+    return {**answer, "choices": kept} if kept != choices else None
 
 
 def finished(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as the unary answer has it: tool calls in order, without `index`; a call without arguments has `{}`."""
+    """Return an assistant's message in one form: tool calls in order, without `index`, with arguments."""
+    message = {**message, "role": message.get("role") or "assistant"}
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    whole = []
+    entries = []
     for call in sorted(calls, key=_place):
         if not isinstance(call, dict):
             continue
@@ -164,8 +173,27 @@ def finished(message: dict[str, Any]) -> dict[str, Any]:
         function = entry.get("function")
         if isinstance(function, dict):
             entry["function"] = {**function, "arguments": function.get("arguments") or "{}"}
-        whole.append(entry)
-    return {**message, "tool_calls": whole}
+        entries.append(entry)
+    return {**message, "tool_calls": entries}
+
+
+def as_stream(answer: dict[str, Any], api: Api, asked: Asked) -> bytes:
+    """Return a unary answer as the events of a stream: for an upstream that does not stream."""
+    head = {key: value for key, value in answer.items() if key not in {"choices", "usage"}}
+    if api == "chat.completions":
+        head["object"] = "chat.completion.chunk"
+    chunks = []
+    for choice in answer.get("choices") or ():
+        part = dict(choice) if isinstance(choice, dict) else choice
+        message = part.pop("message", None) if isinstance(part, dict) else None
+        if isinstance(message, dict):
+            part["delta"] = delta = finished(message)
+            if calls := delta.get("tool_calls"):
+                delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
+        chunks.append({**head, "choices": [part]})
+    if asked.usage and answer.get("usage") is not None:
+        chunks.append({**head, "choices": [], "usage": answer["usage"]})
+    return b"".join(b"data: %b\n\n" % dumps(chunk) for chunk in chunks) + DONE
 
 
 def _place(call: object) -> int:
@@ -178,6 +206,7 @@ def strip(part: dict[str, Any], asked: Asked) -> None:
     if not asked.token_ids:
         part.pop("prompt_token_ids", None)
         part.pop("token_ids", None)
+        part.pop("sampling_params", None)
     part.pop("weight_versions", None)
     part.pop("weight_version", None)
     if not asked.logprobs and part.get("logprobs") is not None:

@@ -1,5 +1,7 @@
 """Refusals in the API's own shape: `{"error": {"message", "type", "code", "param"}}`."""
 
+from typing import Any
+
 import orjson
 
 _TYPES = {
@@ -12,14 +14,24 @@ _TYPES = {
     409: "conflict_error",
     413: "invalid_request_error",
     414: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     501: "invalid_request_error",
 }
+_CODES = {
+    400: "invalid_value",
+    404: "not_found",
+    413: "body_too_large",
+    422: "invalid_value",
+    429: "rate_limit_exceeded",
+    503: "overloaded",
+}
 
 
 class ApiError(Exception):
-    """What a client is told: status, words that say what to do, a code for programs, and the field where one is at fault."""
+    """A refusal: status, words that say what to do, a code for programs, and the field at fault."""
 
     def __init__(
         self,
@@ -29,6 +41,7 @@ class ApiError(Exception):
         code: str,
         param: str | None = None,
         retry_after_s: int | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -36,29 +49,49 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after_s = retry_after_s
+        self.allow = allow
 
     def body(self) -> bytes:
-        """The JSON of the answer."""
-        kind = _TYPES.get(self.status, "server_error")
-        return orjson.dumps(
-            {
-                "error": {
-                    "message": self.message,
-                    "type": kind,
-                    "code": self.code,
-                    "param": self.param,
-                }
-            }
-        )
+        """Return the JSON of the answer."""
+        return orjson.dumps({"error": _shape(self.status, self.message, self.code, self.param)})
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers that go with the body."""
+        """Return the headers that go with the body."""
         found = [(b"content-type", b"application/json")]
         if self.retry_after_s is not None:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.status == 401:
             found.append((b"www-authenticate", b"Bearer"))
+        if self.allow is not None:
+            found.append((b"allow", self.allow.encode()))
         return found
+
+
+def relayed(status: int, error: Any) -> dict[str, Any]:
+    """Return an upstream's error in the API's shape: engines put numbers and names of classes into it."""
+    if isinstance(error, dict) and isinstance(error.get("error"), dict):
+        error = error["error"]
+    if not isinstance(error, dict):
+        error = {
+            "message": error if isinstance(error, str) else f"the serving node: {error!r:.300}"
+        }
+    message, kind, code = error.get("message"), error.get("type"), error.get("code")
+    if isinstance(message, str) and str(kind).endswith("_error") and not isinstance(code, int):
+        return {"code": None, "param": None, **error}
+    if isinstance(code, int) and 400 <= code < 600:
+        status = code
+    param = error.get("param")
+    return _shape(
+        status,
+        message if isinstance(message, str) else f"{message or error!r:.300}",
+        code if isinstance(code, str) else _CODES.get(status, "upstream_failed"),
+        param if isinstance(param, str) else None,
+    )
+
+
+def _shape(status: int, message: str, code: str, param: str | None) -> dict[str, Any]:
+    kind = _TYPES.get(status, "server_error")
+    return {"message": message, "type": kind, "code": code, "param": param}
 
 
 def invalid(param: str | None, message: str) -> ApiError:
@@ -66,14 +99,25 @@ def invalid(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
+def model_not_found(model: str, served: str) -> ApiError:
+    """404: another model is asked for than the gateway serves."""
+    return ApiError(
+        404,
+        f"The model {model[:80]!r} does not exist; this gateway serves {served!r}. "
+        "The setting gateway.model_aliases lets it answer to further names.",
+        code="model_not_found",
+        param="model",
+    )
+
+
 NOT_DURABLE = "not_durable"
 
 
 def not_durable() -> ApiError:
-    """503: the exchange could not be recorded, so nothing is pretended."""
+    """503: the exchange could not be recorded."""
     return ApiError(
         503,
-        "The exchange could not be recorded durably, so its answer is withheld. Try again in a moment; "
+        "The exchange could not be recorded durably, so its answer is withheld. Try again; "
         "the operator finds the reason under /readyz.",
         code=NOT_DURABLE,
         retry_after_s=2,
@@ -81,10 +125,10 @@ def not_durable() -> ApiError:
 
 
 def no_room() -> ApiError:
-    """503: the broker is away and the gateway's own disk has no room for another event."""
+    """503: the broker is away, and the spool has no room for another event."""
     return ApiError(
         503,
-        "Nothing more can be recorded until the broker is back, so nothing was done. Try again later; "
+        "No more can be recorded until the broker is back, so the request was not begun. Try again later; "
         "the operator finds the reason under /readyz.",
         code="spool_full",
         retry_after_s=5,
@@ -92,10 +136,11 @@ def no_room() -> ApiError:
 
 
 def command_not_sent(command_id: str) -> ApiError:
-    """503: commands need the broker; unlike exchanges and reports they do not wait on the gateway's disk."""
+    """503: the broker is away, and commands are not spooled."""
     return ApiError(
         503,
-        f"The broker did not acknowledge the command {command_id}. Try again when it is back; /readyz and /reef/status say whether it is.",
+        f"The broker did not acknowledge the command {command_id}. Try again when it is back; "
+        "/readyz and /reef/status show whether it is.",
         code="broker_unavailable",
         retry_after_s=5,
     )

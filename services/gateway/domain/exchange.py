@@ -1,4 +1,4 @@
-"""One exchange with the model, from the client's request to what the engine is asked."""
+"""One exchange with the model, from the client's request to the engine's."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
@@ -8,8 +8,9 @@ from typing import Any, Literal
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from reefcommon.conversation import opening
 from reefcommon.events import Release
-from reefcommon.ids import shard_of
+from reefcommon.ids import digest, shard_of
 from services.gateway.domain.errors import invalid
 from services.gateway.domain.memory import Charge
 
@@ -25,18 +26,22 @@ _TRUTH: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the client asked for, so that the rest is taken out of its answer again."""
+    """What the client asked for: the rest is taken out of its answer again.
+
+    `model` and `fingerprint` are the names of the model and of the release that the answer states.
+    """
 
     model: str | None
     logprobs: bool
     token_ids: bool
     usage: bool
     stream: bool = False
+    fingerprint: str | None = None
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What is known of one exchange. Filled from the top down as it goes on. The decoded body is not kept: it can be 27 times as large."""
+    """One exchange, filled from the top down. The decoded body is not kept: it can be 27 times as large."""
 
     api: Api
     path: str
@@ -50,6 +55,8 @@ class Exchange:
     asked: Asked
     traceparent: str
     started: float
+    caller: str = ""
+    sampling: dict[str, Any] | None = None
     release: Release | None = None
     pinned: bool = False
     model: str = ""
@@ -65,7 +72,7 @@ class Exchange:
 def tags_of(
     headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]
 ) -> tuple[dict[str, str], str | None]:
-    """All `x-reef-tag-*` headers, and the session tag.
+    """Return the tags of all `x-reef-tag-*` headers, and the session tag.
 
     Raises:
         ApiError: a tag is longer than 256 characters, or has control characters.
@@ -86,20 +93,19 @@ def _text(name: bytes, value: bytes) -> str:
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
-        text = value.decode(
-            "latin-1"
-        )  # replacing what cannot be read would make one session of several
+        # replacing what cannot be read would make one session of several
+        text = value.decode("latin-1")
     if len(text) > MAX_TAG_CHARS or not _VISIBLE.fullmatch(text):
         header = name.decode("latin-1")
         raise invalid(
             header,
-            f"The header {header} has more than {MAX_TAG_CHARS} characters, or such as cannot be shown.",
+            f"The header {header} has more than {MAX_TAG_CHARS} characters, or unprintable ones.",
         )
     return text
 
 
 def parse(api: Api, raw: bytes) -> dict[str, Any]:
-    """The request body.
+    """Decode a request body.
 
     Raises:
         ApiError: not JSON, or a field that Reef itself reads has the wrong type.
@@ -113,6 +119,8 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise invalid("model", "'model' must be a string.")
+    if body.get("priority") not in (None, 0):
+        raise invalid("priority", "'priority' is set by the gateway: users' requests have 0.")
     if api == "chat.completions":
         _check_messages(body.get("messages"))
     elif api == "completions":
@@ -124,13 +132,13 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
 
 
 def check_depth(raw: bytes, body: object) -> None:
-    """Refuse what readers of the event could not read. Raises ApiError."""
+    """Raise ApiError if readers of the event could not read the body."""
     if too_deep(raw, body):
         raise invalid(None, f"The request body is nested more than {MAX_DEPTH} levels deep.")
 
 
 def too_deep(raw: bytes, body: object) -> bool:
-    """Whether `body`, which is `raw` decoded, has more than MAX_DEPTH levels."""
+    """Return whether `body`, which is `raw` decoded, has more than MAX_DEPTH levels."""
     return raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(body) > MAX_DEPTH
 
 
@@ -182,38 +190,44 @@ def _depth(body: object) -> int:
     return depth
 
 
-def shard_for(api: Api, scenario: str, session_tag: str | None, body: dict[str, Any]) -> str:
-    """The shard of the conversation that this request belongs to: by its tag, else by what all its turns begin with."""
+def caller_of(bearer: str, body: dict[str, Any]) -> str:
+    """Return a digest of the identity that asks: its token and the end user that it names; "" without any."""
+    user, safety = body.get("user"), body.get("safety_identifier")
+    if not (bearer or user or safety):
+        return ""
+    return digest("caller", bearer, user, safety, length=16)
+
+
+def shard_for(
+    api: Api, scenario: str, session_tag: str | None, body: dict[str, Any], caller: str = ""
+) -> str:
+    """Return the shard of the conversation of a request: the same for all its turns.
+
+    It is made of the session tag, or else of the caller and of the conversation's beginning.
+    """
     if session_tag is not None:
         return shard_of(scenario, "session", session_tag)
+    who = ("caller", caller) if caller else ()
     if api == "chat.completions":
-        system = user = ""
-        for message in body["messages"]:
-            role = message["role"]
-            if role == "user":
-                user = _plain(message.get("content"))
-                break
-            if role in {"system", "developer"}:
-                system += _plain(message.get("content"))
-        return shard_of(scenario, system, user)
+        return shard_of(scenario, *who, *opening(body["messages"]))
     prompt = body.get("prompt", body.get("input", ""))
+    start = prompt[:_PROMPT_PREFIX] if isinstance(prompt, (str, list)) else prompt
     return shard_of(
-        scenario, _plain(prompt[:_PROMPT_PREFIX] if isinstance(prompt, (str, list)) else prompt)
+        scenario, *who, start if isinstance(start, str) else orjson.dumps(start).decode()
     )
 
 
-def _plain(content: object) -> str:
-    return content if isinstance(content, str) else orjson.dumps(content).decode()
-
-
-def asked_of(api: Api, body: dict[str, Any]) -> Asked:
-    """What of the things that Reef adds the client wants for itself."""
+def asked_of(
+    api: Api, body: dict[str, Any], served: str = "", fingerprint: str | None = None
+) -> Asked:
+    """Return what the client asked for. `served` is the name of the model if it named none."""
+    model = body.get("model") or served or None
     if api == "embeddings":
-        return Asked(body.get("model"), logprobs=False, token_ids=False, usage=False)
+        return Asked(model, logprobs=False, token_ids=False, usage=False)
     wanted = body.get("logprobs")
     options = body.get("stream_options")
     return Asked(
-        model=body.get("model"),
+        model=model,
         logprobs=truth(wanted, "logprobs")
         if api == "chat.completions"
         else wanted is not None and wanted is not False,
@@ -221,16 +235,14 @@ def asked_of(api: Api, body: dict[str, Any]) -> Asked:
         usage=isinstance(options, dict)
         and truth(options.get("include_usage"), "stream_options.include_usage"),
         stream=truth(body.get("stream"), "stream"),
+        fingerprint=fingerprint,
     )
 
 
 def truth(value: object, name: str) -> bool:
-    """A flag as engines read it: pydantic takes `1`, `"true"` and the like for booleans, and so do they.
+    """Read a flag as engines do: pydantic takes `1`, `"true"` and the like for booleans.
 
-    What Reef overwrites has to be checked here, since the engine does not see it any more; all else is the engine's to refuse.
-
-    Raises:
-        ApiError: the engine would refuse it.
+    Reef overwrites these fields, so that the engine cannot refuse them. Raises ApiError.
     """
     if value is None or value is True or value is False:
         return value is True
@@ -241,8 +253,9 @@ def truth(value: object, name: str) -> bool:
 
 
 def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
-    """The client's request as the engine gets it: another model name, and token ids and log-probabilities where it is recorded."""
+    """Return the request for the engine: with its model name, and for a record with token ids and log-probabilities."""
     body = {**decoded, "model": exchange.model}
+    body.pop("priority", None)
     if exchange.capture:
         body["return_token_ids"] = True
         if not exchange.asked.logprobs and body.get("top_logprobs") in (None, 0):

@@ -23,6 +23,7 @@ class Ending:
     error: str | None = None
     stream: bool = False
     first_token_ms: float | None = None
+    sampling: dict[str, Any] | None = None
 
 
 INLINE_EVENT_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
@@ -63,9 +64,14 @@ def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:
     }
     if x.session_tag is not None:
         event["session_tag"] = x.session_tag
+    if x.caller:
+        event["caller"] = x.caller
     if x.release is not None:
         event["release_id"] = x.release.release_id
         event["load_id"] = x.release.load_id
+        event["loads"] = x.release.loads
+    if end.sampling is not None:
+        event["sampling"] = end.sampling
     if claim is not None:
         event["body_ref"] = {
             "uri": claim.uri,

@@ -1,16 +1,18 @@
-"""A stream on its way: bytes of the node in, bytes for the client out, and beside it the record's answer."""
+"""A stream on its way: bytes of the node in, bytes for the client out, and the record's answer beside them."""
 
 from collections.abc import Sequence
 
 import orjson
 
-from services.gateway.domain.assembly import Assembly, Malformed
+from services.gateway.domain.assembly import Assembly
+from services.gateway.domain.deltas import Malformed
 from services.gateway.domain.exchange import Api, Asked
+from services.gateway.domain.jsontext import dumps, loads
 from services.gateway.domain.sse import Frames, FrameTooLarge, data_of
 
 
 class Stream:
-    """Takes the body of one stream, however it is cut. `terminated`: its terminator has come, and what follows that is nobody's."""
+    """Takes the body of one stream in any pieces. Bytes after the terminator are dropped."""
 
     __slots__ = ("_frames", "assembly", "terminated")
 
@@ -20,10 +22,10 @@ class Stream:
         self.terminated = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """What the client gets of the frames that are complete now, in one piece; not the terminator.
+        """Return the client's part of the frames that are complete now, without the terminator.
 
         Raises:
-            Malformed: the node sent what is no stream; in words that follow "the serving node".
+            Malformed: the node sent no valid stream; the words follow "the serving node".
         """
         try:
             lines = self._frames.lines(chunk)
@@ -37,26 +39,32 @@ class Stream:
             raise Malformed("sent an event without an end") from None
         except orjson.JSONDecodeError:
             raise Malformed("sent an event that is not JSON") from None
-        except (
-            orjson.JSONEncodeError,
-            RecursionError,
-            Malformed,
-        ) as error:  # nested or numbered without end
+        except (ValueError, TypeError, RecursionError) as error:  # nested or numbered without end
             raise Malformed(f"sent an event that cannot be read: {error}") from None
+
+    def end(self) -> bytes:
+        """Return the client's part of a last event that came without its empty line.
+
+        Half an event, of a connection that broke, is dropped: the stream then has no terminator.
+        """
+        try:
+            return self.feed(b"\n\n")
+        except Malformed:
+            return b""
 
     def _events(
         self, datas: Sequence[bytes], frames: Sequence[bytes], prefix: bytes = b""
     ) -> list[bytes]:
-        """What the client gets of each frame: an event as it is without Reef, after `prefix`; all else as it came."""
+        """Return an event as it is without Reef, after `prefix`, and every other frame as it came."""
         found = []
-        piece, take = self.assembly.piece, self.assembly.take
+        take = self.assembly.take
         for data, frame in zip(datas, frames, strict=True):
             if data == b"[DONE]":
                 self.terminated = True
                 break
-            event = orjson.loads(data) if data else None
+            event = loads(data) if data else None
             if type(event) is not dict:
                 found.append(frame)
-            elif piece(event) or take(event):
-                found.append(prefix + orjson.dumps(event))
+            elif take(event):
+                found.append(prefix + dumps(event))
         return found

@@ -1,18 +1,20 @@
-"""From an HTTP request to an exchange: who asks, in which scenario, served by which release, under which receipt."""
+"""From an HTTP request to an exchange: its caller, scenario, release and receipt."""
 
 import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from reefcommon.events import Release
-from reefcommon.ids import digest, is_receipt, new_record_id, shard_in
+from reefcommon.ids import digest, is_receipt, new_record_id
 from services.gateway.domain.access import Access, Grant
-from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.domain.errors import ApiError, invalid, model_not_found
 from services.gateway.domain.exchange import (
     Api,
     Exchange,
     asked_of,
+    caller_of,
     parse,
     shard_for,
     tags_of,
@@ -20,6 +22,7 @@ from services.gateway.domain.exchange import (
 )
 from services.gateway.domain.report import check_scenario
 from services.gateway.domain.routing import RoutingTable
+from services.gateway.domain.sampling import requested
 
 DEFAULT = "default"
 _TRACEPARENT = re.compile(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -29,16 +32,21 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What is needed to make an exchange of a request. `create` makes a scenario exist; it returns its head, or None if that takes long."""
+    """Makes an exchange of a request.
+
+    `create` makes a scenario exist and returns its head, or None if that takes long. `aliases` are
+    further names of the model.
+    """
 
     access: Access
     table: RoutingTable
     base_model: str
     create: Callable[[str], Awaitable[Release | None]]
     implicit_scenarios: bool = False
+    aliases: tuple[str, ...] = ()
 
     def grant(self, headers: dict[bytes, bytes]) -> Grant:
-        """What the bearer may do. Raises ApiError (401)."""
+        """Return the rights of the bearer. Raises ApiError (401)."""
         return self.access.grant(headers)
 
     async def exchange(
@@ -50,22 +58,24 @@ class Intake:
         headers: dict[bytes, bytes],
         grant: Grant,
     ) -> Exchange:
-        """Everything that is known before the engine is asked. Raises ApiError."""
+        """Return the exchange, ready for the engine. Raises ApiError."""
         started = time.time()
         scenario = scenario_of(headers)
         grant.check("infer", scenario)
-        body = parse(api, raw)
+        body = self._parse(api, raw)
         head = self.table.head(scenario)
         if head is None:
-            del body  # not kept decoded while somebody else is waited for
+            del body  # not kept decoded during the wait
             head = await self._missing(scenario)
-            body = parse(api, raw)
+            body = self._parse(api, raw)
         release, pinned = self._release(scenario, head, headers.get(b"x-reef-release-id"))
         tags, session_tag = tags_of(raw_headers, headers)
         capture = api != "embeddings" and _wants_record(headers.get(b"x-reef-capture", b"true"))
         key = client_key(headers) if capture else None
-        shard = shard_for(api, scenario, session_tag, body)
-        x = Exchange(
+        caller = caller_of(grant.bearer, body)
+        shard = shard_for(api, scenario, session_tag, body, caller)
+        adapter = release.adapter if release is not None and api != "embeddings" else None
+        exchange = Exchange(
             api=api,
             path=path,
             raw=raw,
@@ -75,20 +85,29 @@ class Intake:
             session_tag=session_tag,
             shard=shard,
             record_id=key or new_record_id(shard),
-            asked=asked_of(api, body),
+            asked=asked_of(
+                api, body, self.base_model, release.release_id if release is not None else None
+            ),
             traceparent=traceparent_of(headers),
             started=started,
+            caller=caller,
+            sampling=requested(body) if capture else None,
             release=release,
             pinned=pinned,
-            model=self.base_model
-            if release is None or release.adapter is None or api == "embeddings"
-            else release.adapter,
+            model=adapter or self.base_model,
             keyed=key is not None,
             digest=digest("exchange", scenario, api, body) if key else None,
         )
-        x.upstream = upstream_body(x, body)
-        x.headers = receipt_headers(x)
-        return x
+        exchange.upstream = upstream_body(exchange, body)
+        exchange.headers = receipt_headers(exchange)
+        return exchange
+
+    def _parse(self, api: Api, raw: bytes) -> dict[str, Any]:
+        body = parse(api, raw)
+        model = body.get("model")
+        if model and model != self.base_model and not {model, "*"} & {*self.aliases}:
+            raise model_not_found(model, self.base_model)
+        return body
 
     def _release(
         self, scenario: str, head: Release | None, pin: bytes | None
@@ -107,9 +126,7 @@ class Intake:
         return release, True
 
     async def _missing(self, scenario: str) -> Release | None:
-        if (
-            not self.table.filled
-        ):  # serving the base model instead would be another model than the one that was released
+        if not self.table.filled:  # the base model may be another than the one that was released
             raise ApiError(
                 503,
                 "The release heads could not be read yet; try again.",
@@ -128,7 +145,7 @@ class Intake:
 
 
 def _wants_record(value: bytes) -> bool:
-    """`x-reef-capture`. A word that is not understood is refused: somebody may have meant that nothing is kept."""
+    # An unknown word is refused: it may have meant that no record is kept.
     word = value.strip().lower()
     if word not in {b"true", b"1", b"yes", b"on", b"false", b"0", b"no", b"off"}:
         raise invalid("x-reef-capture", "'x-reef-capture' is `true` or `false`.")
@@ -136,13 +153,13 @@ def _wants_record(value: bytes) -> bool:
 
 
 def scenario_of(headers: dict[bytes, bytes]) -> str:
-    """The scenario that a request names, or `default`. Raises ApiError."""
+    """Return the scenario that a request names, or `default`. Raises ApiError."""
     name = headers.get(b"x-reef-scenario")
     return DEFAULT if name is None else check_scenario(name.decode("latin-1"))
 
 
 def traceparent_of(headers: dict[bytes, bytes]) -> str:
-    """The caller's W3C trace, where it is well-formed."""
+    """Return the caller's W3C trace if it is well-formed, else an empty text."""
     value = headers.get(b"traceparent")
     if value is None:
         return ""
@@ -151,32 +168,33 @@ def traceparent_of(headers: dict[bytes, bytes]) -> str:
 
 
 def client_key(headers: dict[bytes, bytes]) -> str | None:
-    """The receipt that the client chose. Raises ApiError where it cannot be one."""
+    """Return the receipt that the client chose. Raises ApiError if it cannot be one."""
     value = headers.get(b"x-reef-agent-record-id")
     if value is None:
         return None
     key = value.decode("latin-1")
-    if not is_receipt(key) or shard_in(key) is not None or key.startswith("rep-"):
+    if not is_receipt(key) or key.startswith(("rec-", "rep-")):
         raise invalid(
             "x-reef-agent-record-id",
-            "A receipt of the client's own is 1 to 128 letters, digits, or any of . _ : - and has not the form of Reef's own receipts.",
+            "A receipt of the client's own is 1 to 128 letters, digits, or any of . _ : - "
+            "and does not begin with rec- or rep-.",
         )
     return key
 
 
-def receipt_headers(x: Exchange) -> list[tuple[bytes, bytes]]:
-    """What the client learns before the first byte of the body."""
+def receipt_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
+    """Return the receipt, release and session: the client gets them before the first byte of the body."""
     found = []
-    if x.capture:
-        found.append((b"x-reef-agent-record-id", x.record_id.encode()))
-    if x.release is not None:
-        found.append((b"x-reef-release-id", x.release.release_id.encode()))
-    if x.session_tag is not None:
-        found.append((b"x-reef-session-id", x.session_tag.encode("utf-8")))
+    if exchange.capture:
+        found.append((b"x-reef-agent-record-id", exchange.record_id.encode()))
+    if exchange.release is not None:
+        found.append((b"x-reef-release-id", exchange.release.release_id.encode()))
+    if exchange.session_tag is not None:
+        found.append((b"x-reef-session-id", exchange.session_tag.encode("utf-8")))
     return found
 
 
-def own_receipt(x: Exchange) -> None:
-    """Put a failed attempt under a receipt of Reef's own, so that the client's stays free for the attempt that succeeds."""
-    x.record_id = new_record_id(x.shard)
-    x.headers = receipt_headers(x)
+def own_receipt(exchange: Exchange) -> None:
+    """Put a failed attempt under a receipt of Reef's own: the client's stays free for the next attempt."""
+    exchange.record_id = new_record_id(exchange.shard)
+    exchange.headers = receipt_headers(exchange)

@@ -1,4 +1,4 @@
-"""How far one exchange has come."""
+"""The state of one exchange between the engine's first byte and the client's last."""
 
 from dataclasses import dataclass, field
 
@@ -8,10 +8,11 @@ from services.gateway.ports import EngineAnswer
 
 @dataclass(slots=True)
 class Progress:
-    """Filled as the exchange goes on. `tail` is what the client still has to get once the record is durable."""
+    """Filled as the exchange goes on. The client gets `tail` once the record is durable."""
 
     answer: EngineAnswer | None = None
     assembly: Assembly | None = None
+    streaming: bool = False  # status and headers of a stream were sent
     first_token_at: float | None = None
     finished: bool = False
     status: int = 0
@@ -22,3 +23,8 @@ class Progress:
     asked_at: float = 0.0
     answered_at: float = 0.0
     streamed_bytes: int = 0
+
+    def set_type(self, content_type: bytes) -> None:
+        """State another content type than the node did."""
+        others = [pair for pair in self.headers if pair[0] != b"content-type"]
+        self.headers = [*others, (b"content-type", content_type)]

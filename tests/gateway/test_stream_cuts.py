@@ -1,6 +1,5 @@
-"""The short ways through a stream give what the long ways give."""
+"""A stream is read the same however it is cut."""
 
-import copy
 from typing import Any
 
 import orjson
@@ -8,16 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.domain.assembly import Assembly, Malformed
+from services.gateway.domain.deltas import Malformed
 from services.gateway.domain.exchange import Asked
 from services.gateway.domain.stream import Stream
-
-
-class LongWay(Assembly):
-    """Never the short one."""
-
-    def piece(self, chunk: dict[str, Any]) -> bool:
-        return False
 
 
 def sometimes(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -81,39 +73,6 @@ def present(value: Any) -> Any:
             if not (isinstance(item, str) and item == "absent")
         }
     return [present(item) for item in value] if isinstance(value, list) else value
-
-
-@given(
-    st.lists(CHUNK, min_size=1, max_size=5),
-    st.sampled_from([None, "asked"]),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
-def test_both_ways_agree(
-    chunks: list[Any], model: str | None, logprobs: bool, token_ids: bool, usage: bool
-) -> None:
-    """Any chunks, whatever the client asked for: the same frames for the client, the same record."""
-    found = []
-    for kind in (Assembly, LongWay):
-        assembly = kind(
-            "chat.completions", Asked(model, logprobs=logprobs, token_ids=token_ids, usage=usage)
-        )
-        sent = [
-            chunk
-            for chunk in copy.deepcopy(present(chunks))
-            if assembly.piece(chunk) or assembly.take(chunk)
-        ]
-        found.append(
-            (
-                sent,
-                assembly.captured(estimate=True),
-                assembly.answer(),
-                assembly.chunks,
-                assembly.error,
-            )
-        )
-    assert repr(found[0]) == repr(found[1])
 
 
 ASKED = Asked("asked", logprobs=False, token_ids=False, usage=False)

@@ -1,0 +1,39 @@
+"""JSON that may hold one half of a surrogate pair: an emoji that a model emits in two tokens, or that was cut off."""
+
+import json
+from typing import Any
+
+import orjson
+
+
+def loads(data: bytes) -> Any:
+    """Decode JSON. Raises ValueError, or RecursionError if it is nested too deeply."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        if b"\\ud" not in data.lower():
+            raise
+        return json.loads(data, parse_constant=_refuse)
+
+
+def dumps(value: Any) -> bytes:
+    """Encode JSON; a half pair is escaped, as it came. Raises ValueError, TypeError or RecursionError."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def whole(value: Any) -> Any:
+    """Join the halves of surrogate pairs; a half that is alone becomes U+FFFD, as in a browser."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    if isinstance(value, dict):
+        return {whole(key): whole(item) for key, item in value.items()}
+    return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
