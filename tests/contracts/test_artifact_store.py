@@ -1,4 +1,4 @@
-"""What every ArtifactStore must keep: over git with LFS, and over lakeFS."""
+"""The contract of ArtifactStore: in memory, over git with LFS, and over lakeFS."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +20,14 @@ from reefcommon.events import Lineage
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.artifacts.lakefs import LakeFSArtifactStore
 from tests.contracts.fake_lakefs import fake_lakefs
+from tests.fakes.artifacts import MemoryArtifactStore
 
 
-@pytest.fixture(params=["git", "lakefs"])
+@pytest.fixture(params=["memory", "git", "lakefs"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ArtifactStore]:
-    if request.param == "git":
-        yield GitArtifactStore(tmp_path / "state" / "artifacts.git")
+    if request.param != "lakefs":
+        path = tmp_path / "state" / "artifacts.git"
+        yield MemoryArtifactStore() if request.param == "memory" else GitArtifactStore(path)
         return
     with fake_lakefs() as server:
         yield LakeFSArtifactStore(server.url)

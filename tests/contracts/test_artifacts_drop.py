@@ -20,14 +20,16 @@ from reefkit.artifacts.git import GitArtifactStore
 from reefkit.artifacts.lakefs import LakeFSArtifactStore
 from tests.contracts.fake_lakefs import fake_lakefs
 from tests.contracts.test_artifact_store import make_tree
+from tests.fakes.artifacts import MemoryArtifactStore
 
 SEEDS = (b"a", b"b", b"c", b"d")
 
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ArtifactStore]:
-    if request.param == "git":
-        yield GitArtifactStore(tmp_path / "artifacts.git")
+    if request.param != "lakefs":
+        path = tmp_path / "artifacts.git"
+        yield MemoryArtifactStore() if request.param == "memory" else GitArtifactStore(path)
         return
     with fake_lakefs() as server:
         yield LakeFSArtifactStore(server.url)
@@ -47,7 +49,14 @@ def there(store: ArtifactStore, content: str, scenario: str, out: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("store", "gone"),
-    [("git", [0]), ("git", [1, 2]), ("git", [3]), ("git", [0, 1, 2, 3]), ("lakefs", [1, 2])],
+    [
+        ("git", [0]),
+        ("git", [1, 2]),
+        ("git", [3]),
+        ("git", [0, 1, 2, 3]),
+        ("lakefs", [1, 2]),
+        ("memory", [1, 2]),
+    ],
     indirect=["store"],
 )
 def test_what_is_dropped_is_gone_and_all_else_is_as_it_was(store, tmp_path, gone):
@@ -65,7 +74,7 @@ def test_what_is_dropped_is_gone_and_all_else_is_as_it_was(store, tmp_path, gone
     assert there(store, contents[gone[0]], "default", tmp_path / "again")
 
 
-@pytest.mark.parametrize("store", ["git"], indirect=True)
+@pytest.mark.parametrize("store", ["git", "memory"], indirect=True)
 def test_what_was_never_there_is_passed_over(store, tmp_path):
     store.drop(["lora-" + "0" * 32], "default")
     contents = filled(store, tmp_path)

@@ -1,4 +1,4 @@
-"""What every ReleaseHeads must keep, on a real Valkey."""
+"""The contract of ReleaseHeads: in memory, and on a real Valkey."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,13 +9,23 @@ from redis.asyncio import Redis
 
 from reefcommon.errors import Conflict, Damaged, Unavailable
 from reefcommon.events import Release, utc_now
+from reefcommon.releases import ReleaseHeads
 from reefkit.redis_heads import RedisReleaseHeads, connect
+from tests.fakes.heads import MemoryReleaseHeads
 
-pytestmark = pytest.mark.redis
+
+@pytest.fixture(params=["memory", pytest.param("valkey", marks=pytest.mark.redis)])
+async def heads(request: pytest.FixtureRequest) -> AsyncIterator[ReleaseHeads]:
+    if request.param == "memory":
+        yield MemoryReleaseHeads()
+        return
+    client = connect(request.getfixturevalue("redis_url"))
+    yield RedisReleaseHeads(client)
+    await client.aclose()
 
 
 @pytest.fixture
-async def heads(redis_url: str) -> AsyncIterator[RedisReleaseHeads]:
+async def redis_heads(redis_url: str) -> AsyncIterator[RedisReleaseHeads]:
     client = connect(redis_url)
     yield RedisReleaseHeads(client)
     await client.aclose()
@@ -41,16 +51,14 @@ def release(scenario: str, release_id: str, parent: Release | None = None) -> Re
     )
 
 
-async def test_a_scenario_that_nobody_created(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_a_scenario_that_nobody_created(heads: ReleaseHeads, scenario: str) -> None:
     assert await heads.head(scenario) is None
     assert await heads.chain(scenario) == []
     assert await heads.release(scenario, "r0") is None
     assert scenario not in await heads.scenarios()
 
 
-async def test_the_chain_grows_and_reads_newest_first(
-    heads: RedisReleaseHeads, scenario: str
-) -> None:
+async def test_the_chain_grows_and_reads_newest_first(heads: ReleaseHeads, scenario: str) -> None:
     first = release(scenario, "r0")
     second = release(scenario, "r1", first)
     await heads.advance(first)
@@ -62,9 +70,7 @@ async def test_the_chain_grows_and_reads_newest_first(
     assert scenario in await heads.scenarios()
 
 
-async def test_fifty_publishers_with_one_expected_head(
-    heads: RedisReleaseHeads, scenario: str
-) -> None:
+async def test_fifty_publishers_with_one_expected_head(heads: ReleaseHeads, scenario: str) -> None:
     """P1: exactly one wins, and the others leave nothing behind."""
     root = release(scenario, "r0")
     await heads.advance(root)
@@ -82,7 +88,7 @@ async def test_fifty_publishers_with_one_expected_head(
         )
 
 
-async def test_fifty_creations(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_fifty_creations(heads: ReleaseHeads, scenario: str) -> None:
     """P1, where nothing is there yet."""
     results = await asyncio.gather(
         *(heads.advance(release(scenario, f"r0-{i}")) for i in range(50)), return_exceptions=True
@@ -91,7 +97,7 @@ async def test_fifty_creations(heads: RedisReleaseHeads, scenario: str) -> None:
     assert len(await heads.chain(scenario)) == 1
 
 
-async def test_a_repeat_changes_nothing(heads: RedisReleaseHeads, scenario: str) -> None:
+async def test_a_repeat_changes_nothing(heads: ReleaseHeads, scenario: str) -> None:
     root = release(scenario, "r0")
     child = release(scenario, "r1", root)
     for link in (root, root, child, child, root):
@@ -99,9 +105,7 @@ async def test_a_repeat_changes_nothing(heads: RedisReleaseHeads, scenario: str)
     assert await heads.chain(scenario) == [child, root]
 
 
-async def test_one_id_for_two_releases_is_a_conflict(
-    heads: RedisReleaseHeads, scenario: str
-) -> None:
+async def test_one_id_for_two_releases_is_a_conflict(heads: ReleaseHeads, scenario: str) -> None:
     root = release(scenario, "r0")
     await heads.advance(root)
     with pytest.raises(Conflict, match="another release under the same id"):
@@ -109,9 +113,7 @@ async def test_one_id_for_two_releases_is_a_conflict(
     assert await heads.chain(scenario) == [root]
 
 
-async def test_pending_releases_are_beside_the_chain(
-    heads: RedisReleaseHeads, scenario: str
-) -> None:
+async def test_pending_releases_are_beside_the_chain(heads: ReleaseHeads, scenario: str) -> None:
     """H4: what waits for a person is found by its id and moves no head."""
     root = release(scenario, "r0")
     await heads.advance(root)
@@ -127,7 +129,7 @@ async def test_pending_releases_are_beside_the_chain(
 
 
 async def test_what_waits_longest_comes_first_and_what_never_began_is_no_scenario(
-    heads: RedisReleaseHeads, scenario: str
+    heads: ReleaseHeads, scenario: str
 ) -> None:
     root = release(scenario, "r0")
     later = [release(scenario, name, root) for name in ("r1-b", "r1-a")]
@@ -139,6 +141,7 @@ async def test_what_waits_longest_comes_first_and_what_never_began_is_no_scenari
     assert scenario not in await heads.scenarios()
 
 
+@pytest.mark.redis
 async def test_a_server_that_is_away(unused_tcp_port: int) -> None:
     client = connect(f"redis://127.0.0.1:{unused_tcp_port}/0")
     with pytest.raises(Unavailable, match="Redis does not answer"):
@@ -146,37 +149,45 @@ async def test_a_server_that_is_away(unused_tcp_port: int) -> None:
     await client.aclose()
 
 
+@pytest.mark.redis
 @pytest.mark.parametrize("value", [b'{"release_id": "r\xff"}', b"{", b"", b'{"release_id": "r0"}'])
 async def test_a_release_that_the_disk_damaged(
-    heads: RedisReleaseHeads, redis_url: str, scenario: str, value: bytes
+    redis_heads: RedisReleaseHeads, redis_url: str, scenario: str, value: bytes
 ) -> None:
     """A named error that says which and what happens, and the connection is good for the next question."""
     client, other = Redis.from_url(redis_url), release(f"{scenario}-other", "r0")
     root = release(scenario, "r0")
-    await heads.advance(root)
-    await heads.advance(release(scenario, "r1", root))
-    await heads.advance(other)
+    await redis_heads.advance(root)
+    await redis_heads.advance(release(scenario, "r1", root))
+    await redis_heads.advance(other)
     await client.hset(f"reef:{{{scenario}}}:releases", "r1", value)  # type: ignore[misc]
-    for read in (heads.head(scenario), heads.chain(scenario), heads.release(scenario, "r1")):
+    for read in (
+        redis_heads.head(scenario),
+        redis_heads.chain(scenario),
+        redis_heads.release(scenario, "r1"),
+    ):
         with pytest.raises(
             Damaged,
             match=f"release 'r1' of scenario '{scenario}' in Redis is damaged: .* anew from the release log",
         ):
             await read
-        assert await heads.chain(other.scenario) == [other]
-    assert await heads.legible(scenario) == [root]
+        assert await redis_heads.chain(other.scenario) == [other]
+    assert await redis_heads.legible(scenario) == [root]
     await client.set(f"reef:{{{scenario}}}:head", b"r\xfe")
     with pytest.raises(Damaged, match="named, and not there"):
-        await heads.head(scenario)
+        await redis_heads.head(scenario)
     await client.aclose()
 
 
-async def test_a_chain_that_moved_is_not_replaced(heads: RedisReleaseHeads, scenario: str) -> None:
+@pytest.mark.redis
+async def test_a_chain_that_moved_is_not_replaced(
+    redis_heads: RedisReleaseHeads, scenario: str
+) -> None:
     root = release(scenario, "r0")
-    await heads.advance(root)
-    stored = await heads.head_as_stored(scenario)
+    await redis_heads.advance(root)
+    stored = await redis_heads.head_as_stored(scenario)
     second = release(scenario, "r1", root)
-    await heads.advance(second)
+    await redis_heads.advance(second)
     with pytest.raises(Conflict):
-        await heads.replace(scenario, [root], stored=stored)
-    assert await heads.chain(scenario) == [second, root]
+        await redis_heads.replace(scenario, [root], stored=stored)
+    assert await redis_heads.chain(scenario) == [second, root]

@@ -1,4 +1,5 @@
-"""What every ExperienceStore does: chDB here, and the server that `REEF_TEST_CLICKHOUSE_URL` names (an empty database), where it names one."""
+"""The contract of ExperienceStore: in memory, on chDB, and on the ClickHouse server that
+`REEF_TEST_CLICKHOUSE_URL` names (an empty database)."""
 
 import os
 from collections.abc import AsyncIterator
@@ -15,11 +16,10 @@ from services.experience.clickhouse.client import MIGRATIONS
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record, make_sample
 from services.experience.domain.sessions import Assignment, Session
-from services.experience.ports import ReportRow
+from services.experience.ports import ExperienceStore, ReportRow
 from tests.experience.factory import T0, inference, report, user
 from tests.experience.test_broker import published
-
-pytestmark = pytest.mark.store
+from tests.fakes.experience import MemoryExperienceStore
 
 SERVER = os.environ.get("REEF_TEST_CLICKHOUSE_URL", "")
 TABLES = (
@@ -64,6 +64,19 @@ def store(database: Database) -> ClickHouseStore:
     return ClickHouseStore(database)
 
 
+@pytest.fixture(params=["memory", pytest.param("clickhouse", marks=pytest.mark.store)])
+async def any_store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[ExperienceStore]:
+    if request.param == "memory":
+        yield MemoryExperienceStore()
+        return
+    database = Database.embedded(tmp_path / "any")
+    await database.migrate()
+    yield ClickHouseStore(database)
+    await database.close()
+
+
 def record(event: events.InferenceRecorded, session: str = "ses-1", turn: int = 0) -> Record:
     return Record(event, "digest", Assignment(session, turn, turn + 1, None))
 
@@ -99,17 +112,18 @@ BARE = inference(
 
 @pytest.mark.parametrize("event", [FULL, BARE, inference()], ids=["full", "bare", "usual"])
 async def test_a_record_is_read_as_it_was_written(
-    store: ClickHouseStore, event: events.InferenceRecorded
+    any_store: ExperienceStore, event: events.InferenceRecorded
 ) -> None:
     written = replace(record(event), place=Assignment("s", 2, 5, "rec-0"))
-    await store.insert_records([written])
-    await store.insert_records([written])
-    assert await store.records([event.event_id, "rec-unknown"]) == {event.event_id: written}
-    assert await store.places([event.event_id, "rec-unknown"]) == {
+    await any_store.insert_records([written])
+    await any_store.insert_records([written])
+    assert await any_store.records([event.event_id, "rec-unknown"]) == {event.event_id: written}
+    assert await any_store.places([event.event_id, "rec-unknown"]) == {
         event.event_id: ("digest", written.place)
     }
 
 
+@pytest.mark.store
 async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> None:
     event = inference(tags={"a": "b"}, logprobs=(-1 / 3, -1e-9))
     said = report(event.event_id, feedback="so so").model_copy(update={"metadata": {"n": 2**65}})
@@ -120,7 +134,7 @@ async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> Non
 
 
 async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_tail(
-    store: ClickHouseStore,
+    any_store: ExperienceStore,
 ) -> None:
     old = Session("ses-1", "s", False, 1, 1, T0, T0, "rec-1", "req1", ("t1",))
     new = replace(
@@ -135,18 +149,18 @@ async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_ta
     tagged = replace(
         old, session_id="tag", tagged=True, last_at=T0 + timedelta(seconds=901), tail_hashes=("t2",)
     )
-    await store.insert_sessions([new, elsewhere])
-    await store.insert_sessions([old, tagged])
-    assert await store.sessions([("s", "ses-1")], []) == [new]
-    assert await store.sessions([], [("s", "t3"), ("s", "t1")]) == [new]
-    assert await store.sessions([], [("other", "t2")]) == [elsewhere]
-    assert await store.sessions([("s", "tag"), ("s", "nobody")], []) == [tagged]
-    assert await store.sessions([], [], [("s", "req1"), ("elsewhere", "req1")]) == [new]
-    assert await store.recent_sessions(within_s=900, limit=9) == [new, tagged]
-    assert await store.recent_sessions(within_s=900, limit=1) == [tagged]
+    await any_store.insert_sessions([new, elsewhere])
+    await any_store.insert_sessions([old, tagged])
+    assert await any_store.sessions([("s", "ses-1")], []) == [new]
+    assert await any_store.sessions([], [("s", "t3"), ("s", "t1")]) == [new]
+    assert await any_store.sessions([], [("other", "t2")]) == [elsewhere]
+    assert await any_store.sessions([("s", "tag"), ("s", "nobody")], []) == [tagged]
+    assert await any_store.sessions([], [], [("s", "req1"), ("elsewhere", "req1")]) == [new]
+    assert await any_store.recent_sessions(within_s=900, limit=9) == [new, tagged]
+    assert await any_store.recent_sessions(within_s=900, limit=1) == [tagged]
 
 
-async def test_the_newest_state_of_a_report_counts(store: ClickHouseStore) -> None:
+async def test_the_newest_state_of_a_report_counts(any_store: ExperienceStore) -> None:
     waits = [
         Parked(
             report("rec-1", report_id=f"rep-{n}", feedback={"a": 1}, metadata={"b": []}),
@@ -157,23 +171,24 @@ async def test_the_newest_state_of_a_report_counts(store: ClickHouseStore) -> No
         )
         for n in range(3)
     ]
-    await store.insert_reports([ReportRow(parked, "parked", None, 1) for parked in waits])
-    assert await store.parked(after="", limit=2) == waits[:2]
-    assert await store.parked(after="rep-1", limit=2) == waits[2:]
-    await store.insert_reports(
+    await any_store.insert_reports([ReportRow(parked, "parked", None, 1) for parked in waits])
+    assert await any_store.parked(after="", limit=2) == waits[:2]
+    assert await any_store.parked(after="rep-1", limit=2) == waits[2:]
+    await any_store.insert_reports(
         [ReportRow(waits[1], "joined", "smp-1", 2), ReportRow(waits[2], "expired", None, 2)]
     )
-    assert await store.parked(after="", limit=9) == waits[:1]
-    states = await store.report_states(["rep-0", "rep-1", "rep-9"])
+    assert await any_store.parked(after="", limit=9) == waits[:1]
+    states = await any_store.report_states(["rep-0", "rep-1", "rep-9"])
     assert {report_id: (known.state, known.offset) for report_id, known in states.items()} == {
         "rep-0": ("parked", 7),
         "rep-1": ("joined", 8),
     }
-    assert await store.has_expired()
-    assert await store.expired(["rec-1"]) == waits[2:]
-    assert await store.expired(["rec-2"]) == []
+    assert await any_store.has_expired()
+    assert await any_store.expired(["rec-1"]) == waits[2:]
+    assert await any_store.expired(["rec-2"]) == []
 
 
+@pytest.mark.store
 async def test_outcomes_are_kept_once(store: ClickHouseStore) -> None:
     rejected = events.ReleaseRejected(
         event_id="rej-1", at=T0, scenario="s", outcome="conflicted", reason="lost", candidate_id="c"
@@ -194,6 +209,7 @@ async def test_outcomes_are_kept_once(store: ClickHouseStore) -> None:
     assert len(await store.database.query("SELECT * FROM servings FINAL")) == 1
 
 
+@pytest.mark.store
 async def test_a_sample_that_is_kept_for_evaluation_is_called_so(store: ClickHouseStore) -> None:
     """The trainer gives it back as it does what is stale; to who reads the record it is something else."""
     said = [report("rec-1", report_id=f"rep-{n}") for n in range(2)]
@@ -221,6 +237,7 @@ async def test_a_sample_that_is_kept_for_evaluation_is_called_so(store: ClickHou
     ]
 
 
+@pytest.mark.store
 async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseStore) -> None:
     made = [
         inference(
@@ -256,12 +273,14 @@ async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseS
     assert (await reads.summary("s"))["records"] == {"failed": 5, "ok": 4}
 
 
+@pytest.mark.store
 async def test_a_row_that_cannot_be_is_poison_and_leaves_nothing(store: ClickHouseStore) -> None:
     with pytest.raises(Poison, match="refuses a row"):
         await store.insert_records([record(inference()), record(inference(prompt=(-1,)))])
     assert await store.database.query("SELECT * FROM records") == []
 
 
+@pytest.mark.store
 async def test_migrations_are_applied_once_and_only_go_forward(
     database: Database, tmp_path: Path
 ) -> None:
@@ -282,6 +301,7 @@ async def test_migrations_are_applied_once_and_only_go_forward(
         await database.migrate(folder)
 
 
+@pytest.mark.store
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     database = Database.server("http://127.0.0.1:9/default")
     assert database.away == "not connected yet"
@@ -291,6 +311,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     await database.close()
 
 
+@pytest.mark.store
 async def test_whether_anything_happened_before_a_moment(store: ClickHouseStore) -> None:
     reads = ClickHouseReads(store.database)
     assert await reads.none_before(4_102_444_800.0)
