@@ -1,11 +1,12 @@
-"""The events: what happened, in the past tense, frozen. A new meaning is a new type; an old type is decoded for ever.
+"""The events: past tense, frozen, decoded for ever. A new meaning is a new type.
 
-Every event carries `type`, `event_id` (its identity: the same id with the same content is a repeat), `at` (UTC), `scenario`
-and the W3C `traceparent` of the work that caused it. Readers ignore fields that they do not know, so that a field can be added.
+Every event carries `type`, `event_id` (equal id and equal content is a repeat), `at` (UTC),
+`scenario` and the W3C `traceparent` of its cause. Readers ignore unknown fields, so a field can be
+added.
 
-    experience   an exchange, what was said of it, and the sample that both make
-    learning     what a recipe did with samples, the candidate that came of it, the verdict on it
-    publication  the release chain, and what people ask of it
+    experience   an exchange, a report on it, and the sample that both make
+    learning     steps, refusals, candidates, verdicts
+    publication  the release chain, commands, dead letters
 """
 
 from reefcommon.events.base import Event, Kind, Operation, Outcome, Policy, Value, Verdict, utc_now

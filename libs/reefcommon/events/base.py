@@ -1,4 +1,4 @@
-"""What all events have."""
+"""The base of all events, and their enumerations."""
 
 from datetime import UTC, datetime
 from typing import Literal
@@ -13,7 +13,7 @@ Policy = Literal["score_comparison", "paired_confidence", "no_regression", "alwa
 
 
 def utc_now() -> datetime:
-    """The time now, with its zone."""
+    """Return the time now, in UTC."""
     return datetime.now(UTC)
 
 
@@ -24,7 +24,7 @@ class Value(BaseModel):
 
 
 class Event(Value):
-    """What all events have."""
+    """The fields of all events."""
 
     event_id: str
     at: AwareDatetime

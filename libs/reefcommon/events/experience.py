@@ -1,4 +1,4 @@
-"""An exchange with the model, what was said of it, and the sample that both make."""
+"""An exchange with the model, a report on it, and the sample that both make."""
 
 from typing import Annotated, Any, Literal
 
@@ -16,7 +16,10 @@ class WeightSpan(Value):
 
 
 class Completion(Value):
-    """One choice as the engine sampled it. `token_ids` and `logprobs` have equal length, or the record is untrainable."""
+    """One choice, as the engine sampled it.
+
+    The record is untrainable if `token_ids` and `logprobs` differ in length.
+    """
 
     index: int
     finish_reason: str | None = None
@@ -26,7 +29,7 @@ class Completion(Value):
 
 
 class Usage(Value):
-    """Token counts as the engine states them; `estimated` where it did not and Reef counted what it saw."""
+    """Token counts of the engine, or `estimated` by Reef if the engine states none."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -93,7 +96,7 @@ class InferenceRecorded(Event):
 
 
 class FeedbackReported(Event):
-    """Rewards or words about earlier exchanges. `event_id` is the report's own receipt."""
+    """A reward, or words, about earlier exchanges. `event_id` is the report's own receipt."""
 
     type: Literal["feedback.reported.v1"] = "feedback.reported.v1"
     references: tuple[str, ...]
@@ -104,11 +107,12 @@ class FeedbackReported(Event):
 
 
 class SampleReady(Event):
-    """A piece of experience that a recipe may use: one record, or the turns of one session, with what was said of it.
+    """Experience that a recipe may use: one record, or the turns of a session, with its report.
 
-    `tokens` = prompt + response ids exactly as the engine saw and sampled them; `loss_mask` and `logprobs` have the length of the
-    response (`len(tokens) - prompt_length`): mask 1 on sampled tokens, 0 on what the environment put between them (logprob 0.0 there).
-    `event_id` is the sample's id. Where `untrainable` names a reason, the token fields are empty and only the text can be used.
+    `tokens` are the prompt and response ids as the engine saw and sampled them. `loss_mask` and
+    `logprobs` have the length of the response, `len(tokens) - prompt_length`. The mask is 1 on
+    sampled tokens, and 0, with log-probability 0.0, on tokens of the environment between them.
+    `event_id` is the sample's id. If `untrainable` names a reason, the token fields are empty.
     """
 
     type: Literal["sample.ready.v1"] = "sample.ready.v1"
