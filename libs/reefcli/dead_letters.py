@@ -5,6 +5,7 @@ What was done is a fact in the same topic (`event.dead.settled.v1`), so that it 
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,13 +19,14 @@ from reefcli.errors import CommandFailed
 from reefcli.replay.log import open_log
 from reefcommon import topics
 from reefcommon.events import DeadLettered, DeadLetterSettled, utc_now
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.ids import digest
+from reefkit.bodies import BodyMissing, FilesystemBodies, claim_check, whole_value
 
 _EVENTS: TypeAdapter[DeadLettered | DeadLetterSettled] = TypeAdapter(
     Annotated[DeadLettered | DeadLetterSettled, Field(discriminator="type")]
 )
 Action = Literal["retried", "dropped"]
-MAX_REQUEST_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -130,17 +132,24 @@ class Letters:
         return letters
 
 
-async def read(bootstrap: str) -> Letters:
-    """Everything that lies in the dead-letter topics. Raises CommandFailed where the broker does not answer."""
+async def read(bootstrap: str, bodies: FilesystemBodies) -> Letters:
+    """Everything that lies in the dead-letter topics. A letter without its body is left out.
+
+    Raises:
+        CommandFailed: the broker does not answer.
+    """
     letters = Letters()
     async with open_log(bootstrap, [topic.dead for topic in topics.ALL]) as log:
         async for batch in log.batches(1000):
             for record in batch:
-                letters.take(record.value)
+                with contextlib.suppress(BodyMissing, Poison):
+                    letters.take(await whole_value(record.value, record.headers, bodies))
     return letters
 
 
-async def settle(bootstrap: str, letters: Iterable[Letter], action: Action) -> list[Letter]:
+async def settle(
+    bootstrap: str, bodies: FilesystemBodies, letters: Iterable[Letter], action: Action
+) -> list[Letter]:
     """Deal with letters; returns those that had not been dealt with before.
 
     A retried event goes to its topic again, to its partition, with its key and headers, before that is noted: killed in between, it is
@@ -155,7 +164,6 @@ async def settle(bootstrap: str, letters: Iterable[Letter], action: Action) -> l
         client_id="reef-dlq",
         acks="all",
         enable_idempotence=False,
-        max_request_size=MAX_REQUEST_BYTES,
     )
     try:
         async with asyncio.timeout(30):
@@ -163,14 +171,16 @@ async def settle(bootstrap: str, letters: Iterable[Letter], action: Action) -> l
         for letter in open_letters:
             one = letter.last
             if action == "retried":
-                place = {"partition": one.partition, "key": letter.key, "headers": letter.headers}
-                await producer.send_and_wait(one.topic, letter.body, **place)
+                value, claim = await claim_check(letter.body, bodies)
+                headers = [*letter.headers, *((name, text.encode()) for name, text in claim.items())]
+                place = {"partition": one.partition, "key": letter.key, "headers": headers}
+                await producer.send_and_wait(one.topic, value, **place)
             fact = _fact(letter, action, utc_now())
             await producer.send_and_wait(
                 f"{one.topic}.dead", fact.model_dump_json().encode(), key=letter.id.encode()
             )
             letter.settled = fact
-    except (KafkaError, TimeoutError, OSError) as error:
+    except (KafkaError, TimeoutError, OSError, Unavailable) as error:
         raise CommandFailed(
             f"the broker at {bootstrap} did not acknowledge: {error!r}; do the same again, repeats are harmless"
         ) from None

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reefcli.loop_events import describe, follow
 from reefcli.output import counted
 from reefcommon.events import SampleRefused, utc_now
+from reefkit.bodies import FilesystemBodies
 
 CHECK_EVERY_S = 5.0
 TRAFFIC_EVERY_S = 30.0
@@ -25,6 +26,7 @@ class Heartbeat:
     """Follows one running stack. `services`: name -> URL of each service's ops endpoints."""
 
     bootstrap: str
+    bodies: FilesystemBodies
     services: Mapping[str, str]
     say: Callable[[str], None]
     _failing: dict[str, str] = field(default_factory=dict)
@@ -45,7 +47,9 @@ class Heartbeat:
         since = utc_now()
         while True:
             try:
-                async for event in follow(self.bootstrap, begin="latest", since=since):
+                async for event in follow(
+                    self.bootstrap, self.bodies, begin="latest", since=since
+                ):
                     since = max(since, event.at)
                     if isinstance(event, SampleRefused):
                         self._refused[event.reason] += 1

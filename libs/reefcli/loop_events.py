@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcli.output import compared, counted
 from reefcommon import topics
+from reefcommon.errors import Poison
 from reefcommon.events import (
     CandidateEvaluated,
     CandidateProposed,
@@ -21,6 +22,7 @@ from reefcommon.events import (
     ServingSynced,
     StepCompleted,
 )
+from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
 
 LoopEvent = (
     StepCompleted
@@ -39,6 +41,7 @@ _TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEAS
 
 async def follow(
     bootstrap: str,
+    bodies: FilesystemBodies,
     *,
     begin: Literal["earliest", "latest"] = "earliest",
     since: datetime | None = None,
@@ -59,9 +62,11 @@ async def follow(
     try:
         async for record in consumer:
             try:
-                event = _EVENT.validate_json(record.value)
-            except ValidationError:
-                continue  # another type of event on the same topic
+                value = await whole_value(record.value, record.headers, bodies)
+                event = _EVENT.validate_json(value)
+            # Another type of event on the same topic, or a large event without its body.
+            except (ValidationError, BodyMissing, Poison):
+                continue
             if since is None or event.at >= since:
                 yield event
     finally:

@@ -41,6 +41,12 @@ class SystemSettings(BaseSettings):
             "five times as often"
         ),
     )
+    kafka_answer_s: float = Field(
+        30.0,
+        gt=0,
+        description="a broker that has not said for so long what a group has committed is away; "
+        "until then it is slow",
+    )
     redis_url: str = Field(
         "redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey"
     )

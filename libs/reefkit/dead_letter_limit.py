@@ -1,16 +1,15 @@
-"""A ceiling for dead letters: past so many in a window a consumer stops taking events, rather than throw a whole topic away.
+"""A limit for dead letters. Past it, the consumer stops taking events and keeps its place in the log.
 
-One event that can never be handled is that event's fault; a third of them is the fault of a version, a setting or a producer, which a
-person has to mend. The consumer keeps its place in the log, fails readiness and says so; after a restart it tries again.
+A single event that can never be handled is that event's fault; if a third of them are, a version, a
+setting or a producer is at fault, and a person has to mend it. The consumer fails readiness with
+the reason; after a restart it tries again.
 """
 
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from faststream.kafka import KafkaBroker
 from prometheus_client import Gauge
 
 from reefcommon.errors import Unavailable
@@ -23,14 +22,14 @@ STOPPED = Gauge(
 
 
 class TooManyDead(Unavailable):
-    """The ceiling is reached: the event is not dead, it waits for a person."""
+    """The limit is reached: the event is not dead, it waits for a person."""
 
 
 @dataclass(slots=True)
-class Ceiling:
-    """`limit` dead letters in `window_s` seconds are allowed, and more as long as they are no more than `share` of the events handled.
+class DeadLetterLimit:
+    """Allows `limit` dead letters in `window_s` seconds, and more up to `share` of all events.
 
-    Once reached it stays: what is wrong does not mend itself, and a slow leak through a ceiling that opens again is one all the same.
+    Once reached it stays reached until a restart. If it opened again, a slow leak would go on.
     """
 
     service: str
@@ -44,8 +43,11 @@ class Ceiling:
     _done: deque[tuple[float, int]] = field(default_factory=deque)
     _handled: int = 0
 
+    def __post_init__(self) -> None:
+        STOPPED.labels(self.service).set(0)
+
     def done(self, count: int) -> None:
-        """So many events had their effect."""
+        """Count events that had their effect."""
         now = self.clock()
         if self._done and now - self._done[-1][0] < self.window_s / 60:
             at, before = self._done.pop()
@@ -56,13 +58,15 @@ class Ceiling:
         self._forget(now)
 
     def bury(self, what: str, letter: str = "") -> None:
-        """One more is about to be a dead letter. Raises TooManyDead where that is one too many.
+        """Count one more dead letter, because of `what`, with the id `letter`.
 
-        letter: its id. One that was counted already is only written again, because the broker did not acknowledge it or another of its
-        batch: a broker that is away for a while must not look like a topic full of poison.
+        Raises:
+            TooManyDead: it is over the limit.
         """
         now = self.clock()
         self._forget(now)
+        # Written again because the broker did not acknowledge it, or another letter of its batch:
+        # a broker that is away for a while must not look like a topic full of poison.
         if self.reason is None and letter in self._letters:
             return
         if (
@@ -71,9 +75,10 @@ class Ceiling:
             and len(self._dead) >= self.share * (len(self._dead) + self._handled)
         ):
             self.reason = (
-                f"stopped: {len(self._dead)} of {len(self._dead) + self._handled} events of the last {self.window_s:.0f} s were dead "
-                f"letters, the next one because of: {what[:200]}. Nothing more is thrown away; see `reef dlq list`, mend it, "
-                f"and restart {self.service}"
+                f"stopped: {len(self._dead)} of {len(self._dead) + self._handled} events of the "
+                f"last {self.window_s:.0f} s were dead letters, the next one because of: "
+                f"{what[:200]}. Nothing more is thrown away; see `reef dlq list`, mend it, and "
+                f"restart {self.service}"
             )
             STOPPED.labels(self.service).set(1)
         if self.reason is not None:
@@ -87,17 +92,3 @@ class Ceiling:
             self._letters.discard(self._dead.popleft()[1])
         while self._done and now - self._done[0][0] > self.window_s:
             self._handled -= self._done.popleft()[1]
-
-
-_CEILINGS: weakref.WeakKeyDictionary[KafkaBroker, Ceiling] = weakref.WeakKeyDictionary()
-
-
-def put_up(broker: KafkaBroker, ceiling: Ceiling) -> None:
-    """Give a broker's consumers one ceiling."""
-    _CEILINGS[broker] = ceiling
-    STOPPED.labels(ceiling.service).set(0)
-
-
-def ceiling_of(broker: KafkaBroker | None) -> Ceiling | None:
-    """The ceiling of a broker's consumers, where it has one."""
-    return None if broker is None else _CEILINGS.get(broker)

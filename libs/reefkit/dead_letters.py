@@ -1,4 +1,4 @@
-"""What becomes of an event that can never be handled: its dead letter."""
+"""Dead letters: events that can never be handled, with the reason."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from reefcommon.ids import digest
 
 
 def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
-    """The dead letter of one record, with its bytes as they were."""
+    """The dead letter of one record, with its original bytes."""
     scenario = "unknown"
     try:
         body = json.loads(record.value or b"{}")

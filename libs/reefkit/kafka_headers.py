@@ -1,4 +1,8 @@
-"""Headers that are no text: FastStream decodes them where nothing guards it, and would pass over their whole batch in silence."""
+"""Message headers that are not text.
+
+FastStream decodes headers outside of every guard. Bytes that are not UTF-8 would drop their whole
+batch without a word.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -8,14 +12,14 @@ from aiokafka import ConsumerRecord
 
 
 class _AnyBytes(bytes):
-    """The same bytes; as text, whatever they are."""
+    """Bytes that can always be decoded as text."""
 
     def decode(self, encoding: str = "utf-8", errors: str = "surrogateescape") -> str:
         return super().decode(encoding, errors)
 
 
 async def with_readable_headers(message: Any, parse: Callable[[Any], Awaitable[Any]]) -> Any:
-    """FastStream's parser of one record, or of a batch, for records of anybody's making. An absent value of a header is an empty one."""
+    """Parse one record, or a batch, of any producer. An absent header value counts as empty."""
     if isinstance(message, tuple | list):
         return await parse(tuple([_readable(record) for record in message]))
     return await parse(_readable(message))

@@ -1,4 +1,4 @@
-"""Where the log ends."""
+"""The ends of the log."""
 
 import time
 from collections.abc import Sequence
@@ -11,15 +11,14 @@ FETCH_WITHIN_S = 60.0
 
 
 async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Where each partition ends, by topic; empty for a topic that is not there. Joins no group, so that no consumer is disturbed.
-
-    The end that a broker names when it is asked may be too low: the embedded one's lies one after the beginning of the last batch. What
-    comes with a fetch is right.
+    """The end of each partition, by topic; empty for a missing topic. Joins no group.
 
     Raises:
         KafkaError: the broker does not answer.
-        Unavailable: it gives nothing of what it says to have.
+        Unavailable: the broker has records that it does not give.
     """
+    # The end that a broker names may be too low: the embedded broker names the offset after the
+    # beginning of the last batch. The high-water mark of a fetch is right.
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         await consumer.topics()
         places = {
@@ -42,7 +41,8 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
         while unknown := [place for place in filled if consumer.highwater(place) is None]:
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"the broker at {bootstrap} gives nothing of {unknown[0].topic} for {FETCH_WITHIN_S:.0f} s"
+                    f"the broker at {bootstrap} gives no record of {unknown[0].topic} for "
+                    f"{FETCH_WITHIN_S:.0f} s"
                 )
             await consumer.getmany(*unknown, timeout_ms=200)
         ends |= {place: max(ends[place], consumer.highwater(place) or 0) for place in filled}

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 import uvicorn
-from faststream.kafka import KafkaBroker
 from prometheus_client import Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -23,8 +22,7 @@ from starlette.types import ASGIApp
 
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import ServiceSettings, SystemSettings
-from reefkit.bus import lags
-from reefkit.dead_letter_limit import ceiling_of
+from reefkit.bus import Bus, PartitionLag, lags
 from reefkit.telemetry import METRICS_CONTENT_TYPE, set_up
 
 log = structlog.get_logger()
@@ -51,7 +49,7 @@ class Health:
     service: str
     checks: dict[str, Check] = field(default_factory=dict)
     facts: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    broker: KafkaBroker | None = None
+    broker: Bus | None = None
     started_at: float = field(default_factory=time.time)
     last_error: str | None = None
     last_error_at: datetime | None = None
@@ -68,8 +66,11 @@ class Health:
             for name, check in self.checks.items()
             if (reason := await check()) is not None
         }
-        if (ceiling := ceiling_of(self.broker)) is not None and ceiling.reason is not None:
-            found["dead_letters"] = ceiling.reason
+        if self.broker is not None:
+            guard = self.broker.guard
+            found |= guard.waits.shown()
+            if guard.limit.reason is not None:
+                found["dead_letters"] = guard.limit.reason
         if found:
             self.note("; ".join(f"{name}: {reason}" for name, reason in found.items()))
         # A dependency that was waited for before the first readiness is no error afterwards.
@@ -81,7 +82,7 @@ class Health:
         """Return the events not yet handled, by topic. Empty if the broker does not answer."""
         by_topic: dict[str, int] = {}
         try:
-            for row in await lags(self.broker) if self.broker is not None else []:
+            for row in await self._lags():
                 by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
         except Unavailable as error:
             self.note(str(error))
@@ -90,6 +91,10 @@ class Health:
         for topic, events in by_topic.items():
             LAG.labels(self.service, topic).set(events)
         return by_topic
+
+    async def _lags(self) -> list[PartitionLag]:
+        # Minutes-old lags are better than none: a busy machine answers late.
+        return [] if self.broker is None else await lags(self.broker, max_age_s=120.0)
 
     async def status(self) -> dict[str, Any]:
         """Return the body of `/status`."""

@@ -10,7 +10,7 @@ from faststream.kafka import KafkaBroker, KafkaRoute, KafkaRouter
 from reefcommon import topics
 from reefcommon.events import utc_now
 from reefcommon.settings import SystemSettings
-from reefkit.bus import EventPublisher, Guard, KafkaPublisher, kafka_broker, route
+from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health, ops_routes
 from reefkit.service import Service, Work
 from services.experience.clickhouse import (
@@ -21,7 +21,6 @@ from services.experience.clickhouse import (
 )
 from services.experience.domain.parking import Parking
 from services.experience.domain.sessions import SessionBook
-from services.experience.filesystem import FilesystemBodies
 from services.experience.handlers import Handlers
 from services.experience.http import audit_routes, key_routes, read_routes, unavailable
 from services.experience.kafka import KafkaDeadLetters, KafkaHandled, decode
@@ -93,21 +92,20 @@ def build(
 ) -> FastAPI:
     """The whole service, on the store that the settings name or on `database`."""
     broker = kafka_broker(system, SERVICE)
-    guard = Guard(service=SERVICE, group=SERVICE, broker=broker)
     database = database or open_store(system)
-    bodies = FilesystemBodies(system.state_dir / "bodies")
+    bodies = broker.guard.bodies
     handlers = build_handlers(
         settings,
         store=ClickHouseStore(database),
         publisher=KafkaPublisher(broker),
-        dead=KafkaDeadLetters(guard),
+        dead=KafkaDeadLetters(broker.guard),
         bodies=bodies,
     )
     subscribe(broker, handlers, settings)
-    life = Lifecycle(database, handlers, guard, settings)
+    life = Lifecycle(database, handlers, broker, settings)
     health = Health(
         SERVICE,
-        checks={"store": life.check_store, "progress": Progress(guard).check},
+        checks={"store": life.check_store, "progress": Progress(broker).check},
         facts={
             "store": lambda: database.where,
             "kept_days": lambda: settings.kept_days,
@@ -124,7 +122,7 @@ def build(
         close=(database.close,),
     )
     reads = ClickHouseReads(database)
-    handled = KafkaHandled(guard, handlers.handled_at, system.kafka_bootstrap)
+    handled = KafkaHandled(broker, handlers.handled_at, system.kafka_bootstrap)
     app = FastAPI(title="Reef experience", lifespan=service.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(reads, bodies))

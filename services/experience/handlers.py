@@ -17,10 +17,12 @@ from datetime import datetime, timedelta
 
 import structlog
 from prometheus_client import Counter, Gauge
+from pydantic_core import from_json
 
 from reefcommon import topics
 from reefcommon.errors import Poison
 from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
+from reefkit.bodies import BodyMissing
 from reefkit.bus import EventPublisher
 from services.experience.domain.conversation import fingerprint
 from services.experience.domain.parking import Parked, Parking
@@ -225,8 +227,11 @@ class Handlers:
         if event.body_ref is None or event.request is not None:
             return event
         try:
-            body = await self.bodies.read(event.body_ref)
-        except Poison as error:
+            body = from_json(await self.bodies.read(event.body_ref))
+            if not isinstance(body, dict):
+                raise Poison(f"the body {event.body_ref.sha256} is not a JSON object")
+        # The event is complete without its texts: a sample is made of its tokens alone.
+        except (Poison, BodyMissing, ValueError) as error:
             UNRESOLVED.inc()
             log.warning("body_missing", record_id=event.event_id, reason=str(error))
             return event

@@ -1,13 +1,12 @@
 """What the gateway and the command line read: records, sessions, samples, steps, counts."""
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
@@ -51,10 +50,7 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
             and found["record"].get("body_ref") is not None
             and found["record"]["request"] is None
         ):
-            with contextlib.suppress(Poison):
-                found["record"].update(
-                    await bodies.read(BodyRef.model_validate(found["record"]["body_ref"]))
-                )
+            found["record"].update(await _body(bodies, found["record"]["body_ref"]))
         return (
             _error(404, f"no record {record_id}", "record_not_found")
             if found is None
@@ -136,12 +132,7 @@ def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter
             complete = await handled.reaches(until, within_s=wait_s)
             found = await keys.key(key)
         if found is not None and found.get("body_ref") is not None:
-            with contextlib.suppress(Poison):
-                found.update(
-                    response=(await bodies.read(BodyRef.model_validate(found["body_ref"]))).get(
-                        "response"
-                    )
-                )
+            found["response"] = (await _body(bodies, found["body_ref"])).get("response")
         if found is not None:
             return _json(found)
         whole = complete and await keys.none_before(began)
@@ -198,6 +189,15 @@ async def unavailable(
         return _error(400, str(error), "invalid_cursor")
     except Poison as error:
         return _error(404, str(error), "not_found")
+
+
+async def _body(bodies: BodyStore, ref: object) -> dict[str, Any]:
+    """The texts of an exchange; empty if the body cannot be had."""
+    try:
+        body = from_json(await bodies.read(BodyRef.model_validate(ref)))
+    except (Poison, Unavailable, ValueError):
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def _page(items: Rows, key: str, limit: int) -> Response:

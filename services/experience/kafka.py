@@ -26,7 +26,8 @@ from reefcommon.events import (
     ServingSynced,
     StepCompleted,
 )
-from reefkit.bus import Guard, lags
+from reefkit.bus import Bus, lags
+from reefkit.guard import Guard
 from reefkit.kafka_offsets import real_ends
 from services.experience.ports import Arrival
 
@@ -46,6 +47,7 @@ TAKEN: TypeAdapter[Any] = TypeAdapter(Annotated[Taken, Field(discriminator="type
 KEYED = (topics.INFERENCES, topics.FEEDBACK)
 """What a client's own receipt can lie in."""
 ASK_S = 2.0
+BACKLOG_WITHIN_S = 30.0
 POLL_S = 0.1
 FETCH_S = 0.05  # what the broker's answer may be older than its arrival
 SLACK_S = 5.0  # how far events of one partition may be out of order in time
@@ -97,8 +99,6 @@ class KafkaDeadLetters:
     guard: Guard
 
     async def bury(self, dead: Arrival, reason: str, *, waited: bool = False) -> None:
-        """Write one arrival to the dead-letter topic of its topic. Raises Unavailable where the broker does not acknowledge, or where there
-        were too many. One that `waited` in vain does not count: clients can make as many of those as they like."""
         record: ConsumerRecord = ConsumerRecord(
             topic=dead.topic,
             partition=dead.partition,
@@ -112,19 +112,15 @@ class KafkaDeadLetters:
             serialized_value_size=len(dead.value),
             headers=dead.headers,
         )
-        try:
-            await self.guard.bury(record, reason, 1, counts=not waited)
-        except KafkaError as error:
-            raise Unavailable(
-                f"the broker did not acknowledge a dead letter of {dead.topic}: {error!r}"
-            ) from error
+        # Reports that wait in vain do not count: clients can make as many as they like.
+        await self.guard.bury(record, reason, 1, counts=not waited)
 
 
 @dataclass(slots=True)
 class KafkaHandled:
     """Handled by way of the group's commits: of this process's partitions by its own fetches, of others' by asking the broker."""
 
-    guard: Guard
+    broker: Bus
     handled_at: Mapping[tuple[str, int], datetime]
     bootstrap: str
     _reached: float = 0.0
@@ -145,8 +141,7 @@ class KafkaHandled:
 
     async def _look(self) -> float:
         """The time until which everything is handled."""
-        assert self.guard.broker is not None
-        consumers = [subscriber.consumer for subscriber in self.guard.broker.subscribers]  # type: ignore[attr-defined]
+        consumers = [subscriber.consumer for subscriber in self.broker.subscribers]  # type: ignore[attr-defined]
         consumer = next((one for one in consumers if one is not None), None)
         if consumer is None:
             return 0.0
@@ -185,7 +180,6 @@ class KafkaHandled:
         return at.timestamp() - SLACK_S if at is not None else 0.0
 
 
-async def backlog(guard: Guard, topic: str) -> int:
-    """Messages of `topic` that wait in the partitions of this process."""
-    assert guard.broker is not None
-    return sum(row.lag for row in await lags(guard.broker) if row.topic == topic)
+async def backlog(bus: Bus, topic: str) -> int:
+    """Messages of `topic` that wait in the partitions of this process. Raises Unavailable."""
+    return sum(row.lag for row in await lags(bus, wait_s=BACKLOG_WITHIN_S) if row.topic == topic)

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from reefcommon import topics
 from reefcommon.errors import Unavailable
-from reefkit.bus import Guard, lags
+from reefkit.bus import Bus, lags
 from services.experience.clickhouse import Database, keep
 from services.experience.handlers import Handlers
 from services.experience.kafka import backlog
@@ -24,15 +24,14 @@ STALLED_S = 30.0
 class Progress:
     """Fails readiness while events wait and no offset is committed."""
 
-    guard: Guard
+    bus: Bus
     _committed: int = -1
     _since: float = field(default_factory=time.monotonic)
 
     async def check(self) -> str | None:
         """Return None if no event waits, or if the offsets move."""
-        assert self.guard.broker is not None
         try:
-            partitions = await lags(self.guard.broker)
+            partitions = await lags(self.bus, max_age_s=STALLED_S)
         except Unavailable as error:
             return str(error)
         committed = sum(row.position for row in partitions)
@@ -51,7 +50,7 @@ class Lifecycle:
 
     database: Database
     handlers: Handlers
-    guard: Guard
+    bus: Bus
     settings: Settings
 
     async def prepare(self) -> None:
@@ -70,9 +69,11 @@ class Lifecycle:
         while True:
             await asyncio.sleep(self.settings.sweep_every_s)
             try:
-                waiting = await backlog(self.guard, topics.INFERENCES.name)
+                waiting = await backlog(self.bus, topics.INFERENCES.name)
                 await self.handlers.sweep(caught_up=waiting <= self.settings.batch_records)
+                self.bus.guard.waits.ended("sweep")
             except (Unavailable, KafkaError) as error:
+                self.bus.guard.waits.began("sweep", str(error))
                 log.warning("sweep_put_off", reason=str(error))
 
     async def check_store(self) -> str | None:

@@ -168,5 +168,5 @@ class DeadLetters(Protocol):
 class BodyStore(Protocol):
     """Bodies too large for an event."""
 
-    async def read(self, ref: BodyRef) -> Mapping[str, Any]:
-        """`{"request": …, "response": …}`. Raises Poison where it is not there or is not what its digest says."""
+    async def read(self, ref: BodyRef) -> bytes:
+        """A body, compared with its digest. Raises BodyMissing, Unavailable, Poison."""

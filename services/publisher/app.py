@@ -16,6 +16,7 @@ from reefcommon.serving import WeightNode
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.selection import open_artifact_store
 from reefkit.background import Periodic
+from reefkit.bodies import FilesystemBodies
 from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health
 from reefkit.redis_heads import RedisReleaseHeads, connect
@@ -75,7 +76,9 @@ def build(
     )
     publication = Publication(heads, works, fleet, events, now, config.serving.resident_adapters)
     handlers = Handlers(config, heads, works, publication, events, now)
-    release_log = KafkaReleaseLog(system.kafka_bootstrap)
+    release_log = KafkaReleaseLog(
+        system.kafka_bootstrap, FilesystemBodies(system.state_dir / "bodies")
+    )
     return Upkeep(handlers, publication, fleet, heads, release_log, config.all_scenarios)
 
 

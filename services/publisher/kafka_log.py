@@ -8,8 +8,9 @@ from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event, Publication
+from reefkit.bodies import FilesystemBodies, whole_value
 
 log = structlog.get_logger()
 
@@ -21,6 +22,7 @@ class KafkaReleaseLog:
     """`reef.releases.v1` as it is at the moment of the call, without a consumer group."""
 
     bootstrap: str
+    bodies: FilesystemBodies
 
     async def read(self) -> list[Event]:
         """Every event, in order within a scenario. Raises Unavailable where the broker does not answer."""
@@ -32,7 +34,7 @@ class KafkaReleaseLog:
         )
         try:
             await consumer.start()
-            return await _drain(consumer)
+            return await _drain(consumer, self.bodies)
         except KafkaError as error:
             raise Unavailable(
                 f"cannot read {topics.RELEASES.name} from {self.bootstrap}: {error!r}"
@@ -41,7 +43,7 @@ class KafkaReleaseLog:
             await consumer.stop()
 
 
-async def _drain(consumer: AIOKafkaConsumer) -> list[Event]:
+async def _drain(consumer: AIOKafkaConsumer, bodies: FilesystemBodies) -> list[Event]:
     name = topics.RELEASES.name
     partitions = [
         TopicPartition(name, number)
@@ -63,8 +65,10 @@ async def _drain(consumer: AIOKafkaConsumer) -> list[Event]:
         for records in (await consumer.getmany(timeout_ms=1000)).values():
             for record in records:
                 try:
-                    events.append(_EVENTS.validate_json(record.value))
-                except ValidationError as error:
+                    value = await whole_value(record.value, record.headers, bodies)
+                    events.append(_EVENTS.validate_json(value))
+                # A missing body is waited for: heads rebuilt without a release would be wrong.
+                except (ValidationError, Poison) as error:
                     log.error(
                         "release_event_unreadable",
                         partition=record.partition,

@@ -14,7 +14,7 @@ from reefcommon import events
 from reefcommon.errors import Conflict, Poison, Transient, Unavailable
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
-from reefkit import bus
+from reefkit import bus, guard
 from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, route
 
 pytestmark = pytest.mark.broker
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.broker
 def quick(monkeypatch):
     monkeypatch.setenv("REEF_KAFKA_SESSION_TIMEOUT_MS", "1500")
     monkeypatch.setattr(bus, "GRACEFUL_STOP_S", 0.5)
-    monkeypatch.setattr(bus, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(bus, "MAX_DELAY_S", 0.05)
+    monkeypatch.setattr(guard, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(guard, "MAX_DELAY_S", 0.05)
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ async def test_what_each_kind_of_error_means(settings, topic):
     errors = {
         "c1": [Poison("never")],
         "c2": [Transient("once"), Transient("twice")],
-        "c3": [Unavailable("away")] * (bus.MAX_ATTEMPTS + 3),
+        "c3": [Unavailable("away")] * (guard.MAX_ATTEMPTS + 3),
         "c4": [Conflict("lost")],
-        "c5": [ValueError("a bug")] * bus.MAX_ATTEMPTS,
+        "c5": [ValueError("a bug")] * guard.MAX_ATTEMPTS,
     }
 
     async def handler(event: events.ScenarioCreateRequested) -> None:
@@ -97,7 +97,7 @@ async def test_what_each_kind_of_error_means(settings, topic):
             await publisher.publish(command(number), topic)
         await until(lambda: calls.count("c6") == 1)
         assert {name: calls.count(name) for name in ("c0", "c1", "c2", "c3", "c4", "c5")} == {
-            "c0": 1, "c1": 1, "c2": 3, "c3": bus.MAX_ATTEMPTS + 4, "c4": 1, "c5": bus.MAX_ATTEMPTS,
+            "c0": 1, "c1": 1, "c2": 3, "c3": guard.MAX_ATTEMPTS + 4, "c4": 1, "c5": bus.MAX_ATTEMPTS,
         }  # fmt: skip
         letters = await dead_letters(settings, topic, 2)
     assert [json.loads(base64.b64decode(letter.value))["event_id"] for letter in letters] == [
@@ -105,7 +105,7 @@ async def test_what_each_kind_of_error_means(settings, topic):
         "c5",
     ]
     assert letters[0].reason == "Poison: never"
-    assert letters[1].attempts == bus.MAX_ATTEMPTS
+    assert letters[1].attempts == guard.MAX_ATTEMPTS
 
 
 @pytest.mark.parametrize("batch", [False, True])

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +13,16 @@ from aiokafka.errors import KafkaConnectionError
 
 from reefcommon.errors import Conflict, Poison, Transient, Unavailable
 from reefcommon.events import DeadLettered
-from reefkit import bus
-from reefkit.bus import Guard
-from reefkit.dead_letter_limit import Ceiling, TooManyDead, put_up
+from reefkit import guard as guards
+from reefkit.bodies import FilesystemBodies
+from reefkit.dead_letter_limit import DeadLetterLimit, TooManyDead
+from reefkit.guard import Guard
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """No delays, and no tracebacks on the screen: they take longer than all else."""
-    monkeypatch.setattr(bus, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(guards, "FIRST_DELAY_S", 0.0)
     with structlog.testing.capture_logs():
         yield
 
@@ -32,7 +34,9 @@ class Broker:
     failures: int = 0
     letters: list[DeadLettered] = field(default_factory=list)
 
-    async def publish(self, message: bytes, *, topic: str, key: bytes | None) -> None:
+    async def publish(
+        self, message: bytes, *, topic: str, key: bytes | None, headers: dict[str, str]
+    ) -> None:
         self.letters.append(DeadLettered.model_validate_json(message))
         assert (topic, key) == ("t.dead", b"k")
         if self.failures:
@@ -45,9 +49,9 @@ def record(offset: int) -> ConsumerRecord:
     return ConsumerRecord("t", 0, offset, 0, 0, b"k", value, None, 1, len(value), ())
 
 
-def guard(broker: Broker, limit: int = 100) -> Guard:
-    put_up(broker, Ceiling("test-guard", limit, 0.5, 300.0))  # type: ignore[arg-type]
-    return Guard("test", "g", broker)  # type: ignore[arg-type]
+def guard(broker: Broker, limit: int = 100, group: str = "g") -> Guard:
+    allowed = DeadLetterLimit("test-guard", limit, 0.5, 300.0)
+    return Guard("test", group, FilesystemBodies(Path("/nowhere")), allowed, broker)
 
 
 async def handle(one: Guard, *errors: BaseException | None, batch: int = 0) -> tuple[Any, int]:
@@ -96,12 +100,12 @@ async def test_a_batch_that_can_never_be_handled_is_dead_whole_and_apart():
 )
 async def test_what_fails_too_often_is_dead_at_that_attempt(error):
     broker = Broker()
-    assert await handle(guard(broker), *[error] * 99) == (None, bus.MAX_ATTEMPTS)
+    assert await handle(guard(broker), *[error] * 99) == (None, guards.MAX_ATTEMPTS)
     (letter,) = broker.letters
-    assert letter.attempts == bus.MAX_ATTEMPTS
-    assert await handle(guard(broker), *[error] * (bus.MAX_ATTEMPTS - 1), None) == (
+    assert letter.attempts == guards.MAX_ATTEMPTS
+    assert await handle(guard(broker), *[error] * (guards.MAX_ATTEMPTS - 1), None) == (
         "done",
-        bus.MAX_ATTEMPTS,
+        guards.MAX_ATTEMPTS,
     )
     assert len(broker.letters) == 1
 
@@ -127,5 +131,5 @@ async def test_what_was_handled_makes_room_for_what_was_not():
 async def test_the_letters_of_two_groups_are_two():
     broker = Broker()
     for name in ("g", "h"):
-        await Guard("test", name, broker).bury(record(0), "never", 1)  # type: ignore[arg-type]
+        await guard(broker, group=name).bury(record(0), "never", 1)
     assert len({letter.event_id for letter in broker.letters}) == 2

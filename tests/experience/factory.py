@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pydantic_core import to_json
+
 from reefcommon import ids, topics
-from reefcommon.errors import Poison, Unavailable
+from reefcommon.errors import Unavailable
 from reefcommon.events import (
     BodyRef,
     Completion,
@@ -16,6 +18,7 @@ from reefcommon.events import (
     InferenceRecorded,
     WeightSpan,
 )
+from reefkit.bodies import BodyMissing
 from services.experience.ports import Arrival
 
 T0 = datetime(2026, 1, 5, 12, 0, 0, 123456, tzinfo=UTC)
@@ -146,10 +149,10 @@ class Bodies:
 
     kept: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    async def read(self, ref: BodyRef) -> Mapping[str, Any]:
+    async def read(self, ref: BodyRef) -> bytes:
         if ref.sha256 not in self.kept:
-            raise Poison("not there")
-        return self.kept[ref.sha256]
+            raise BodyMissing("not there")
+        return to_json(self.kept[ref.sha256])
 
 
 @dataclass

@@ -8,7 +8,7 @@ from faststream.kafka import KafkaBroker, TestKafkaBroker
 from reefcommon import topics
 from reefcommon.events import DeadLettered, SampleReady
 from reefcommon.settings import SystemSettings
-from reefkit.bus import Guard, KafkaPublisher, kafka_broker
+from reefkit.bus import KafkaPublisher, kafka_broker
 from services.experience.app import subscribe
 from services.experience.kafka import KafkaDeadLetters
 from services.experience.settings import Settings
@@ -33,9 +33,8 @@ async def test_an_exchange_and_a_report_come_out_as_a_sample_and_poison_as_a_dea
     service: Service,
 ) -> None:
     broker = kafka_broker(SystemSettings(), "experience")
-    guard = Guard("experience", "experience", broker)
     handlers = replace(
-        service.handlers, publisher=KafkaPublisher(broker), dead=KafkaDeadLetters(guard)
+        service.handlers, publisher=KafkaPublisher(broker), dead=KafkaDeadLetters(broker.guard)
     )
     subscribe(broker, handlers, Settings())
     samples, dead = (

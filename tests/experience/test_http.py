@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.events import BodyRef
 from reefcommon.settings import SystemSettings
-from services.experience.filesystem import FilesystemBodies
 from services.experience.http import read_routes, unavailable
 from services.experience.settings import Settings
 from tests.experience.conftest import Service
@@ -150,22 +149,3 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REEF_EXPERIENCE_RAPORT_WAIT_S", "5")
     with pytest.raises(BadConfig, match="unknown settings: REEF_EXPERIENCE_RAPORT_WAIT_S"):
         Settings.load()
-
-
-async def test_bodies_are_named_and_checked_by_their_digest(tmp_path: Path) -> None:
-    content = b'{"request": {"messages": []}, "response": null}'
-    sha = hashlib.sha256(content).hexdigest()
-    (tmp_path / sha).write_bytes(content)
-    (tmp_path / ("b" * 64)).write_bytes(content)
-    bodies = FilesystemBodies(tmp_path)
-    assert await bodies.read(BodyRef(uri="file:///elsewhere", sha256=sha, size_bytes=1)) == {
-        "request": {"messages": []},
-        "response": None,
-    }
-    for wrong, why in (
-        ("a" * 64, "is not in"),
-        ("b" * 64, "is not what its digest says"),
-        ("../../etc/passwd", "not a SHA-256"),
-    ):
-        with pytest.raises(Poison, match=why):
-            await bodies.read(BodyRef(uri="", sha256=wrong, size_bytes=1))

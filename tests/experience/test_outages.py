@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from prometheus_client import REGISTRY
 
 from reefcommon import events, ids, topics
-from reefkit import bus
+from reefkit import bus, guard
 from reefkit.bus import ensure_topics
 from services.experience import lifecycle
 from services.experience.clickhouse import Database
@@ -118,7 +118,7 @@ async def test_ten_thousand_events_wait_for_a_store_that_is_away(
     """E4 and E5: 10,000 come in meanwhile, one of them poison: 9,999 rows, a sample for each report and one dead letter with its reason.
     Readiness fails until then, and nobody has acted. It takes far more attempts than what fails for another reason is given."""
     monkeypatch.setattr(
-        bus, "MAX_DELAY_S", 0.05
+        guard, "MAX_DELAY_S", 0.05
     )  # the outage is measured in attempts; at their usual pace these would take minutes
     plain = Database.embedded(tmp_path / "chdb")
     database = Switched(plain._connect, plain.where)

@@ -1,12 +1,14 @@
 """The release log on the real broker."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
 from reefcommon.events import ReleaseRejected, utc_now
+from reefkit.bodies import FilesystemBodies
 from reefkit.bus import ensure_topics
 from services.publisher import kafka_log
 from services.publisher.kafka_log import KafkaReleaseLog
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.broker
 
 
 async def test_every_event_of_the_last_batch_is_read(
-    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Heads that are rebuilt without the last release would fork the chain. The end that the embedded broker names lies one after the
     beginning of the last batch; a client that gives out record by record stands there with the rest of the batch still to come."""
@@ -23,7 +25,7 @@ async def test_every_event_of_the_last_batch_is_read(
     monkeypatch.setattr(
         kafka_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)
     )
-    log = KafkaReleaseLog(kafka_bootstrap)
+    log = KafkaReleaseLog(kafka_bootstrap, FilesystemBodies(tmp_path))
     before = len(await log.read())
     sent: list[str] = []
     async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all") as producer:

@@ -13,6 +13,7 @@ from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir
 from reefcli.output import ago, console, print_json, print_story, print_table
 from reefcommon import topics
+from reefkit.bodies import FilesystemBodies
 
 
 def _known(topic: str | None) -> str | None:
@@ -79,7 +80,7 @@ def list_(
 
       reef dlq list --topic reef.feedback.v1 --reason "unknown receipts" --json
     """
-    letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir)))
+    letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir), _bodies(state_dir)))
     wanted = Wanted(topic, group, reason, scenario, handled)
     found = sorted(
         (letter for letter in letters.found.values() if wanted.meets(letter)),
@@ -115,7 +116,7 @@ def show(
 
       reef dlq show dead-3f0c
     """
-    letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir)))
+    letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir), _bodies(state_dir)))
     (letter,) = letters.named([letter_id])
     described = _described(letter) | {"event": _body(letter)}
     if as_json:
@@ -165,6 +166,7 @@ def retry(
         ids,
         Wanted(topic, group, reason, scenario),
         address(bootstrap, state_dir),
+        _bodies(state_dir),
         everything=everything,
         as_json=as_json,
     )
@@ -195,6 +197,7 @@ def drop(
         ids,
         Wanted(topic, group, reason, scenario),
         address(bootstrap, state_dir),
+        _bodies(state_dir),
         everything=everything,
         as_json=as_json,
     )
@@ -205,6 +208,7 @@ def _settle(
     ids: list[str] | None,
     wanted: Wanted,
     bootstrap: str,
+    bodies: FilesystemBodies,
     *,
     everything: bool,
     as_json: bool,
@@ -215,7 +219,7 @@ def _settle(
         )
 
     async def carry_out() -> tuple[list[Letter], list[Letter]]:
-        letters: Letters = await dead_letters.read(bootstrap)
+        letters: Letters = await dead_letters.read(bootstrap, bodies)
         chosen = (
             letters.named(ids)
             if ids
@@ -223,7 +227,7 @@ def _settle(
         )
         before = [letter for letter in chosen if letter.settled is not None]
         once = {letter.id: letter for letter in chosen}.values()
-        return before, await dead_letters.settle(bootstrap, once, action) if chosen else []
+        return before, await dead_letters.settle(bootstrap, bodies, once, action) if chosen else []
 
     before, done = asyncio.run(carry_out())
     if as_json:
@@ -245,6 +249,10 @@ def _settle(
         )
     if not before and not done:
         typer.echo("no dead letters like that")
+
+
+def _bodies(state_dir: StateDir) -> FilesystemBodies:
+    return FilesystemBodies(state_dir / "bodies")
 
 
 def _row(letter: Letter) -> tuple[Any, ...]:

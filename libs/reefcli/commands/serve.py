@@ -176,6 +176,7 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
 async def _until_failed(stack: "Stack", out: Console) -> ReefError:
     """Print a line for each event of the loop until a program of the stack has died for good."""
     from reefcli.heartbeat import Heartbeat
+    from reefkit.bodies import FilesystemBodies
     from reefstack import services
 
     def say(text: str) -> None:
@@ -183,7 +184,9 @@ async def _until_failed(stack: "Stack", out: Console) -> ReefError:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
     urls = {n: stack.urls[n] for n in services.SERVICES if n in stack.supervisor.children}
-    lines = asyncio.ensure_future(Heartbeat(stack.kafka_bootstrap, urls, say).run())
+    bodies = FilesystemBodies(stack.state_dir / "bodies")
+    heartbeat = Heartbeat(stack.kafka_bootstrap, bodies, urls, say)
+    lines = asyncio.ensure_future(heartbeat.run())
     try:
         return await stack.failed()
     finally:

@@ -21,6 +21,7 @@ from reefcli.demo.view import View
 from reefcli.loop_events import describe, follow
 from reefcommon import config as serve_config
 from reefcommon.events import Release, ReleasePublished
+from reefkit.bodies import FilesystemBodies
 from reefstack.embedded import Options, Stack, embedded_stack
 from reefstack.restart_policy import StackEvent
 from reefstack.view import view_for
@@ -149,7 +150,9 @@ class Demo:
         return Measurement(self.elapsed_s, release.sequence, release.release_id, *found)
 
     async def _watch(self, stack: Stack, users: Users) -> None:
-        async for event in follow(stack.kafka_bootstrap):
+        async for event in follow(
+            stack.kafka_bootstrap, FilesystemBodies(stack.state_dir / "bodies")
+        ):
             if not self.figures.take(event):
                 continue
             users.experience_consumed.set()

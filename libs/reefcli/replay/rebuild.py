@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,13 +12,13 @@ import orjson
 from aiokafka import ConsumerRecord, TopicPartition
 
 from reefcli.errors import CommandFailed
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event, utc_now
 from reefcommon.topics import Topic
+from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
 from reefstack.state import write_private
 from services.experience.app import build_handlers
 from services.experience.clickhouse import ClickHouseAudit, ClickHouseStore, Database
-from services.experience.filesystem import FilesystemBodies
 from services.experience.handlers import Handlers
 from services.experience.kafka import arrival
 from services.experience.ports import Arrival
@@ -103,20 +103,23 @@ class Rebuild:
     clock: LogClock
     settings: Settings
     audit: ClickHouseAudit
+    bodies: FilesystemBodies
 
     @classmethod
-    def on(cls, database: Database, bodies: Path, settings: Settings) -> "Rebuild":
-        """Production's handlers on this store. `bodies`: where bodies lie that were too large for their events."""
-        nowhere, clock = Nowhere(), LogClock()
+    def on(cls, database: Database, directory: Path, settings: Settings) -> "Rebuild":
+        """Production's handlers on this store. `directory`: the bodies that were too large."""
+        nowhere, clock, bodies = Nowhere(), LogClock(), FilesystemBodies(directory)
         handlers = build_handlers(
             settings,
             store=ClickHouseStore(database),
             publisher=nowhere,
             dead=nowhere,
-            bodies=FilesystemBodies(bodies),
+            bodies=bodies,
             now=clock,
         )
-        return cls(database, handlers, nowhere, clock, settings, ClickHouseAudit(database))
+        return cls(
+            database, handlers, nowhere, clock, settings, ClickHouseAudit(database), bodies
+        )
 
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed where there are rows that no replay has put there."""
@@ -136,7 +139,7 @@ class Rebuild:
     async def take(self, records: Sequence[ConsumerRecord]) -> None:
         """Handle a batch. Returns once its rows are durable. Raises Unavailable where the store stays away."""
         self.clock.reach(max(record.timestamp for record in records))
-        arrivals = [arrival(record) for record in records]
+        arrivals = [one for record in records if (one := await self._arrival(record))]
         for attempt in range(ATTEMPTS):
             try:
                 await self.handlers.on_events(arrivals)
@@ -146,6 +149,15 @@ class Rebuild:
                 await asyncio.sleep(FIRST_DELAY_S * 2**attempt)
             else:
                 return
+
+    async def _arrival(self, record: ConsumerRecord) -> Arrival | None:
+        """One message; None if its body cannot be had, which made it a dead letter then."""
+        try:
+            value = await whole_value(record.value, record.headers, self.bodies)
+        except (BodyMissing, Poison) as error:
+            self.nowhere.dead[f"{record.topic}: {str(error).partition(':')[0]}"] += 1
+            return None
+        return arrival(replace(record, value=value))
 
     async def settle(self) -> None:
         """Join what can be joined by now, and give up what has waited too long."""

@@ -1,0 +1,248 @@
+"""What an error in a handler means for its event.
+
+    message --claim resolved--> decode --> handler --effect is durable--> offset committed
+               |Poison, ValidationError  -> <topic>.dead, offset committed
+               |Transient                -> again after a delay, MAX_ATTEMPTS times, then dead
+               |Unavailable              -> again after a capped delay until the system is back
+               |anything else            -> as Transient
+
+If too many events are dead within a window, the consumer stops taking events and waits at that
+event for a person (`reefkit.dead_letter_limit`). A wait is shown with its cause (`Waits`).
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+from aiokafka import ConsumerRecord
+from aiokafka.errors import KafkaError
+from faststream import BaseMiddleware, ContextRepo
+from faststream.message import StreamMessage
+from prometheus_client import Counter, Gauge
+from pydantic import ValidationError
+
+from reefcommon.errors import Conflict, Poison, Unavailable
+from reefkit.bodies import (
+    CLAIM_HEADER,
+    BodyMissing,
+    FilesystemBodies,
+    claim_check,
+    claim_in,
+)
+from reefkit.dead_letter_limit import DeadLetterLimit
+from reefkit.dead_letters import dead_letter
+
+log = structlog.get_logger()
+
+MAX_ATTEMPTS = 6
+FIRST_DELAY_S = 0.25
+MAX_DELAY_S = 5.0
+BODY_WAIT_S = 60.0
+SHOWN_AFTER_S = 5.0
+
+NEVER = (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError)
+
+EVENTS = Counter(
+    "reef_events_total",
+    "events taken from a topic, by what became of them",
+    ["service", "topic", "outcome"],
+)
+RETRIES = Counter(
+    "reef_event_retries_total",
+    "handler calls that failed and were tried again",
+    ["service", "topic"],
+)
+WAITING = Gauge(
+    "reef_waiting_for_outside",
+    "1 while a handler waits for an outside system to come back",
+    ["service", "topic"],
+)
+
+
+@dataclass(slots=True)
+class Waits:
+    """Work that is retried, by its name (a topic, a task), with the cause and the time it began."""
+
+    _open: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def began(self, name: str, reason: str) -> None:
+        """Note a failed try. The first one says since when; the latest says why."""
+        _, since = self._open.get(name, ("", time.time()))
+        self._open[name] = (reason, since)
+
+    def ended(self, name: str) -> None:
+        """The work succeeded, or was given up."""
+        self._open.pop(name, None)
+
+    def shown(self) -> dict[str, str]:
+        """The waits of more than SHOWN_AFTER_S seconds, for readiness and status."""
+        now = time.time()
+        return {
+            f"waiting {name}": f"for {now - since:.0f} s, since "
+            f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}: {reason[:500]}"
+            for name, (reason, since) in self._open.items()
+            if now - since >= SHOWN_AFTER_S
+        }
+
+
+class Sender(Protocol):
+    """A broker, as far as the guard uses it."""
+
+    async def publish(
+        self, message: bytes, *, topic: str, key: bytes | None, headers: dict[str, str]
+    ) -> Any: ...
+
+
+@dataclass(slots=True, eq=False)
+class Guard:
+    """The retries, dead letters and waits of one broker. FastStream calls it for each message."""
+
+    service: str
+    group: str
+    bodies: FilesystemBodies
+    limit: DeadLetterLimit
+    sender: Sender | None = None
+    waits: Waits = field(default_factory=Waits)
+
+    def __call__(self, msg: Any, /, *, context: ContextRepo) -> "GuardedMessage":
+        return GuardedMessage(self, msg, context=context)
+
+    async def bury(
+        self, record: ConsumerRecord, reason: str, attempts: int, *, counts: bool = True
+    ) -> None:
+        """Write one event to its dead-letter topic.
+
+        counts: whether it counts towards the limit.
+
+        Raises:
+            Unavailable: the broker does not acknowledge; TooManyDead if the limit is reached.
+        """
+        assert self.sender is not None
+        dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
+        if counts:
+            self.limit.bury(reason, dead.event_id)
+        value, headers = await claim_check(dead.model_dump_json().encode(), self.bodies)
+        topic = f"{record.topic}.dead"
+        try:
+            await self.sender.publish(value, topic=topic, key=record.key, headers=headers)
+        # A refusal waits like an absence: there is no second place for a dead letter.
+        except KafkaError as error:
+            raise Unavailable(f"{topic} did not acknowledge a dead letter: {error!r}") from error
+        EVENTS.labels(self.service, record.topic, "dead").inc()
+        log.error(
+            "event_dead_lettered",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            reason=reason[:500],
+        )
+
+
+class GuardedMessage(BaseMiddleware[Any, Any]):
+    """The guard at work on one message, or on one batch."""
+
+    def __init__(self, guard: Guard, msg: Any, *, context: ContextRepo) -> None:
+        super().__init__(msg, context=context)
+        self.guard = guard
+        self._began = time.monotonic()
+
+    async def consume_scope(
+        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
+    ) -> Any:
+        """Call the handler until its effect is durable, or the event is in the dead letters."""
+        service, waits = self.guard.service, self.guard.waits
+        raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
+        topic = (raw[0] if isinstance(raw, tuple | list) else raw).topic
+        attempt = 0
+        try:
+            while True:
+                attempt += 1
+                try:
+                    return await self._once(call_next, msg, attempt)
+                except Conflict as error:
+                    EVENTS.labels(service, topic, "conflict").inc(len(_records(msg)))
+                    log.info("event_conflict", topic=topic, reason=str(error))
+                    return None
+                except Unavailable as error:
+                    WAITING.labels(service, topic).set(1)
+                    waits.began(topic, str(error))
+                    log.warning(
+                        "outside_system_unavailable",
+                        topic=topic,
+                        attempt=attempt,
+                        reason=str(error),
+                    )
+                # A handler's mistake. Raised on, the event would be read again at once, for ever.
+                except Exception as error:
+                    waits.began(topic, f"{type(error).__name__}: {error}")
+                    log.exception("event_failed", topic=topic, attempt=attempt)
+                RETRIES.labels(service, topic).inc()
+                await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
+        finally:
+            WAITING.labels(service, topic).set(0)
+            waits.ended(topic)
+
+    async def _once(
+        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], attempt: int
+    ) -> Any:
+        records = await self._resolve_claims(msg, attempt)
+        if not records:
+            return None
+        try:
+            result = await call_next(msg)
+        except (Conflict, Unavailable):
+            raise
+        # Whatever it is, it is raised, or it becomes the reason of a dead letter.
+        except Exception as error:
+            if attempt < MAX_ATTEMPTS and not isinstance(error, NEVER):
+                raise
+            for record in records:
+                await self.guard.bury(record, f"{type(error).__name__}: {error}", attempt)
+            return None
+        EVENTS.labels(self.guard.service, records[0].topic, "done").inc(len(records))
+        self.guard.limit.done(len(records))
+        return result
+
+    async def _resolve_claims(
+        self, msg: StreamMessage[Any], attempt: int
+    ) -> tuple[ConsumerRecord, ...]:
+        """Put bodies in the place of claims. Bury each message without a usable body, it alone."""
+        records = _records(msg)
+        if all(name != CLAIM_HEADER for record in records for name, _ in record.headers):
+            return records
+        resolved = [(record, *await self._resolved(record)) for record in records]
+        for record, _, flaw in resolved:
+            if flaw:
+                await self.guard.bury(record, flaw, attempt)
+        whole = tuple(record for _, record, flaw in resolved if not flaw)
+        if whole and isinstance(msg.raw_message, tuple | list):
+            msg.raw_message, msg.body = whole, [record.value for record in whole]
+        elif whole:
+            msg.raw_message, msg.body = whole[0], whole[0].value
+        return whole
+
+    async def _resolved(self, record: ConsumerRecord) -> tuple[ConsumerRecord, str]:
+        """(the record with its body, why it has none)."""
+        try:
+            claim = claim_in(record.headers)
+            if claim is None:
+                return record, ""
+            value = await self.guard.bodies.read(claim)
+        except Poison as error:
+            return record, f"Poison: {error}"
+        except BodyMissing as error:
+            if time.monotonic() - self._began < BODY_WAIT_S:
+                raise
+            return record, f"{error}, waited for {BODY_WAIT_S:g} s"
+        headers = tuple(pair for pair in record.headers if pair[0] != CLAIM_HEADER)
+        return replace(record, value=value, headers=headers), ""
+
+
+def _records(msg: StreamMessage[Any]) -> tuple[ConsumerRecord, ...]:
+    raw = msg.raw_message
+    return tuple(raw) if isinstance(raw, tuple | list) else (raw,)

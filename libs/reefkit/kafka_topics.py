@@ -1,0 +1,120 @@
+"""Topics: created if they are missing, and how far this process is behind their ends."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from reefcommon import topics
+from reefcommon.errors import Unavailable
+from reefcommon.topics import Topic
+
+
+async def ensure_topics(
+    bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, *, replication_factor: int = 1
+) -> list[str]:
+    """Create missing topics of the registry with their dead-letter topics; return their names.
+
+    Raises:
+        Unavailable: the broker does not answer, or refuses to create one.
+    """
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        existing = set(await admin.list_topics())
+        new = [
+            NewTopic(
+                name, partitions, replication_factor, topic_configs={"retention.ms": str(retention)}
+            )
+            for topic in wanted
+            for name, partitions, retention in (
+                (topic.name, topic.partitions, topic.retention_ms),
+                (topic.dead, 1, -1),
+            )
+            if name not in existing
+        ]
+        response = await admin.create_topics(new) if new else None
+    except KafkaError as error:
+        raise Unavailable(f"cannot create topics on {bootstrap}: {error!r}") from error
+    finally:
+        await admin.close()
+    # The client does not raise the broker's error of a single topic: it is in the answer.
+    codes = {name: code for name, code, *_ in response.topic_errors} if response is not None else {}
+    refused = {
+        name: code for name, code in codes.items() if code not in (0, TopicAlreadyExistsError.errno)
+    }
+    if refused:
+        reasons = ", ".join(f"{name}: {for_code(code).__name__}" for name, code in refused.items())
+        raise Unavailable(f"{bootstrap} refuses to create topics: {reasons}")
+    return [name for name, code in codes.items() if code == 0]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far one consumer is behind the end of one partition."""
+
+    topic: str
+    partition: int
+    position: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Events not yet handled."""
+        return max(self.end - self.position, 0)
+
+
+@dataclass(slots=True)
+class LagProbe:
+    """Asks the group's coordinator for committed offsets, one question at a time.
+
+    A slow answer is told from none: a question goes on for `give_up_s` after its caller left.
+    """
+
+    give_up_s: float
+    _rows: list[PartitionLag] = field(default_factory=list)
+    _answered_at: float = float("-inf")
+    _failure: str = ""
+    _question: asyncio.Task[None] | None = None
+
+    async def rows(
+        self, consumers: Iterable[Any], *, wait_s: float, max_age_s: float
+    ) -> list[PartitionLag]:
+        """Return a fresh answer within `wait_s`, else the latest one of the last `max_age_s`.
+
+        Raises:
+            Unavailable: there is neither.
+        """
+        asked_at = time.monotonic()
+        if self._question is None or self._question.done():
+            self._question = asyncio.create_task(self._ask(list(consumers)), name="lags")
+        await asyncio.wait({self._question}, timeout=wait_s)
+        if self._answered_at >= asked_at - max_age_s:
+            return self._rows
+        why = self._failure if self._question.done() else f"no answer within {wait_s:g} s"
+        raise Unavailable(f"the broker does not say what this consumer group has committed: {why}")
+
+    async def _ask(self, consumers: list[Any]) -> None:
+        rows = []
+        try:
+            # During a rebalance the client would wait without end.
+            async with asyncio.timeout(self.give_up_s):
+                for consumer in consumers:
+                    assigned = [
+                        tp for tp in consumer.assignment() if consumer.highwater(tp) is not None
+                    ]
+                    committed = await asyncio.gather(*(consumer.committed(tp) for tp in assigned))
+                    rows += [
+                        PartitionLag(
+                            tp.topic, tp.partition, offset or 0, consumer.highwater(tp) or 0
+                        )
+                        for tp, offset in zip(assigned, committed, strict=True)
+                    ]
+        except (TimeoutError, KafkaError) as error:
+            self._failure = repr(error)
+            return
+        self._rows, self._answered_at = rows, time.monotonic()
