@@ -18,8 +18,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from reefcli.errors import CommandFailed
 from reefcli.replay.log import open_log
 from reefcommon import topics
-from reefcommon.events import DeadLettered, DeadLetterSettled, utc_now
 from reefcommon.errors import Poison, Unavailable
+from reefcommon.events import DeadLettered, DeadLetterSettled, utc_now
 from reefcommon.ids import digest
 from reefkit.bodies import BodyMissing, FilesystemBodies, claim_check, whole_value
 
@@ -172,7 +172,10 @@ async def settle(
             one = letter.last
             if action == "retried":
                 value, claim = await claim_check(letter.body, bodies)
-                headers = [*letter.headers, *((name, text.encode()) for name, text in claim.items())]
+                headers = [
+                    *letter.headers,
+                    *((name, text.encode()) for name, text in claim.items()),
+                ]
                 place = {"partition": one.partition, "key": letter.key, "headers": headers}
                 await producer.send_and_wait(one.topic, value, **place)
             fact = _fact(letter, action, utc_now())

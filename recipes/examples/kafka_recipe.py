@@ -16,10 +16,12 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from aiokafka.errors import KafkaConnectionError
 from faststream import AckPolicy, FastStream
-from faststream.kafka import KafkaBroker
+from faststream.kafka import KafkaBroker, KafkaMessage
+from pydantic_core import from_json
 
 from reefcommon.artifacts import describe
 from reefcommon.events import CandidateProposed, SampleReady, utc_now
@@ -28,6 +30,7 @@ from reefcommon.harness.tree import Entry
 from reefcommon.ids import digest
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.selection import open_artifact_store
+from reefkit.bodies import FilesystemBodies, whole_value
 
 
 def running_broker(settings: SystemSettings) -> str:
@@ -47,11 +50,21 @@ store = open_artifact_store(settings)
 broker = KafkaBroker(address or settings.kafka_bootstrap, acks="all")
 
 
+async def whole(message: KafkaMessage) -> dict[str, Any]:
+    """The event of a message; a large one is read from the body store (docs/events.md)."""
+    headers = message.raw_message.headers
+    value = await whole_value(
+        message.body, headers, FilesystemBodies(settings.state_dir / "bodies")
+    )
+    return dict(from_json(value))
+
+
 @broker.subscriber(
     "reef.samples.v1",
     group_id="my-recipe",
     auto_offset_reset="earliest",
     ack_policy=AckPolicy.NACK_ON_ERROR,
+    decoder=whole,
 )
 async def on_sample(sample: SampleReady) -> None:
     """One rule for one complaint. The candidate's id comes from its inputs, so that reading the sample again proposes nothing new."""

@@ -12,6 +12,7 @@ from reefcommon.config import ServeConfig
 from reefcommon.events import Sampling, utc_now
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
+from reefkit.bodies import FilesystemBodies
 from reefkit.ops import Health
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
@@ -42,7 +43,6 @@ from services.gateway.keys.lease import RENEWALS_A_LEASE
 from services.gateway.keys.redis import RedisKeyStore
 from services.gateway.keys.repeats import Repeats
 from services.gateway.lifecycle import Adapters, Lifecycle
-from services.gateway.log.bodies import FilesystemBodies
 from services.gateway.log.durable import DurableLog
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.log.release_tail import ReleaseTail
@@ -190,7 +190,9 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
             ready_age_s=settings.spool_ready_age_s,
         ),
         engines=engines,
-        tail=ReleaseTail(system.kafka_bootstrap, broker),
+        tail=ReleaseTail(
+            system.kafka_bootstrap, broker, FilesystemBodies(system.state_dir / "bodies")
+        ),
         ledger=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
         buckets=RedisBuckets(system.redis_url),
         reads=ExperienceReads(system.experience_url),

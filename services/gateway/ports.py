@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from reefcommon.errors import ReefError
 from reefcommon.events import (
+    BodyRef,
     PromoteRequested,
     ReleasePending,
     ReleasePublished,
@@ -15,7 +16,6 @@ from reefcommon.events import (
 )
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.keys import KeyEntry, Known
-from services.gateway.domain.record import Claim
 
 News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
 Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
@@ -64,7 +64,7 @@ class RecordLog(Protocol):
 class BodyStore(Protocol):
     """Keeps bodies that are too large for the log."""
 
-    async def keep(self, body: bytes) -> Claim:
+    async def keep(self, body: bytes) -> BodyRef:
         """Return when the body is durable. Raises OSError."""
 
 

@@ -24,9 +24,7 @@ async def test_bodies_are_named_and_checked_by_their_digest(tmp_path: Path) -> N
     (tmp_path / sha).write_bytes(content)
     (tmp_path / ("b" * 64)).write_bytes(content)
     bodies = FilesystemBodies(tmp_path)
-    assert (
-        await bodies.read(BodyRef(uri="file:///elsewhere", sha256=sha, size_bytes=1)) == content
-    )
+    assert await bodies.read(BodyRef(uri="file:///elsewhere", sha256=sha, size_bytes=1)) == content
     for wrong, error, why in (
         ("a" * 64, BodyMissing, "is not in"),
         ("b" * 64, Poison, "is not what its digest says"),

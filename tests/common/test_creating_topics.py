@@ -13,7 +13,7 @@ from aiokafka.errors import (
 
 from reefcommon import topics
 from reefcommon.errors import Unavailable
-from reefkit import bus
+from reefkit import kafka_topics
 
 
 class Admin:
@@ -43,7 +43,7 @@ class Admin:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> type[Admin]:
     made = type("Ours", (Admin,), {})
-    monkeypatch.setattr(bus, "AIOKafkaAdminClient", made)
+    monkeypatch.setattr(kafka_topics, "AIOKafkaAdminClient", made)
     return made
 
 
@@ -52,7 +52,7 @@ async def test_a_topic_and_its_dead_letters_are_created_where_they_are_missing(
 ) -> None:
     topic = topics.SAMPLES
     admin.there = (topics.FEEDBACK.name,)
-    assert await bus.ensure_topics("kafka:9092", (topics.FEEDBACK, topic)) == [
+    assert await kafka_topics.ensure_topics("kafka:9092", (topics.FEEDBACK, topic)) == [
         topics.FEEDBACK.dead,
         topic.name,
         topic.dead,
@@ -74,4 +74,4 @@ async def test_a_broker_that_refuses_is_heard(
     """Its refusal is in an answer that the client takes for a success. That somebody else was faster is none."""
     admin.code = error.errno
     with pytest.raises(Unavailable, match=error.__name__) if refuses else nullcontext():
-        assert await bus.ensure_topics("kafka:9092", (topics.SAMPLES,)) == []
+        assert await kafka_topics.ensure_topics("kafka:9092", (topics.SAMPLES,)) == []

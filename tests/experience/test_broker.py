@@ -52,7 +52,10 @@ async def running(
 async def send(bootstrap: str, *sent: events.Event | bytes) -> None:
     """Events as the gateway sends them; bytes go to the inferences as they are."""
     async with AIOKafkaProducer(
-        bootstrap_servers=bootstrap, acks="all", enable_idempotence=False
+        bootstrap_servers=bootstrap,
+        acks="all",
+        enable_idempotence=False,
+        max_request_size=8 * 1024 * 1024,
     ) as producer:
         waits = []
         for event in sent:

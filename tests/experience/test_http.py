@@ -1,14 +1,12 @@
 """The read API."""
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
-from reefcommon.errors import BadConfig, Poison, Unavailable
+from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.events import BodyRef
 from reefcommon.settings import SystemSettings
 from services.experience.http import read_routes, unavailable

@@ -10,9 +10,8 @@ import orjson
 
 from reefcommon import topics
 from reefcommon.errors import Conflict, Unavailable
-from reefcommon.events import FeedbackReported, InferenceRecorded, Release
+from reefcommon.events import BodyRef, FeedbackReported, InferenceRecorded, Release
 from services.gateway.domain.keys import KeyEntry, Known
-from services.gateway.domain.record import Claim
 from services.gateway.ports import Command, News, NotDurable
 
 
@@ -75,10 +74,10 @@ class MemoryBodies:
     def __init__(self) -> None:
         self.bodies: dict[str, bytes] = {}
 
-    async def keep(self, body: bytes) -> Claim:
+    async def keep(self, body: bytes) -> BodyRef:
         digest = hashlib.sha256(body).hexdigest()
         self.bodies[digest] = body
-        return Claim(f"memory:{digest}", digest, len(body))
+        return BodyRef(uri=f"memory:{digest}", sha256=digest, size_bytes=len(body))
 
 
 class MemoryHeads:

@@ -180,8 +180,8 @@ def test_an_adapter_has_one_path_for_all_who_name_it(writer, folder):
     ] in source
 
 
-def test_large_bodies_are_where_gateway_and_experience_look():
-    for name in ("gateway", "experience"):
+def test_large_bodies_are_where_every_service_looks():
+    for name in ("gateway", "experience", "trainer", "harness", "evaluator", "publisher"):
         assert "bodies:/var/lib/reef/bodies" in SERVICES[name]["volumes"]
 
 

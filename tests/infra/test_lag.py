@@ -9,6 +9,9 @@ from aiokafka.errors import KafkaConnectionError
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from reefcommon.settings import SystemSettings
+from reefkit.bus import kafka_broker
+from reefkit.kafka_topics import LagProbe
 from reefkit.ops import Health, ops_routes
 
 
@@ -40,6 +43,8 @@ class Subscriber:
 class Broker:
     def __init__(self, consumer: Consumer) -> None:
         self.subscribers = [Subscriber(consumer)]
+        self.lag_probe = LagProbe(30.0)
+        self.guard = kafka_broker(SystemSettings(), "trainer").guard
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def _order(chain: list[Release]) -> str:
 
 
 @asynccontextmanager
-async def open_heads(redis_url: str, bootstrap: str, mark: str) -> AsyncIterator[Heads]:
+async def open_heads(redis_url: str, log: KafkaReleaseLog, mark: str) -> AsyncIterator[Heads]:
     """Both sets of heads; those of the replay lie under `reef-replay-<mark>` and are gone afterwards. Raises Unavailable."""
     prefix = f"{PREFIX}-replay-{mark}"
     redis = connect(redis_url)
@@ -93,7 +93,7 @@ async def open_heads(redis_url: str, bootstrap: str, mark: str) -> AsyncIterator
         yield Heads(
             RedisReleaseHeads(redis),
             RedisReleaseHeads(redis, prefix=prefix),
-            KafkaReleaseLog(bootstrap),
+            log,
         )
         await _clear(redis, prefix)
     finally:

@@ -117,9 +117,7 @@ class Rebuild:
             bodies=bodies,
             now=clock,
         )
-        return cls(
-            database, handlers, nowhere, clock, settings, ClickHouseAudit(database), bodies
-        )
+        return cls(database, handlers, nowhere, clock, settings, ClickHouseAudit(database), bodies)
 
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed where there are rows that no replay has put there."""

@@ -42,8 +42,7 @@ def as_list(strings: Iterable[str]) -> str:
 class Database:
     """A ClickHouse that is connected when it is first needed, and again after it was away."""
 
-    def __init__(self, connect: Callable[[], Client], where: str, *, own: bool = False) -> None:
-        self.own = own  # its files are this service's: nobody else looks after them
+    def __init__(self, connect: Callable[[], Client], where: str) -> None:
         self._connect = connect
         self._client: Client | None = None
         self._types: dict[tuple[str, ...], Sequence[ClickHouseType]] = {}
@@ -62,7 +61,7 @@ class Database:
                 interface="chdb", path=str(path), tz_mode="aware", settings={"max_threads": 1}
             )
 
-        return cls(connect, f"chDB at {path}", own=True)
+        return cls(connect, f"chDB at {path}")
 
     @classmethod
     def server(cls, url: str) -> "Database":

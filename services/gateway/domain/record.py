@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from reefcommon.events import BodyRef
 from services.gateway.domain.answer import Captured
 from services.gateway.domain.exchange import Exchange
 
@@ -29,15 +30,6 @@ class Ending:
 INLINE_EVENT_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Where a large body lies."""
-
-    uri: str
-    sha256: str
-    size_bytes: int
-
-
 def body_of(x: Exchange, end: Ending) -> bytes:
     """Request and response as one JSON object, for where they are too large to travel in the event."""
     return orjson.dumps(
@@ -45,7 +37,7 @@ def body_of(x: Exchange, end: Ending) -> bytes:
     )
 
 
-def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:
+def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
     """The bytes of the event. Request and response are embedded as they were sent, not encoded a second time."""
     event: dict[str, Any] = {
         "type": "inference.recorded.v1",
@@ -73,11 +65,7 @@ def event_of(x: Exchange, end: Ending, claim: Claim | None = None) -> bytes:
     if end.sampling is not None:
         event["sampling"] = end.sampling
     if claim is not None:
-        event["body_ref"] = {
-            "uri": claim.uri,
-            "sha256": claim.sha256,
-            "size_bytes": claim.size_bytes,
-        }
+        event["body_ref"] = claim.model_dump()
     else:
         event["request"] = orjson.Fragment(x.raw)
     if end.response is not None and claim is None:

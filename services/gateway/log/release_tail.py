@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
+from reefkit.bodies import FilesystemBodies, whole_value
 from services.gateway.handlers import command_of
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.ports import Command, News, NotDurable
@@ -30,8 +32,9 @@ class ReleaseTail:
     It also answers those who wait for what comes of a command.
     """
 
-    def __init__(self, bootstrap: str, log_: KafkaRecordLog) -> None:
+    def __init__(self, bootstrap: str, log_: KafkaRecordLog, bodies: FilesystemBodies) -> None:
         self._bootstrap = bootstrap
+        self._bodies = bodies
         self._log = log_
         self._waiting: dict[str, asyncio.Future[News]] = {}
         self.listening = asyncio.Event()
@@ -105,9 +108,12 @@ class ReleaseTail:
             while True:
                 for partition, records in (await consumer.getmany(timeout_ms=500)).items():
                     for record in records:
+                        event = _read(await self._value(record))
+                        if event is None:
+                            continue
                         if record.offset >= ends[partition]:
-                            await self._hear(record.value, on_event)
-                        elif (event := _read(record.value)) is not None:
+                            await self._hear(event, on_event)
+                        else:
                             on_past(event)
                 if asyncio.get_running_loop().time() - seen > every_s:
                     await snapshot()
@@ -118,10 +124,15 @@ class ReleaseTail:
             ):  # its own tasks may go on asking a broker that is gone
                 await consumer.stop()
 
-    async def _hear(self, value: bytes | None, on_event: OnEvent) -> None:
-        event = _read(value)
-        if event is None:
-            return
+    async def _value(self, record: ConsumerRecord) -> bytes:
+        try:
+            return await whole_value(record.value, record.headers, self._bodies)
+        # The next snapshot of the heads has what this event would have said.
+        except (Unavailable, Poison) as error:
+            log.warning("event_body_missing", reason=str(error))
+            return b""
+
+    async def _hear(self, event: Event, on_event: OnEvent) -> None:
         await on_event(event)
         future = self._waiting.get(command_of(event) or "")
         if (
