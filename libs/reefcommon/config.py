@@ -112,6 +112,11 @@ class EvaluationSection(Section):
         ge=0,
         description="at which these answers are sampled, with the same seeds on both sides",
     )
+    rules_at: Literal["system", "user_end"] = Field(
+        "system",
+        description="where a harness's rules stand in these tasks: in the system message, or after "
+        "the last user message, which small models heed more",
+    )
     min_win_margin: int = Field(
         0, ge=0, description="score_comparison: select only if wins - losses is greater than this"
     )

@@ -1,14 +1,17 @@
-"""A recipe of your own as an ordinary Kafka consumer: what users say about low-scored answers becomes a rule of the harness.
+"""A recipe of your own as an ordinary Kafka consumer.
 
-    reef.samples.v1 --(score < 0.5 and words)--> a harness tree with one rule --> reef.candidates.v1 --> evaluator --> publisher
+The words of users about low-scored answers become a rule of the harness:
 
-Run it beside a Reef that has held-out tasks, which a candidate can win on (an `evaluation:` section; without one nothing is released):
+    reef.samples.v1 --(score < 0.5 and words)--> a harness tree with one rule --> reef.candidates.v1
+
+Run it beside a Reef whose serve.yaml has held-out tasks to judge a harness by:
 
     reef serve -c recipes/feedback_rules/examples/greeting/serve.yaml
     python -m recipes.examples.kafka_recipe
 
-then report a receipt with {"score": 0, "feedback": "Please greet me with Hello first."}. It finds the Reef that runs on $REEF_STATE_DIR
-(.reef); $REEF_KAFKA_BOOTSTRAP names another broker, and the other REEF_* settings are those of the services.
+Then report a receipt with {"score": 0, "feedback": "Greet the user with Hello first."}. The program
+finds the Reef that runs on $REEF_STATE_DIR (.reef), or the broker of $REEF_KAFKA_BOOTSTRAP; the
+other REEF_* settings are those of the services.
 """
 
 import asyncio
@@ -34,7 +37,7 @@ from reefkit.bodies import FilesystemBodies, whole_value
 
 
 def running_broker(settings: SystemSettings) -> str:
-    """host:port that the settings name, else that of the stack on the state directory; empty where none runs there."""
+    """Return host:port of the broker: the settings', else the running stack's, else empty."""
     if "kafka_bootstrap" in settings.model_fields_set:
         return settings.kafka_bootstrap
     try:
@@ -67,7 +70,7 @@ async def whole(message: KafkaMessage) -> dict[str, Any]:
     decoder=whole,
 )
 async def on_sample(sample: SampleReady) -> None:
-    """One rule for one complaint. The candidate's id comes from its inputs, so that reading the sample again proposes nothing new."""
+    """Propose one rule for one complaint."""
     if (
         sample.score is None
         or sample.score >= 0.5
@@ -86,6 +89,7 @@ async def on_sample(sample: SampleReady) -> None:
         )
         manifest = describe(Path(directory), "harness")
         await asyncio.to_thread(store.put, Path(directory), manifest, sample.scenario)
+    # The id comes from the inputs: the same sample, read again, is the same candidate.
     candidate = CandidateProposed(
         event_id="cand-" + digest("my-recipe", sample.event_id),
         at=utc_now(), scenario=sample.scenario, kind="harness", content_id=manifest.content_id, base_release_id=sample.release_id,
@@ -96,6 +100,11 @@ async def on_sample(sample: SampleReady) -> None:
         "reef.candidates.v1",
         key=sample.scenario.encode(),
     )
+    sys.stdout.write(
+        f"proposed {candidate.event_id} on {sample.release_id}: {sample.feedback!r}\n"
+        f"  its verdict: reef releases {sample.scenario} --evidence {candidate.event_id}\n"
+    )
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from prometheus_client import Counter
 
@@ -55,6 +55,7 @@ class AnswerSampling:
     samples_per_task: int
     max_tokens: int
     temperature: float
+    rules_at: Literal["system", "user_end"] = "system"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class Episodes:
         async def sample() -> list[str]:
             answers = await node.chat(
                 side.model,
-                episode_messages(side.tree, task.messages),
+                episode_messages(side.tree, task.messages, rules_at=sampling.rules_at),
                 n=count,
                 timeout_s=self.within_s,
                 max_tokens=sampling.max_tokens,

@@ -64,7 +64,9 @@ class Plans:
     def sampling(self) -> AnswerSampling:
         """Return how answers to tasks are sampled."""
         section = self.config.evaluation
-        return AnswerSampling(section.samples_per_task, section.max_tokens, section.temperature)
+        return AnswerSampling(
+            section.samples_per_task, section.max_tokens, section.temperature, section.rules_at
+        )
 
     def accepts(self, scenario: str, score: float) -> bool:
         """Return whether a held-out sample with this score is evidence in a scenario.

@@ -98,7 +98,7 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
             self.end_headers()
             self.wfile.write(payload)
 
-        do_GET = do_POST = answer
+        do_GET = do_POST = answer  # noqa: N815 - the names of http.server
 
         def log_message(self, *_args: object) -> None:
             """Quiet."""

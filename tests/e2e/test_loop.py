@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from recipes.sao.examples.tiny import tasks
+from reefcommon.statistics import independent_seed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -16,12 +17,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 def test_the_demonstration_reaches_its_goal_without_a_failed_request(demonstration):
     summary = demonstration.summary
     assert demonstration.code == 0, summary
-    assert summary["heldout_first"] < 0.5
-    assert summary["heldout_last"] >= 0.9
+    assert summary["heldout_first_interval"][1] < 0.5
+    assert summary["heldout_interval"][0] >= 0.9, "the lower bound of a fresh measurement"
+    assert len({tuple(point["interval"]) for point in summary["heldout_curve"]}) > 3
+    assert len(summary["answers_before"]) == len(summary["answers_after"]) == 3
     assert summary["releases_published"] >= 5
     assert summary["failed_requests"] == 0
     assert summary["restarts"] == 0
-    assert (demonstration.state_dir / "reward.png").stat().st_size > 10_000
+    kept = {
+        name: demonstration.state_dir / name for name in ("reward.png", "demo.log", "demo.json")
+    }
+    assert min(path.stat().st_size for path in kept.values()) > 1_000
 
 
 def releases(serving) -> list[dict]:
@@ -35,7 +41,7 @@ def reward(serving, **headers) -> float:
     with openai.OpenAI(base_url=f"{serving.url}/v1", api_key="x", max_retries=0) as client:
         for number, task in enumerate(tasks.HELDOUT):
             answer = client.chat.completions.create(
-                model="reef", messages=[{"role": "user", "content": task}], max_tokens=12, n=2, seed=number,
+                model="reef", messages=[{"role": "user", "content": task}], max_tokens=12, n=2, seed=independent_seed("e2e", number),
                 extra_headers={"x-reef-capture": "false", **headers},
             )  # fmt: skip
             scores += [tasks.score(task, choice.message.content or "") for choice in answer.choices]

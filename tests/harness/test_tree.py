@@ -118,3 +118,20 @@ def test_an_episode_gets_the_prompt_before_its_own():
         "You are Reef.",
     ]
     assert with_system[0]["content"] == "You are Reef."
+
+
+def test_rules_may_stand_after_the_last_user_message():
+    prompt = render_chat(TREE)
+    turns = [
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "two"},
+    ]
+    put = episode_messages(TREE, turns, rules_at="user_end")
+    assert [message["content"] for message in put] == ["one", "1", f"two\n\n{prompt}"]
+    assert turns[2]["content"] == "two"
+    parts = [{"role": "user", "content": [{"type": "text", "text": "two"}]}]
+    (message,) = episode_messages(TREE, parts, rules_at="user_end")
+    assert [part["text"] for part in message["content"]] == ["two", prompt]
+    no_user = [{"role": "assistant", "content": "1"}]
+    assert episode_messages(TREE, no_user, rules_at="user_end")[0]["role"] == "system"

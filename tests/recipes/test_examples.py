@@ -11,7 +11,7 @@ from reefcommon.recipe import load_recipe, resolve
 EXAMPLES = Path("recipes/sao/examples")
 
 
-@pytest.mark.parametrize("name", ["sao", "hello", "tiny"])
+@pytest.mark.parametrize("name", ["sao", "dictionary", "tiny"])
 def test_an_example_loads(name):
     config = load(EXAMPLES / name / "serve.yaml")
     (binding,) = config.reef
@@ -38,7 +38,14 @@ def test_evaluation_tasks_are_held_out(name):
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("A drum is", 1.0), (" An oar", 1.0), ("a drum", 0.0), ("The drum", 0.0), ("Aha, so", 0.0), ("", 0.0)],
+    [
+        ("A drum is", 1.0),
+        (" An oar", 1.0),
+        ("a drum", 0.0),
+        ("The drum", 0.0),
+        ("Aha, so", 0.0),
+        ("", 0.0),
+    ],
 )
 def test_dictionary_score(answer, expected):
     assert resolve("recipes.sao.examples.dictionary.tasks:score")("any", answer) == expected

@@ -173,11 +173,11 @@ def _listed(dotted: str, cls: type[Recipe]) -> Listed:
         acquisition=dimensions.acquisition,
         evolves=tuple(dimensions.evolves),
         knobs={
-            key: Knob(*_plain(default(field), kind(field)), field.description or "")
+            key: Knob(_plain(default(field)), _plain(kind(field)), field.description or "")
             for key, field in cls.knobs_type.model_fields.items()
         },
     )
 
 
-def _plain(*markdown: str) -> list[str]:
-    return [text.replace("`", "") for text in markdown]
+def _plain(markdown: str) -> str:
+    return markdown.replace("`", "")

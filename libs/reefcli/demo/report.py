@@ -13,7 +13,7 @@ from reefcli.demo.presets import Preset, as_messages
 from reefcli.output import printable
 
 _WINDOW = 16
-_COLUMNS = ("#", "release", "operation", "held-out reward", "tasks won/lost", "users' answers")
+_COLUMNS = ("release", "operation", "held-out reward", "won/lost", "answers")
 
 
 def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 14) -> str:
@@ -37,27 +37,34 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8))
-    for points, style, label, offset in (
-        (figures.heldout, "o-", "measured during the run", (6, -12)),
-        ([figures.final] if figures.final else [], "s", "measured after the run", (-14, 8)),
-    ):
+    series = [(figures.heldout, "o-", "measured during the run")]
+    if figures.final is not None:
+        label = f"release {figures.final.sequence}, measured again after the run"
+        series.append(([figures.final], "s", label))
+    for points, style, label in series:
         left.errorbar(
             [p.at_s for p in points],
             [p.mean for p in points],
             yerr=[[p.mean - p.low for p in points], [p.high - p.mean for p in points]],
-            fmt=style, capsize=3, label=label,
-        )  # fmt: skip
-        for p in points:
-            left.annotate(
-                f"r{p.sequence}", (p.at_s, p.mean), textcoords="offset points", xytext=offset,
-                fontsize=8, annotation_clip=False,
-            )  # fmt: skip
+            fmt=style,
+            capsize=3,
+            label=label,
+        )
+    for p in figures.heldout:
+        place = {
+            "textcoords": "offset points",
+            "xytext": (-5, 7),
+            "ha": "right",
+            "annotation_clip": False,
+        }
+        left.annotate(f"r{p.sequence}", (p.at_s, p.mean), fontsize=8, **place)
     left.axhline(preset.reward_goal, linestyle=":", color="grey", label="goal of the lower bound")
     left.set(
         title="held-out reward by release (95 % interval)",
         xlabel="seconds since the start",
         ylabel="mean reward",
-        ylim=(-0.05, 1.08),
+        ylim=(-0.05, 1.35),
+        yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
     )
     left.margins(x=0.08)
     left.legend(loc="upper left", fontsize=8)
@@ -91,7 +98,6 @@ def chain_table(figures: Figures) -> Table:
     for event in figures.releases:
         release, evaluation = event.release, event.release.evaluation
         table.add_row(
-            str(release.sequence),
             release.release_id,
             release.operation,
             str(measured.get(release.sequence, "")),
@@ -119,8 +125,8 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
     console.print(chain_table(figures))
     put(
         "held-out reward: mean and 95 % interval of fresh answers to questions that no user asks.\n"
-        "tasks won/lost: the evaluator's verdict, with answers of its own, against the head then.\n"
-        "users' answers: how many the release gave; none if another release replaced it at once."
+        "won/lost: tasks in the evaluator's verdict, with answers of its own, against the head then.\n"
+        "answers: how many the release gave to users; none if another release replaced it at once."
     )
     put()
     first, final = figures.heldout[0], figures.final

@@ -190,21 +190,38 @@ def render_chat(tree: Tree) -> str:
 
 
 def episode_messages(
-    tree: Tree, task_messages: Sequence[Mapping[str, Any]]
+    tree: Tree,
+    task_messages: Sequence[Mapping[str, Any]],
+    *,
+    rules_at: Literal["system", "user_end"] = "system",
 ) -> list[dict[str, Any]]:
-    """The messages of one episode under this harness: its system prompt goes before the task's own, or in front of one that has none.
+    """Return the messages of one episode: the task's own, with the harness's prompt added.
 
-    A tree that says nothing leaves the messages as they are. The arguments are not changed.
+    `system`: before the task's system prompt, or as a new one. `user_end`: after the last user
+    message. An empty tree changes nothing; the arguments are not changed.
     """
     messages = [dict(message) for message in task_messages]
     prompt = render_chat(tree)
     if not prompt:
         return messages
+    if rules_at == "user_end":
+        for message in reversed(messages):
+            if message.get("role") == "user":
+                message["content"] = _joined(message.get("content"), prompt)
+                return messages
     if not messages or messages[0].get("role") != "system":
         return [{"role": "system", "content": prompt}, *messages]
-    own = messages[0].get("content") or ""
-    if isinstance(own, str):
-        merged: object = f"{prompt}\n\n{own}" if own else prompt
-    else:
-        merged = [{"type": "text", "text": prompt}, *own]
-    return [{**messages[0], "content": merged}, *messages[1:]]
+    return [
+        {**messages[0], "content": _joined(prompt, messages[0].get("content"))},
+        *messages[1:],
+    ]
+
+
+def _joined(first: object, second: object) -> object:
+    """Two contents, each a text or a list of parts, as one."""
+    if isinstance(first, list) or isinstance(second, list):
+        parts = [
+            [{"type": "text", "text": c}] if isinstance(c, str) else c for c in (first, second)
+        ]
+        return [part for content in parts for part in content or ()]
+    return "\n\n".join(str(text) for text in (first, second) if text)

@@ -1,12 +1,12 @@
 """What the users of the dictionary example ask, and what they like.
 
 They like answers that open like a dictionary entry: with "A" or "An". No prompt says so. The base
-model opens about one answer in nine that way (most begin with "The" or the bare noun).
+model opens about three answers in ten that way (most begin with "The" or the bare noun).
 """
 
 from typing import Any
 
-FORMS = ("Tell me about {}.", "Why do people need {}?", "How do people use {}?")
+FORMS = ("Why do people need {}?", "How do people use {}?", "Tell me about {}.")
 THINGS = (
     "a bicycle", "a compass", "a lighthouse", "a violin", "a candle", "a bridge",
     "a clock", "a kite", "a ladder", "a mirror", "a pencil", "a windmill",

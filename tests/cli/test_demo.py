@@ -1,0 +1,119 @@
+"""The demonstration's figures: independent draws, intervals, the end of a run, and its screen."""
+
+import io
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from reefcli.demo import report
+from reefcli.demo.figures import Figures, Measurement
+from reefcli.demo.presets import PRESETS
+from reefcli.demo.run import Demo
+from reefcli.demo.users import Users
+from reefcli.demo.view import View
+
+SMOLLM2 = PRESETS["smollm2"]
+
+
+class Client:
+    """Answers as the OpenAI client does, and keeps the requests."""
+
+    def __init__(self, text: str = "A lamp is") -> None:
+        self.requests: list[dict] = []
+        self.chat = SimpleNamespace(completions=self)
+        self._text = text
+
+    async def create(self, **request):
+        self.requests.append(request)
+        message = SimpleNamespace(message=SimpleNamespace(content=self._text))
+        return SimpleNamespace(choices=[message] * request["n"])
+
+
+def users(monkeypatch: pytest.MonkeyPatch, client: Client, seed: int = 0) -> Users:
+    @asynccontextmanager
+    async def given(_self):
+        yield client
+
+    monkeypatch.setattr(Users, "_client", given)
+    return Users(SMOLLM2, "http://nowhere", Figures(), seed)
+
+
+def ranges(client: Client) -> list[set[int]]:
+    return [set(range(r["seed"], r["seed"] + r["n"])) for r in client.requests]
+
+
+async def test_no_two_measurements_share_a_stream_of_randomness(monkeypatch):
+    client = Client()
+    crowd = users(monkeypatch, client)
+    for measurement in (1, 2, 3):
+        await crowd.heldout("r1-a", measurement, samples=8)
+    seeds = ranges(client)
+    assert len(seeds) == 3 * len(SMOLLM2.heldout_tasks)
+    assert len(set.union(*seeds)) == sum(map(len, seeds)), "neighbours of a seed count as its own"
+
+
+async def test_a_measurement_is_pinned_and_not_recorded(monkeypatch):
+    client = Client()
+    found = await users(monkeypatch, client).heldout("r7-b", 1, samples=2)
+    assert {tuple(sorted(r["extra_headers"].items())) for r in client.requests} == {
+        (("x-reef-capture", "false"), ("x-reef-release-id", "r7-b"))
+    }
+    mean, low, high, answers = found
+    assert (mean, answers) == (1.0, 24)
+    assert 0.8 < low < 1.0 == high, "24 successes do not prove certainty"
+
+
+def point(low: float, sequence: int = 9) -> Measurement:
+    return Measurement(1.0, sequence, f"r{sequence}-a", low + 0.05, low, low + 0.1, 96)
+
+
+@pytest.mark.parametrize(("low", "learned", "reached"), [(0.81, 5, True), (0.79, 5, False), (0.9, 4, False)])  # fmt: skip
+def test_the_fresh_measurement_decides_whether_the_goal_is_reached(low, learned, reached):
+    run = Demo(SMOLLM2, Path("nowhere"), 0, Console(file=io.StringIO()))
+    run.figures.heldout.append(point(0.99))
+    assert not run.reached, "the figure that stopped the run is not the figure that counts"
+    training = SimpleNamespace(release=SimpleNamespace(operation="training"))
+    run.figures.releases += [training] * learned
+    run.figures.final = point(low)
+    assert run.reached == reached
+
+
+def test_a_pipe_gets_no_flood_of_status_lines():
+    out = io.StringIO()
+    view = View(Console(file=out), SMOLLM2, Figures())
+    view.say("begins")
+    for number in range(1000):
+        view.status(f"{number} answers judged")
+    assert len(out.getvalue().splitlines()) == 1
+
+
+def test_a_terminal_shows_the_status_in_place():
+    out = io.StringIO()
+    view = View(Console(file=out, force_terminal=True, width=100), SMOLLM2, Figures())
+    for number in range(1000):
+        view.status(f"{number} answers judged")
+    assert out.getvalue() == ""
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(view.panel())
+    assert "999 answers judged" in shown.getvalue()
+
+
+def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
+    figures = Figures(rewards=[0.0, 1.0] * 20, before=["The\x1b[2J lamp"], after=["A lamp"])
+    figures.heldout += [point(0.1, 0), point(0.85, 1)]
+    figures.final = point(0.8, 1)
+    summary = figures.summary(model="smollm2", elapsed_s=1.0, reached=True)
+    report.keep(tmp_path, ["one", "two"], summary)
+    kept = json.loads((tmp_path / "demo.json").read_text())
+    assert kept["heldout_interval"] == [0.8, 0.9]
+    assert kept["heldout_first"] < kept["heldout_last"]
+    assert (tmp_path / "demo.log").read_text() == "one\ntwo\n"
+    assert report.draw_png(figures, SMOLLM2, tmp_path / "r.png").stat().st_size > 10_000
+    out = io.StringIO()
+    report.show(Console(file=out, width=80), figures, SMOLLM2, summary)
+    assert "before  The[2J lamp" in out.getvalue()
+    assert "0.150 [0.100, 0.200] -> 0.850 [0.800, 0.900]" in out.getvalue()
