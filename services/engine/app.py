@@ -9,8 +9,10 @@ import structlog
 from fastapi import Depends, FastAPI
 
 from services.engine.adapters import AdapterRegistry
-from services.engine.batch import RunningBatch
+from services.engine.batch import RunningBatch, TextRules
+from services.engine.domain.share import BackgroundShare
 from services.engine.engine import Engine, deliver_on
+from services.engine.lane import Lane
 from services.engine.loop import GenerationLoop
 from services.engine.routes import (
     access,
@@ -26,6 +28,7 @@ from services.engine.runner import ModelRunner, load_model
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
 from services.engine.weights import WeightSync
+from services.engine.work import Counters
 
 log = structlog.get_logger(__name__)
 Crashed = Callable[[BaseException], None]
@@ -64,18 +67,24 @@ def build_engine(
         msg = f"max_model_len ({settings.max_model_len}) is above what the model knows ({model.config.max_position_embeddings})"
         raise ValueError(msg)
     tokenizer = EngineTokenizer(settings.model_path)
-    runner = ModelRunner(model, rows=settings.max_num_seqs, length=settings.max_model_len)
-    batch = RunningBatch(
-        runner,
+    runner = ModelRunner(model, length=settings.max_model_len)
+    rules = TextRules(
         eos_ids=eos_ids(model.generation_config.eos_token_id),
         max_length=settings.max_model_len,
         decode=tokenizer.decode,
     )
+    counters = Counters()
+    users, background = (
+        Lane(runner, RunningBatch(runner, rules, settings.max_num_seqs), counters) for _ in range(2)
+    )
     loop = GenerationLoop(
         runner,
-        batch,
-        max_rows=settings.max_num_seqs,
+        users=users,
+        background=background,
+        share=BackgroundShare(settings.background_share, settings.background_linger_s),
+        counters=counters,
         prefill_chunk=settings.prefill_chunk_tokens,
+        background_chunk=settings.background_chunk_tokens,
         version=settings.weight_version,
         deliver=partial(deliver_on, events),
         on_crash=on_crash or _log_crash,
@@ -92,6 +101,7 @@ def build_engine(
         tokenizer=tokenizer,
         adapters=adapters,
         weights=WeightSync(model, loop),
+        vocab_size=runner.vocab_size,
     )
 
 

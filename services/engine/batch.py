@@ -1,17 +1,42 @@
 """The running batch: rows of choices, one token each per step."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import structlog
 from torch import Tensor
 
 from services.engine.domain.batching import closing_moves
+from services.engine.domain.errors import RequestFailedError
 from services.engine.domain.outputs import Delta, Failed, TokenLogprob
 from services.engine.domain.sequence import SequenceState
+from services.engine.kv import KVRows
 from services.engine.runner import ModelRunner
 from services.engine.sampler import Row, sample
-from services.engine.work import Post, Work
+from services.engine.work import Post, T, Work
+
+log = structlog.get_logger(__name__)
+
+
+def attempt(action: Callable[[], T], what: str) -> T | Failed:
+    """Run one sequence's part of the work. An exception ends that sequence, not the loop."""
+    try:
+        return action()
+    except Exception as error:
+        log.warning("sequence_failed", during=what, exc_info=error)
+        return Failed(RequestFailedError(f"the request failed during {what}: {error}"))
+
+
+@dataclass(frozen=True, slots=True)
+class TextRules:
+    """How ids become text, and how a sequence ends by itself."""
+
+    eos_ids: frozenset[int]
+    max_length: int
+    """Prompt plus answer, tokens."""
+    decode: Callable[[list[int]], str]
 
 
 @dataclass(slots=True, eq=False)
@@ -23,71 +48,65 @@ class Running:
 
 
 class RunningBatch:
-    """Row i of the key/value store belongs to the i-th entry, always."""
+    """Row i of the key/value store belongs to entry i of `rows`."""
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        *,
-        eos_ids: frozenset[int],
-        max_length: int,
-        decode: Callable[[list[int]], str],
-    ) -> None:
+    def __init__(self, runner: ModelRunner, rules: TextRules, max_rows: int) -> None:
         self._runner = runner
-        self._eos_ids = eos_ids
-        self._max_length = max_length
-        self._decode = decode
+        self._rules = rules
+        self._kv = runner.new_rows(max_rows)
+        self.max_rows = max_rows
         self.rows: list[Running] = []
+
+    @property
+    def free_rows(self) -> int:
+        """Choices that may still join."""
+        return self.max_rows - len(self.rows)
 
     @property
     def cached_tokens(self) -> int:
         """Tokens whose keys and values are held."""
         return sum(row.state.last_position for row in self.rows)
 
-    def join(self, work: Work, logits: Tensor, version: str, source: int = 0) -> list[Post]:
-        """Sample the first token of every choice of a request whose prompt was read into scratch row `source`; logits [1, V]."""
+    def join(
+        self, work: Work, logits: Tensor, version: str, scratch: KVRows, source: int = 0
+    ) -> list[Post]:
+        """Sample the first token of each choice; logits [1, V]. The prompt is in row `source`.
+
+        Raises any exception of the request; its rows are then left to `drop`.
+        """
         choices = [Running(work, self._state(work, index)) for index in range(work.params.n)]
         if work.params.max_tokens == 0:
             return [(work.sink, row.state.ended("length", version)) for row in choices]
-        tokens = sample(
-            logits.repeat(len(choices), 1), [_sampler_row(row.state) for row in choices]
-        )
-        if any(_lost(token) for token in tokens):
-            return [_without_distribution(work)]
+        tokens = sample(logits.repeat(len(choices), 1), [_sampler_row(row) for row in choices])
         posts: list[Post] = []
         for row, token in zip(choices, tokens, strict=True):
-            delta = row.state.accept(token, version)
+            delta = row.state.accept(_sound(row, token), version)
             posts.append((work.sink, delta))
             if delta.finish_reason is None:
-                self._runner.join(len(self.rows), len(work.prompt_ids), source)
+                self._kv.copy_row(scratch, source, len(self.rows), len(work.prompt_ids))
                 self.rows.append(row)
         return posts
 
     def step(self, base_version: str) -> list[Post]:
-        """One token for every row; complete rows leave, and so do requests whose weights give no distribution: they fail alone."""
-        states = [row.state for row in self.rows]
-        logits = self._runner.decode(
-            [state.token_ids[-1] for state in states],
-            [state.last_position for state in states],
-            [row.work.adapter for row in self.rows],
-        )
-        tokens = sample(logits, [_sampler_row(state) for state in states])
-        lost = {row.work for row, token in zip(self.rows, tokens, strict=True) if _lost(token)}
-        posts: list[Post] = [_without_distribution(work) for work in lost]
-        leaving = []
-        for i, (row, token) in enumerate(zip(self.rows, tokens, strict=True)):
-            if row.work in lost:
-                leaving.append(i)
+        """One token for every row. Complete rows leave; a request with a failed row fails."""
+        posts: list[Post] = []
+        ended: set[int] = set()
+        failed: dict[Work, Failed] = {}
+        for i, (row, token) in enumerate(zip(self.rows, self._next_tokens(), strict=True)):
+            version = version_of(row.work, base_version)
+            delta = attempt(partial(_accept, row, token, version), "decoding")
+            if isinstance(delta, Failed):
+                failed.setdefault(row.work, delta)
                 continue
-            delta = _accept(row, token, base_version)
             posts.append((row.work.sink, delta))
             if delta.finish_reason is not None:
-                leaving.append(i)
-        self._leave(leaving)
+                ended.add(i)
+        posts += [(work.sink, failure) for work, failure in failed.items()]
+        self._leave([i for i, row in enumerate(self.rows) if i in ended or row.work in failed])
         return posts
 
     def drop(self, request_id: str | None) -> list[Running]:
-        """Take a request's rows out (all rows for None)."""
+        """Remove a request's rows (all rows for None) and return them."""
         leaving = [
             i for i, row in enumerate(self.rows) if request_id in (None, row.work.request_id)
         ]
@@ -95,56 +114,78 @@ class RunningBatch:
         self._leave(leaving)
         return dropped
 
+    def _next_tokens(self) -> Sequence[TokenLogprob | Failed]:
+        count = len(self.rows)
+        tokens = attempt(partial(self._sampled, 0, count), "a step of the batch")
+        if not isinstance(tokens, Failed):
+            return tokens
+        # A row may be tried twice: its keys, values and random number are the same again.
+        return [self._alone(i) for i in range(count)]
+
+    def _alone(self, row: int) -> TokenLogprob | Failed:
+        tokens = attempt(partial(self._sampled, row, row + 1), "a step")
+        return tokens if isinstance(tokens, Failed) else tokens[0]
+
+    def _sampled(self, first: int, end: int) -> list[TokenLogprob]:
+        rows = self.rows[first:end]
+        logits = self._runner.decode(
+            [row.state.token_ids[-1] for row in rows],
+            [row.state.last_position for row in rows],
+            [row.work.adapter for row in rows],
+            self._kv,
+            first,
+        )
+        return sample(logits, [_sampler_row(row) for row in rows])
+
     def _leave(self, leaving: list[int]) -> None:
         if not leaving:
             return
         for source, target in closing_moves(len(self.rows), leaving):
-            self._runner.move(source, target, self.rows[source].state.last_position)
+            length = self.rows[source].state.last_position
+            self._kv.copy_row(self._kv, source, target, length)
             self.rows[target] = self.rows[source]
         del self.rows[len(self.rows) - len(leaving) :]
         if not self.rows:
-            self._runner.idle()
+            self._kv.shrink()
 
     def _state(self, work: Work, index: int) -> SequenceState:
         return SequenceState(
             index=index,
             prompt_ids=work.prompt_ids,
             params=work.params,
-            eos_ids=self._eos_ids,
-            max_length=self._max_length,
-            decode=self._decode,
+            eos_ids=self._rules.eos_ids,
+            max_length=self._rules.max_length,
+            decode=self._rules.decode,
             seed=work.seed,
+            stream=work.first_stream + index,
         )
 
 
 def version_of(work: Work, base_version: str) -> str:
-    """What a request's tokens are tagged with: the base weights' version, or its adapter's name, and both where the base weights below the
-    adapter were replaced since it was loaded."""
+    """The version that a request's tokens are tagged with: of the base weights, or its adapter's name.
+
+    Both, if the base weights were replaced after the adapter was loaded.
+    """
     if work.adapter is None:
         return base_version
-    return (
-        work.adapter.name
-        if base_version == work.adapter.base_version
-        else f"{work.adapter.name}+{base_version}"
-    )
+    if base_version == work.adapter.base_version:
+        return work.adapter.name
+    return f"{work.adapter.name}+{base_version}"
 
 
-def _lost(token: TokenLogprob) -> bool:
-    return math.isnan(token.logprob)
+def _accept(row: Running, token: TokenLogprob | Failed, version: str) -> Delta | Failed:
+    return token if isinstance(token, Failed) else row.state.accept(_sound(row, token), version)
 
 
-def _without_distribution(work: Work) -> Post:
-    served = work.adapter.name if work.adapter is not None else "the base model"
-    return work.sink, Failed(
-        RuntimeError(
+def _sound(row: Running, token: TokenLogprob) -> TokenLogprob:
+    if math.isnan(token.logprob):
+        served = row.work.adapter.name if row.work.adapter is not None else "the base model"
+        raise RuntimeError(
             f"the weights of {served} give no probabilities: they are not finite, or overflow"
         )
-    )
+    return token
 
 
-def _accept(row: Running, token: TokenLogprob, base_version: str) -> Delta:
-    return row.state.accept(token, version_of(row.work, base_version))
-
-
-def _sampler_row(state: SequenceState) -> Row:
-    return Row(state.params, state.prompt_ids, state.token_ids, state.draws, state.banned)
+def _sampler_row(row: Running) -> Row:
+    state = row.state
+    return Row(state.params, state.prompt_ids, state.token_ids, state.draw, state.banned)

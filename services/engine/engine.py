@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from services.engine.adapters import AdapterRegistry
 from services.engine.domain.errors import EngineStoppedError, InvalidRequestError, OverloadedError
 from services.engine.domain.outputs import Delta, Event, Failed
-from services.engine.domain.sampling import SamplingParams
+from services.engine.domain.sampling import SamplingParams, check_ids
 from services.engine.loop import GenerationLoop
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
 from services.engine.weights import WeightSync
-from services.engine.work import Post, Work
+from services.engine.work import Post, T, Work
 
 
 class Generation:
@@ -71,23 +72,22 @@ class Engine:
         tokenizer: EngineTokenizer,
         adapters: AdapterRegistry,
         weights: WeightSync,
+        vocab_size: int,
     ) -> None:
         self.settings = settings
         self.loop = loop
         self.tokenizer = tokenizer
         self.adapters = adapters
         self.weights = weights
+        self.vocab_size = vocab_size
+        self._texts = ThreadPoolExecutor(2, thread_name_prefix="texts")
         self._seeds = random.Random(settings.seed)
 
     def encode(self, text: str, field: str) -> list[int]:
-        """Ids of a prompt. Raises `InvalidRequestError` for one that cannot fit, before much time is spent on a huge one."""
-        limit = self.settings.max_model_len
-        if len(text) > limit * self.tokenizer.longest_token:
-            raise InvalidRequestError(
-                field,
-                f"This model's maximum context length is {limit} tokens: {len(text)} characters do not fit",
-            )
+        """Ids of a prompt. Raises `InvalidRequestError` if it does not fit into the context."""
+        self.check_length(len(text), field)
         ids = self.tokenizer.encode(text)
+        limit = self.settings.max_model_len
         if len(ids) > limit:
             raise InvalidRequestError(
                 field,
@@ -95,14 +95,32 @@ class Engine:
             )
         return ids
 
-    def check_ids(self, ids: Sequence[int], field: str) -> None:
-        """Raises `InvalidRequestError` for an id outside the vocabulary."""
-        size = self.tokenizer.vocab_size
-        bad = next((i for i in ids if not 0 <= i < size), None)
-        if bad is not None:
+    def check_length(self, characters: int, field: str) -> None:
+        """Raises `InvalidRequestError` for a text that cannot fit, before it costs any time."""
+        limit = self.settings.max_model_len
+        if characters > limit * self.tokenizer.longest_token:
             raise InvalidRequestError(
-                field, f"token id {bad} is outside the vocabulary (0 to {size - 1})"
+                field,
+                f"This model's maximum context length is {limit} tokens: "
+                f"{characters} characters do not fit",
             )
+
+    async def aside(self, work: Callable[[], T], field: str) -> T:
+        """Run work on a client's text on a thread, so that a long text holds up nobody else.
+
+        Raises `InvalidRequestError` if it takes longer than `text_timeout_s`, `OverloadedError`
+        if no thread was free for that long.
+        """
+        limit_s = self.settings.text_timeout_s
+        future = self._texts.submit(work)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), limit_s)
+        except TimeoutError as error:
+            if future.cancelled():
+                raise OverloadedError("other texts are being prepared; try again later") from error
+            raise InvalidRequestError(
+                field, f"{field}: the prompt could not be prepared within {limit_s:g} s"
+            ) from error
 
     def generate(
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], model: str | None
@@ -112,8 +130,12 @@ class Engine:
         Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`, `EngineStoppedError`.
         """
         adapter = self.adapters.resolve(model)
+        for ids, one in zip(prompts, params, strict=True):
+            check_ids("prompt", ids, self.vocab_size)
+            one.check_vocabulary(self.vocab_size)
         self._check_room(len(prompts), params)
         generation = Generation(self.loop)
+        streams = 0
         for index, (ids, one) in enumerate(zip(prompts, params, strict=True)):
             work = Work(
                 request_id=uuid.uuid4().hex,
@@ -121,23 +143,23 @@ class Engine:
                 params=one,
                 adapter=adapter,
                 seed=self._seeds.getrandbits(63) if one.seed is None else one.seed,
+                first_stream=streams,
                 sink=partial(generation.put, index),
             )
+            streams += one.n
             generation.add(index, work)
             self.loop.submit(work)
         return generation
 
     def _check_room(self, count: int, params: Sequence[SamplingParams]) -> None:
-        if any(one.n > self.settings.max_num_seqs for one in params):
-            raise InvalidRequestError(
-                "n", f"n must not be above max_num_seqs ({self.settings.max_num_seqs})"
-            )
+        most = self.settings.max_num_seqs
+        if any(one.n > most for one in params):
+            raise InvalidRequestError("n", f"n must not be above max_num_seqs ({most})")
         if not self.loop.alive:
             raise EngineStoppedError("the generation loop has stopped")
-        if self.loop.waiting + count > self.settings.max_queued_requests:
-            raise OverloadedError(
-                f"{self.loop.waiting} requests are waiting already; try again later"
-            )
+        waiting = self.loop.waiting_in(background=any(one.priority > 0 for one in params))
+        if waiting + count > self.settings.max_queued_requests:
+            raise OverloadedError(f"{waiting} requests are waiting already; try again later")
 
 
 def deliver_on(loop: asyncio.AbstractEventLoop, posts: list[Post]) -> None:

@@ -28,7 +28,7 @@ class KVRows:
         self._allocate(min(_FIRST_ROWS, rows), min(_FIRST_LENGTH, length))
         self._rows: Tensor | slice = slice(0, 0)
         self._at: Tensor | slice = slice(0, 0)
-        self._batch = 0
+        self._span = slice(0, 0)
         self._length = 0
 
     @property
@@ -36,26 +36,23 @@ class KVRows:
         """(rows, length) allocated now."""
         return self.keys[0].shape[0], self.keys[0].shape[2]
 
-    def window_decode(self, positions: Sequence[int]) -> None:
-        """The next forward has one token per row; row b's goes to `positions[b]`."""
-        self._batch, self._length = len(positions), max(positions) + 1
-        self._reserve(self._batch, self._length)
-        if (
-            min(positions) + 1 == self._length
-        ):  # a copy of a slice costs a tenth of a scatter, and there are two in every layer
-            self._rows, self._at = slice(0, self._batch), slice(positions[0], self._length)
+    def window_decode(self, positions: Sequence[int], first: int = 0) -> None:
+        """The next forward has one token for each row from `first` on, at `positions`."""
+        self._span = slice(first, first + len(positions))
+        self._length = max(positions) + 1
+        self._reserve(self._span.stop, self._length)
+        # Rows of equal length are written as a slice: a tenth of the cost of a scatter, twice a layer.
+        if min(positions) + 1 == self._length:
+            self._rows, self._at = self._span, slice(positions[0], self._length)
         else:
-            self._rows, self._at = torch.arange(self._batch), torch.tensor(positions)
+            self._rows = torch.arange(self._span.start, self._span.stop)
+            self._at = torch.tensor(positions)
 
     def window_prefill(self, start: int, end: int, count: int = 1) -> None:
         """The next forward has tokens `start`..`end` of the sequences in rows 0..count-1."""
         self._reserve(count, end)
-        self._rows, self._at, self._batch, self._length = (
-            slice(0, count),
-            slice(start, end),
-            count,
-            end,
-        )
+        self._rows = self._span = slice(0, count)
+        self._at, self._length = slice(start, end), end
 
     def update(
         self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -68,8 +65,9 @@ class KVRows:
         else:
             keys[self._rows, :, self._at] = key[:, :, 0]
             values[self._rows, :, self._at] = value[:, :, 0]
-        return keys[: self._batch, :, : self._length], values[: self._batch, :, : self._length]
+        return keys[self._span, :, : self._length], values[self._span, :, : self._length]
 
+    @torch.inference_mode()
     def copy_row(self, source: "KVRows", from_row: int, to_row: int, length: int) -> None:
         """Copy the first `length` tokens of a row, also between two stores."""
         self._reserve(to_row + 1, length)

@@ -1,27 +1,18 @@
-"""The generation loop: one thread that reads prompts, steps the batch, and takes orders between two steps."""
+"""The generation loop: one thread that reads prompts and steps the batches of users and background."""
 
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from enum import Enum
-from itertools import islice, takewhile
-from typing import TypeVar
 
-import structlog
-
-from services.engine.batch import RunningBatch, version_of
-from services.engine.domain.batching import admissible, chunk_end, together
 from services.engine.domain.errors import EngineStoppedError
-from services.engine.domain.outputs import Delta, Failed, PromptScores
+from services.engine.domain.outputs import Delta, Failed
+from services.engine.domain.share import BackgroundShare
+from services.engine.lane import Lane
 from services.engine.orders import Orders
-from services.engine.runner import PROMPTS_AT_ONCE, ModelRunner
-from services.engine.sampler import score_prompt
-from services.engine.work import Post, Work
-
-log = structlog.get_logger(__name__)
-T = TypeVar("T")
+from services.engine.runner import ModelRunner
+from services.engine.work import Counters, Post, T, Work
 
 
 class PauseMode(Enum):
@@ -30,17 +21,6 @@ class PauseMode(Enum):
     ABORT = "abort"
     WAIT = "wait"
     KEEP = "keep"
-
-
-@dataclass(slots=True)
-class Counters:
-    """Totals since start."""
-
-    prompt_tokens: int = 0
-    generated_tokens: int = 0
-    steps: int = 0
-    finished: int = 0
-    aborted: int = 0
 
 
 class GenerationLoop:
@@ -52,33 +32,35 @@ class GenerationLoop:
     def __init__(
         self,
         runner: ModelRunner,
-        batch: RunningBatch,
         *,
-        max_rows: int,
+        users: Lane,
+        background: Lane,
+        share: BackgroundShare,
+        counters: Counters,
         prefill_chunk: int,
+        background_chunk: int,
         version: str,
         deliver: Callable[[list[Post]], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
         self._runner = runner
-        self._batch = batch
-        self._max_rows = max_rows
+        self._users = users
+        self._background = background
+        self._lanes = (users, background)
+        self._share = share
         self._prefill_chunk = prefill_chunk
+        self._background_chunk = background_chunk
         self._deliver = deliver
         self._on_crash = on_crash
         self._orders = Orders()
-        self._waiting: deque[Work] = deque()
-        self._reading: Work | None = None
         self._outbox: list[Post] = []
-        self._apart = (
-            0  # rounds in which prompts are read one by one, after they could not be read together
-        )
         self._pause: PauseMode | None = None
         self._drained: list[Future[None]] = []
         self._stopping = False
+        self._read_next = True
         self.version = version
         """Of the base weights; changed by orders alone, so between two steps."""
-        self.counters = Counters()
+        self.counters = counters
         self._thread = threading.Thread(target=self._run, name="generation-loop", daemon=True)
 
     def start(self) -> None:
@@ -99,17 +81,21 @@ class GenerationLoop:
     @property
     def waiting(self) -> int:
         """Requests that have no row yet."""
-        return len(self._waiting) + (self._reading is not None)
+        return sum(lane.waiting for lane in self._lanes)
+
+    def waiting_in(self, *, background: bool) -> int:
+        """The same for background work alone, or for users alone."""
+        return self._lane(background=background).waiting
 
     @property
     def running(self) -> int:
-        """Choices in the batch."""
-        return len(self._batch.rows)
+        """Choices in the batches."""
+        return sum(len(lane.batch.rows) for lane in self._lanes)
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens held in the batch's rows."""
-        return self._batch.cached_tokens
+        """Tokens held in the batches' rows."""
+        return sum(lane.batch.cached_tokens for lane in self._lanes)
 
     @property
     def paused(self) -> bool:
@@ -118,7 +104,7 @@ class GenerationLoop:
 
     def submit(self, work: Work) -> None:
         """Queue a request. Raises `EngineStoppedError`, as every order does."""
-        self._orders.put(lambda: self._waiting.append(work))
+        self._orders.put(lambda: self._lane(background=work.background).submit(work))
 
     def cancel(self, request_id: str) -> None:
         """Forget a request wherever it is; nothing more is delivered for it. Unknown ids are ignored."""
@@ -138,12 +124,15 @@ class GenerationLoop:
         """Step again."""
         return self.call(self._do_resume)
 
+    def _lane(self, *, background: bool) -> Lane:
+        return self._background if background else self._users
+
     def _run(self) -> None:
         crash: Exception | None = None
         try:
             while not self._stopping:
                 self._tick()
-        except Exception as error:  # the top of the thread: whatever broke, the node ends with it
+        except Exception as error:  # noqa: BLE001  the top of the thread: the node ends with it
             crash = error
         self._stopping = True
         self._fail_everything()
@@ -151,111 +140,56 @@ class GenerationLoop:
             self._on_crash(crash)
 
     def _tick(self) -> None:
-        self._orders.take(wait=not self._can_step())
+        self._orders.take(self._idle_s())
         if self._stopping:
             return
         if self._pause in (None, PauseMode.WAIT):
-            self._read_prompts()
-            if self._batch.rows:
-                self._post(self._batch.step(self.version))
-                self.counters.steps += 1
-        if self._drained and not self._batch.rows and self._reading is None:
+            self._serve_users()
+            self._serve_background()
+        if self._drained and not any(lane.started for lane in self._lanes):
             self._settle_drained()
+        if not any(lane.started for lane in self._lanes):
+            self._runner.lora.rest()
         self._flush()
 
-    def _can_step(self) -> bool:
-        busy = bool(self._batch.rows) or self._reading is not None
-        if self._pause is None:
-            return busy or bool(self._waiting)
-        return self._pause is PauseMode.WAIT and bool(self._drained) and busy
+    def _idle_s(self) -> float | None:
+        """How long to wait for an order: 0 if there is work, None if only an order brings some."""
+        if self._pause is PauseMode.KEEP or self._pause is PauseMode.ABORT:
+            return None
+        admit = self._pause is None
+        if not admit and not self._drained:
+            return None
+        if self._has_work(self._users, admit=admit):
+            return 0.0
+        if self._has_work(self._background, admit=admit):
+            return self._share.wait_s(time.perf_counter())
+        return None
 
-    def _read_prompts(self) -> None:
-        """Read prompts, at most one chunk's worth of tokens per tick, so that decoding rows never wait longer."""
-        budget = self._prefill_chunk - self._read_together(self._prefill_chunk)
-        while budget > 0 and (self._reading is not None or self._admit()):
-            budget -= self._read_chunk(budget)
+    def _has_work(self, lane: Lane, *, admit: bool) -> bool:
+        return bool(lane.batch.rows) or lane.can_read(admit=admit)
 
-    def _read_together(self, budget: int) -> int:
-        """Whole prompts from the front of the queue in one forward, where there are several short ones. Gives the tokens that it cost."""
-        if (
-            self._reading is not None
-            or self._pause is not None
-            or len(self._waiting) < 2
-            or self._apart
-        ):
-            self._apart = max(self._apart - 1, 0)
-            return 0
-        fit = admissible(
-            [work.params.n for work in islice(self._waiting, PROMPTS_AT_ONCE)],
-            self._max_rows - len(self._batch.rows),
-        )
-        plain = list(
-            takewhile(lambda work: work.params.prompt_logprobs is None, islice(self._waiting, fit))
-        )
-        works = plain[: together((len(work.prompt_ids) for work in plain), budget, PROMPTS_AT_ONCE)]
-        if len(works) < 2:
-            return 0
-        try:
-            logits = self._runner.prefill_whole(
-                [work.prompt_ids for work in works], [work.adapter for work in works]
-            )
-        except RuntimeError as error:  # one of them: each is read alone, and fails alone
-            log.warning("prefill_together_failed", requests=len(works), error=str(error))
-            self._apart = len(works)
-            return 0
-        for source, work in enumerate(works):
-            self._waiting.popleft()
-            self.counters.prompt_tokens += len(work.prompt_ids)
-            self._post(
-                self._batch.join(
-                    work, logits[source : source + 1], version_of(work, self.version), source
-                )
-            )
-        return len(works) * max(len(work.prompt_ids) for work in works)
-
-    def _admit(self) -> bool:
-        if self._pause is not None or not self._waiting:
-            return False
-        if not admissible([self._waiting[0].params.n], self._max_rows - len(self._batch.rows)):
-            return False
-        self._reading = self._waiting.popleft()
-        return True
-
-    def _read_chunk(self, budget: int) -> int:
-        work = self._reading
-        assert work is not None
-        if (
-            work.read and work.read_under != self.version
-        ):  # replaced meanwhile: keys of two models in one prompt would be no one's
-            work.read, work.scores = 0, []
-        work.read_under = self.version
-        start, end = work.read, chunk_end(work.read, len(work.prompt_ids), budget)
-        try:
-            self._read(work, start, end)
-        except (
-            RuntimeError
-        ) as error:  # torch's: out of memory, a bad id. It is this request's alone.
-            log.warning("prefill_failed", request_id=work.request_id, error=str(error))
-            self._reading = None
-            self._batch.drop(work.request_id)
-            self._outbox.append((work.sink, Failed(error)))
-        return end - start
-
-    def _read(self, work: Work, start: int, end: int) -> None:
-        asked = work.params.prompt_logprobs
-        ids = work.prompt_ids[start:end]
-        logits = self._runner.prefill(ids, start, work.adapter, all_logits=asked is not None)
-        work.read = end
-        self.counters.prompt_tokens += len(ids)
-        if asked is not None:
-            following = work.prompt_ids[start + 1 : end + 1]
-            work.scores += score_prompt(logits[: len(following)], following, asked)
-        if work.unread:
+    def _serve_users(self) -> None:
+        admit = self._pause is None
+        if not self._has_work(self._users, admit=admit):
             return
-        self._reading = None
-        if asked is not None:
-            self._outbox.append((work.sink, PromptScores(tuple(work.scores))))
-        self._post(self._batch.join(work, logits[-1:], version_of(work, self.version)))
+        start = time.perf_counter()
+        self._post(self._users.read(self._prefill_chunk, self.version, admit=admit))
+        self._post(self._users.step(self.version))
+        self._share.users_worked(start, time.perf_counter())
+
+    def _serve_background(self) -> None:
+        """One unit: a chunk of a prompt, or a step. Users may come in between two units."""
+        admit, start = self._pause is None, time.perf_counter()
+        lane = self._background
+        if not self._has_work(lane, admit=admit) or self._share.wait_s(start) > 0:
+            return
+        self._read_next = lane.can_read(admit=admit) and (self._read_next or not lane.batch.rows)
+        if self._read_next:
+            self._post(lane.read(self._background_chunk, self.version, admit=admit))
+        else:
+            self._post(lane.step(self.version))
+        self._read_next = not self._read_next
+        self._share.background_worked(start, time.perf_counter())
 
     def _post(self, posts: list[Post]) -> None:
         for _, event in posts:
@@ -263,6 +197,9 @@ class GenerationLoop:
                 self.counters.generated_tokens += len(event.tokens)
                 self.counters.finished += event.finish_reason is not None
         self._outbox += posts
+        if any(isinstance(event, Failed) for _, event in posts):
+            # Raises if the model cannot make a step at all: then the node ends, not the request.
+            self._runner.probe()
 
     def _flush(self) -> None:
         if self._outbox:
@@ -270,19 +207,17 @@ class GenerationLoop:
             self._deliver(posts)
 
     def _cancel(self, request_id: str) -> None:
-        self._waiting = deque(work for work in self._waiting if work.request_id != request_id)
-        if self._reading is not None and self._reading.request_id == request_id:
-            self._reading = None
-            self.counters.aborted += 1
-        self.counters.aborted += len(self._batch.drop(request_id))
+        for lane in self._lanes:
+            lane.cancel(request_id)
 
     def _do_pause(self, mode: PauseMode, future: "Future[None]") -> None:
         if not future.set_running_or_notify_cancel():
             return
         self._pause = mode
         if mode is PauseMode.ABORT:
-            self._abort_all()
-        if mode is PauseMode.WAIT and (self._batch.rows or self._reading is not None):
+            for lane in self._lanes:
+                self._post(lane.abort(self.version))
+        if mode is PauseMode.WAIT and any(lane.started for lane in self._lanes):
             self._drained.append(future)
         else:
             future.set_result(None)
@@ -297,30 +232,18 @@ class GenerationLoop:
             future.set_result(None)
         self._drained.clear()
 
-    def _abort_all(self) -> None:
-        for row in self._batch.drop(None):
-            self._post(
-                [(row.work.sink, row.state.ended("abort", version_of(row.work, self.version)))]
-            )
-        unstarted = [*([self._reading] if self._reading else []), *self._waiting]
-        self._reading = None
-        self._waiting.clear()
-        for work in unstarted:
-            version = version_of(work, self.version)
-            self._post(
-                [(work.sink, Delta(i, "", (), version, "abort")) for i in range(work.params.n)]
-            )
-
     def _stop(self) -> None:
         self._stopping = True
 
     def _fail_everything(self) -> None:
-        error = EngineStoppedError("the generation loop has stopped")
+        stopped = Failed(EngineStoppedError("the generation loop has stopped"))
         self._settle_drained()
         self._orders.close()
-        unstarted = [self._reading] if self._reading else []
-        works = {*unstarted, *self._waiting, *(row.work for row in self._batch.rows)}
-        self._waiting.clear()
-        self._reading = None
-        self._outbox += [(work.sink, Failed(error)) for work in works]
+        # A request whose failure showed that the node is broken may be sent again, elsewhere.
+        self._outbox = [
+            (sink, stopped if isinstance(event, Failed) else event) for sink, event in self._outbox
+        ]
+        for lane in self._lanes:
+            self._outbox += [(work.sink, stopped) for work in lane.works()]
+            lane.clear()
         self._flush()

@@ -1,14 +1,14 @@
 """Orders to the generation loop: functions that its own thread runs between two steps."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 from services.engine.domain.errors import EngineStoppedError
-
-T = TypeVar("T")
+from services.engine.work import T
 
 
 class Orders:
@@ -32,10 +32,11 @@ class Orders:
         self.put(lambda: _settle(future, action))
         return future
 
-    def take(self, *, wait: bool) -> None:
-        """Run every order at hand; with `wait`, sleep until there is one."""
-        if wait:
-            self._queue.get()()
+    def take(self, wait_s: float | None) -> None:
+        """Run every order at hand; wait for the first at most `wait_s` seconds (None: for ever)."""
+        if wait_s != 0:
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=wait_s)()
         while not self._queue.empty():
             self._queue.get_nowait()()
 
@@ -43,7 +44,7 @@ class Orders:
         """Refuse further orders and run the last ones."""
         with self._lock:
             self._closed = True
-        self.take(wait=False)
+        self.take(0)
 
 
 def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
@@ -51,5 +52,5 @@ def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(action())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  it belongs to the caller, through the future
         future.set_exception(error)

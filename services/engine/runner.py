@@ -1,4 +1,4 @@
-"""Forward passes of the model: prompt chunks one sequence at a time, decode steps for the whole batch at once."""
+"""Forward passes of the model: chunks of prompts, whole prompts, and decode steps of a batch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,62 +14,70 @@ PROMPTS_AT_ONCE = 8
 
 
 class ModelRunner:
-    """Owns the weights, the key/value rows and the adapters' hooks. Used by the loop's thread alone."""
+    """Owns the weights and the adapters' hooks. Only the loop's thread uses it."""
 
-    def __init__(self, model: Any, *, rows: int, length: int) -> None:
+    def __init__(self, model: Any, *, length: int) -> None:
         config = model.config
-        sizes = {
+        self._sizes = {
             "layers": config.num_hidden_layers,
             "kv_heads": config.num_key_value_heads,
-            "length": length,
             "head_dim": getattr(config, "head_dim", None)
             or config.hidden_size // config.num_attention_heads,
         }
+        self._length = length
         self.model: nn.Module = model
         self.vocab_size = int(config.vocab_size)
         self.lora = LoraLayers(model)
-        self.batch = KVRows(rows=rows, **sizes)
-        self.scratch = KVRows(rows=PROMPTS_AT_ONCE, **sizes)
-        """Where prompts are read before their choices join the batch."""
         self._columns = torch.arange(length)
-        self._groups: tuple[AdapterGroup, ...] = ()
-        self._grouped_for: list[Adapter | None] = []
+        self._probe_rows = KVRows(rows=1, length=1, **self._sizes)
+
+    def new_rows(self, rows: int) -> KVRows:
+        """Empty key/value rows of this model."""
+        return KVRows(rows=rows, length=self._length, **self._sizes)
+
+    def probe(self) -> None:
+        """One forward of one token, in rows of its own. An exception means that the node is broken."""
+        self.prefill([0], 0, None, self._probe_rows, all_logits=False)
 
     @torch.inference_mode()
     def prefill(
-        self, ids: Sequence[int], start: int, adapter: Adapter | None, *, all_logits: bool
+        self,
+        ids: Sequence[int],
+        start: int,
+        adapter: Adapter | None,
+        kv: KVRows,
+        *,
+        all_logits: bool,
     ) -> Tensor:
-        """Read prompt tokens `start`.. into the scratch row. Logits [T or 1, V] (the last token's, or all)."""
+        """Read prompt tokens from `start` on into row 0 of `kv`.
+
+        Logits [T, V] of all tokens, or [1, V] of the last.
+        """
         end = start + len(ids)
         positions = self._columns[start:end]
         mask = _additive(self._columns[:end] > positions.unsqueeze(1))
-        self.scratch.window_prefill(start, end)
+        kv.window_prefill(start, end)
         self.lora.use((AdapterGroup(adapter, None),) if adapter else ())
-        return self._forward(
-            [list(ids)],
-            positions.unsqueeze(0),
-            mask[None, None],
-            self.scratch,
-            0 if all_logits else 1,
-        )[0]
+        keep = 0 if all_logits else 1
+        return self._forward([list(ids)], positions.unsqueeze(0), mask[None, None], kv, keep)[0]
 
     @torch.inference_mode()
     def prefill_whole(
-        self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None]
+        self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None], kv: KVRows
     ) -> Tensor:
-        """Read at most PROMPTS_AT_ONCE prompts into the scratch rows, in order. Logits [B, V] of each one's last token.
+        """Read prompts into the first rows of `kv`. Logits [B, V] of the last token of each.
 
-        They are padded on the right, where a causal mask keeps the padding out of every token that counts.
+        They are padded on the right; the causal mask hides the padding from every real token.
         """
         length = max(map(len, prompts))
         positions = self._columns[:length]
         mask = _additive(positions > positions.unsqueeze(1))
-        self.scratch.window_prefill(0, length, len(prompts))
-        self.lora.use(_grouped(list(adapters)))
+        kv.window_prefill(0, length, len(prompts))
+        self.lora.use(_grouped(adapters))
         lasts = sorted({len(prompt) - 1 for prompt in prompts})
         padded = [[*prompt, *[0] * (length - len(prompt))] for prompt in prompts]
         at = positions.unsqueeze(0).expand(len(prompts), -1)
-        logits = self._forward(padded, at, mask[None, None], self.scratch, torch.tensor(lasts))
+        logits = self._forward(padded, at, mask[None, None], kv, torch.tensor(lasts))
         return logits[
             torch.arange(len(prompts)),
             torch.tensor([lasts.index(len(prompt) - 1) for prompt in prompts]),
@@ -77,33 +85,21 @@ class ModelRunner:
 
     @torch.inference_mode()
     def decode(
-        self, ids: Sequence[int], positions: Sequence[int], adapters: Sequence[Adapter | None]
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        adapters: Sequence[Adapter | None],
+        kv: KVRows,
+        first: int = 0,
     ) -> Tensor:
-        """One token for each of rows 0..B-1, at its position. Logits [B, V]."""
+        """One token for each row of `kv` from `first` on, at its position. Logits [B, V]."""
         length = max(positions) + 1
         at = torch.tensor(positions)
         mask = _additive(self._columns[:length] > at.unsqueeze(1))
-        self.batch.window_decode(positions)
-        self.lora.use(self._group(adapters))
-        return self._forward(
-            [[i] for i in ids], at.unsqueeze(1), mask[:, None, None], self.batch, 1
-        )[:, 0]
-
-    @torch.inference_mode()
-    def join(self, row: int, length: int, source: int = 0) -> None:
-        """Copy the first `length` tokens of a scratch row into a row of the batch."""
-        self.batch.copy_row(self.scratch, source, row, length)
-
-    @torch.inference_mode()
-    def move(self, source: int, target: int, length: int) -> None:
-        """Move a row of the batch."""
-        self.batch.copy_row(self.batch, source, target, length)
-
-    def idle(self) -> None:
-        """No row is in use: let go of adapters and of grown memory."""
-        self._grouped_for, self._groups = [], ()
-        self.lora.rest()
-        self.batch.shrink()
+        kv.window_decode(positions, first)
+        self.lora.use(_grouped(adapters))
+        tokens = [[i] for i in ids]
+        return self._forward(tokens, at.unsqueeze(1), mask[:, None, None], kv, 1)[:, 0]
 
     def _forward(
         self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int | Tensor
@@ -115,19 +111,13 @@ class ModelRunner:
         logits: Tensor = output.logits
         return logits
 
-    def _group(self, adapters: Sequence[Adapter | None]) -> tuple[AdapterGroup, ...]:
-        wanted = list(adapters)
-        if wanted != self._grouped_for:
-            self._grouped_for, self._groups = wanted, _grouped(wanted)
-        return self._groups
-
 
 def _additive(hidden: Tensor) -> Tensor:
-    """A mask as attention adds it. Given as booleans, each layer would convert it anew."""
+    # Added to the scores. Each layer would convert a mask of booleans again.
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
-def _grouped(adapters: list[Adapter | None]) -> tuple[AdapterGroup, ...]:
+def _grouped(adapters: Sequence[Adapter | None]) -> tuple[AdapterGroup, ...]:
     members: dict[int, list[int]] = {}
     by_id: dict[int, Adapter] = {}
     for row, adapter in enumerate(adapters):

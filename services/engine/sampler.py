@@ -1,6 +1,5 @@
 """From logits to one token per row, with the log-probability of what was drawn."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,24 +15,25 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the sampler needs to know of one row."""
+    """Sampler input of one row."""
 
     params: SamplingParams
     prompt_ids: Sequence[int]
     token_ids: Sequence[int]
     """Sampled so far."""
-    draws: random.Random
-    """The row's own source of randomness: one number per token, so batch mates cannot shift it."""
+    draw: float
+    """The row's own random number in [0, 1): the other rows of the batch cannot change it."""
     banned: frozenset[int]
 
 
 @torch.inference_mode()
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
-    """One token per row of logits [B, V] (changed in place). Draws by inverting each row's cumulative distribution.
+    """Draw one token per row of logits [B, V], by inversion of the cumulative distribution.
 
-    A row without a distribution (weights that are NaN, or overflow) gets some token with the log-probability NaN; its mates are sound.
+    A row without a distribution (its logits are NaN or overflow) gets some token with the
+    log-probability NaN; the other rows are correct.
     """
-    _adjust(logits, rows)
+    logits = _adjusted(logits, rows)
     temperatures = [1.0 if row.params.greedy else row.params.temperature for row in rows]
     if any(t != 1.0 for t in temperatures):
         logits = logits / torch.tensor(temperatures).unsqueeze(1)
@@ -58,7 +58,10 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
 
 @torch.inference_mode()
 def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
-    """The log-probability (temperature 1) of each next id given logits [T, V]. Raises RuntimeError where the weights give none."""
+    """The log-probability (temperature 1) of each next id given logits [T, V].
+
+    Raises RuntimeError if the logits are not finite.
+    """
     norm = logits.logsumexp(dim=-1, keepdim=True)
     if not bool(norm.isfinite().all()):
         raise RuntimeError("the weights give no probabilities: they are not finite, or overflow")
@@ -76,12 +79,20 @@ def _ranks(logits: Tensor, chosen: Tensor) -> list[int]:
     return [int(above) + 1 for above in np.count_nonzero((logits > chosen).numpy(), axis=1)]
 
 
-def _adjust(logits: Tensor, rows: Sequence[Row]) -> None:
+def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+    """Logits after bias, penalties and bans, in vLLM's order; a copy if anything changes."""
+    if not any(row.params.logit_bias or row.params.penalised or row.banned for row in rows):
+        return logits
+    logits = logits.clone()
     for i, row in enumerate(rows):
+        if row.params.logit_bias:
+            tokens, biases = zip(*row.params.logit_bias, strict=True)
+            logits[i, list(tokens)] += torch.tensor(biases)
         if row.params.penalised:
             _penalise(logits[i], row)
         if row.banned:
             logits[i, list(row.banned)] = -torch.inf
+    return logits
 
 
 def _penalise(logits: Tensor, row: Row) -> None:
@@ -104,7 +115,7 @@ def _draw(logits: Tensor, norm: Tensor, rows: Sequence[Row]) -> list[int]:
     for i, row in enumerate(rows):
         if row.params.filtered:
             probabilities[i] *= _kept(probabilities[i], row.params)
-    uniform = torch.tensor([row.draws.random() for row in rows], dtype=torch.float64)
+    uniform = torch.tensor([row.draw for row in rows], dtype=torch.float64)
     drawn = _inverted(probabilities, uniform.unsqueeze(1)).tolist()
     best = logits.argmax(dim=-1).tolist() if any(row.params.greedy for row in rows) else drawn
     return [int(best[i] if row.params.greedy else drawn[i]) for i, row in enumerate(rows)]
@@ -136,7 +147,13 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
-    """Boolean [V]: top-k first, then the smallest set within it that reaches top-p (of its renormalised mass)."""
+    """Boolean [V]: min-p and top-k, then the smallest set within them that reaches top-p.
+
+    The mass for top-p is that of the tokens that min-p and top-k keep.
+    """
+    if params.min_p > 0.0:
+        likely = probabilities >= params.min_p * probabilities.max()
+        probabilities = probabilities.where(likely, 0.0)
     count = params.top_k if 0 < params.top_k < probabilities.shape[0] else probabilities.shape[0]
     ordered, order = probabilities.topk(count, sorted=True)
     if params.top_p < 1.0:
@@ -146,7 +163,8 @@ def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
         order = order[inside]
     kept = torch.zeros_like(probabilities, dtype=torch.bool)
     kept[order] = True
-    return kept
+    # A token that min-p removed has probability 0 here and may still be in `order`.
+    return kept & (probabilities > 0)
 
 
 def _described(

@@ -27,6 +27,14 @@ class Settings(BaseSettings):
     """Requests that may wait for a row before new ones get 503."""
     prefill_chunk_tokens: int = Field(default=256, ge=1)
     """Prompt tokens read between two decode steps: the bound on how long a long prompt holds up the others."""
+    background_chunk_tokens: int = Field(default=64, ge=1)
+    """The same for prompts of background requests (`priority` above 0)."""
+    background_share: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the time that background requests get while users are served."""
+    background_linger_s: float = Field(default=0.1, ge=0)
+    """Users count as present for this long after their last work."""
+    text_timeout_s: float = Field(default=10.0, gt=0)
+    """Longest time for the chat template and the tokenizer on one request."""
     enable_lora: bool = True
     max_loras: int = Field(default=8, ge=1)
     max_lora_rank: int = Field(default=64, ge=1)

@@ -1,10 +1,11 @@
 """The model's tokenizer: chat template, ids to text and back. Safe to use from several threads."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Environment, meta
 
 from services.engine.domain.errors import InvalidRequestError
 
@@ -30,7 +31,8 @@ class EngineTokenizer:
         self._hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         self._core: Any = self._hf.backend_tokenizer
         self._byte_level = type(self._core.decoder).__name__ == "ByteLevel"
-        self.vocab_size = len(self._hf)
+        own = {*_SERVER_OPTIONS, *self._hf.special_tokens_map}
+        self._options = _template_variables(self._hf.chat_template) - own
         self.longest_token = max(map(len, self._core.get_vocab(with_added_tokens=True)))
         """Letters. A text of n bytes has at least n / longest_token tokens where each letter is a byte."""
 
@@ -56,19 +58,57 @@ class EngineTokenizer:
             return bytes(_BYTE_OF[letter] for letter in name)
         return self.token_text(token_id).encode()
 
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raises `InvalidRequestError` for an option that a client may not give to the template.
+
+        An option is a plain value of a variable that the model's own template reads.
+        """
+        for name, value in options.items():
+            if name not in self._options:
+                known = ", ".join(sorted(self._options)) or "none"
+                raise InvalidRequestError(
+                    "chat_template_kwargs",
+                    f"chat_template_kwargs: {name!r} is no option of this model's chat template"
+                    f" (options: {known})",
+                )
+            if not isinstance(value, str | bool | int | float | None) or len(str(value)) > 1000:
+                raise InvalidRequestError(
+                    "chat_template_kwargs",
+                    f"chat_template_kwargs: {name!r} must be a string of at most 1000 characters,"
+                    " a number, a boolean or null",
+                )
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
     ) -> str:
-        """The prompt text of a conversation. Raises `InvalidRequestError` when the template refuses it."""
+        """The prompt text of a conversation. Raises `InvalidRequestError` if the template fails."""
         try:
             text: str = self._hf.apply_chat_template(
                 list(messages), tools=list(tools) if tools else None, tokenize=False, **options
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except Exception as error:  # a template is a program: it may raise anything
             raise InvalidRequestError(
                 "messages", f"the chat template cannot render these messages: {error}"
             ) from error
         return text
+
+
+_SERVER_OPTIONS = frozenset(
+    ["messages", "tools", "documents", "tokenize", "chat_template", "strftime_now", "raise_exception", "add_generation_prompt", "continue_final_message"]
+)
+
+
+def _template_variables(template: str | Mapping[str, str] | None) -> set[str]:
+    sources: Iterable[str] = (
+        template.values() if isinstance(template, Mapping) else [template or ""]
+    )
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False)  # noqa: S701  it is only parsed
+    names: set[str] = set()
+    for source in sources:
+        # transformers' own tag, which marks answers for training.
+        plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", source)
+        names |= meta.find_undeclared_variables(environment.parse(plain))
+    return names - set(environment.globals)

@@ -62,7 +62,7 @@ def test_a_full_queue_says_when_to_come_back(own_node):
         refused = client.post("/v1/chat/completions", json=LONG)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
-        assert refused.json()["error"]["type"] == "ServiceUnavailableError"
+        assert refused.json()["error"]["type"] == "server_error"
         client.post("/resume")
         queued.result()
 
@@ -110,7 +110,7 @@ def test_a_broken_loop_fails_requests_and_health(own_node, monkeypatch):
         running = pool.submit(client.post, "/v1/chat/completions", json=LONG)
         wait_until(lambda: node.engine.loop.running == 1)
         assert client.get("/health").status_code == 200
-        monkeypatch.setattr(node.engine.loop._runner, "decode", lambda *_: 1 / 0)
+        monkeypatch.setattr(node.engine.loop._runner, "_forward", lambda *_: 1 / 0)
         assert running.result().status_code == 503
         assert client.get("/health").status_code == 503
         assert client.post("/v1/chat/completions", json=LONG).status_code == 503

@@ -266,7 +266,7 @@ def test_calls_and_answers_go_back_into_the_prompt(say):
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stop": [""]}, "stop"),
         ({"tools": [{"type": "function"}]}, "tools[0]"),
-        ({"chat_template_kwargs": {"tokenize": True}}, "messages"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
     ],
 )
 def test_a_bad_field_is_named(node, fields, param):
@@ -277,7 +277,7 @@ def test_a_bad_field_is_named(node, fields, param):
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == param
-    assert error["type"] == "BadRequestError"
+    assert error["type"] == "invalid_request_error"
     assert param.split("[")[0].split(".")[0] in error["message"] or param == "messages"
 
 
@@ -290,8 +290,10 @@ def test_openais_own_errors(client):
 
 def test_unreadable_and_unknown(node):
     with node.client() as client:
-        assert client.post("/v1/chat/completions", content=b"{").json()["error"]["code"] == 400
-        assert client.get("/nowhere").json()["error"]["code"] == 404
+        json_type = {"content-type": "application/json"}
+        broken = client.post("/v1/chat/completions", content=b"{", headers=json_type)
+        assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
+        assert client.get("/nowhere").json()["error"]["code"] == "not_found"
         unknown = client.post(
             "/v1/chat/completions",
             json={"messages": CHAT, "max_tokens": 1, "a_field_of_tomorrow": 1},

@@ -82,8 +82,10 @@ def test_a_seed_gives_the_same_choices_and_n_gives_different_ones(node):
     ids = [choice["token_ids"] for choice in first["choices"]]
     assert ids == [choice["token_ids"] for choice in second["choices"]]
     assert len({tuple(one) for one in ids}) == 3
-    # Choice i draws with seed + i, alone or not.
-    assert node.chat(seed=12, max_tokens=12)["choices"][0]["token_ids"] == ids[1]
+    assert node.chat(seed=11, max_tokens=12)["choices"][0]["token_ids"] == ids[0]
+    # The next seed is another stream: no choice of one request returns in the other.
+    following = node.chat(seed=12, n=3, max_tokens=12)["choices"]
+    assert not {tuple(one) for one in ids} & {tuple(choice["token_ids"]) for choice in following}
     assert first["usage"]["completion_tokens"] == sum(map(len, ids))
 
 
@@ -135,16 +137,16 @@ def test_top_k_one_is_greedy(node):
 
 def test_draws_follow_the_distribution():
     """20,000 draws against the probabilities, within five standard errors."""
-    import random
-
     import torch
 
+    from services.engine.domain.draws import uniform
     from services.engine.domain.sampling import SamplingParams
     from services.engine.sampler import Row, sample
 
     logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf, 0.5]])
-    row = Row(SamplingParams(max_tokens=1), (), (), random.Random(0), frozenset())
-    tokens = sample(logits.repeat(20_000, 1), [row] * 20_000)
+    params = SamplingParams(max_tokens=1)
+    rows = [Row(params, (), (), uniform(0, stream, 0), frozenset()) for stream in range(20_000)]
+    tokens = sample(logits.repeat(20_000, 1), rows)
     shares = (
         torch.bincount(torch.tensor([token.token_id for token in tokens]), minlength=5) / 20_000
     )
@@ -190,8 +192,8 @@ def test_prompts_that_wait_are_read_together(own_node, reference):
     alone = [node.chat(**fields) for fields in wanted]
     runner = node.engine.loop._runner
     forwards, whole = [], runner.prefill_whole
-    runner.prefill_whole = lambda prompts, adapters: (
-        forwards.append(len(prompts)) or whole(prompts, adapters)
+    runner.prefill_whole = lambda prompts, adapters, rows: (
+        forwards.append(len(prompts)) or whole(prompts, adapters, rows)
     )
     with node.client() as client, ThreadPoolExecutor(7) as pool:
         client.post("/pause?mode=keep")

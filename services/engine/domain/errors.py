@@ -25,6 +25,10 @@ class ClientLeftError(ConnectionError):
     """The client closed the connection before its answer was ready; nobody reads what is sent."""
 
 
+class RequestFailedError(RuntimeError):
+    """The model, the sampler or the tokenizer failed on this request (HTTP 500)."""
+
+
 class OverloadedError(RuntimeError):
     """The waiting queue is full (HTTP 503 with Retry-After)."""
 

@@ -1,5 +1,6 @@
 """OpenAI chat messages in the form that chat templates take."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,6 +37,19 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str
                 f"tools[{i}] must be of type 'function' and have a function with a name",
             )
     return list(tools or ())
+
+
+def characters(value: Any) -> int:
+    """Characters in a JSON value, each entry counted as at least one."""
+    count, rest = 0, [value]
+    while rest:  # a loop, since a deep value would end a recursion
+        one = rest.pop()
+        if isinstance(one, Mapping):
+            rest += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            rest += one
+        count += len(one) if isinstance(one, str) else 1
+    return count
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -89,12 +103,9 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise InvalidRequestError(where, f"{where} must be a function call with a name")
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        try:
+        # A call that max_tokens cut off is no JSON. It is history: templates print it as it is.
+        with contextlib.suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
-        except ValueError as error:
-            raise InvalidRequestError(
-                f"{where}.function.arguments", f"{where}: arguments are not JSON: {error}"
-            ) from error
     return {
         "id": call.get("id"),
         "type": "function",

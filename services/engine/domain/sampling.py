@@ -1,53 +1,58 @@
-"""How a request wants its tokens drawn, checked once at the door."""
+"""Sampling parameters, checked where a request enters."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from services.engine.domain.errors import InvalidRequestError
 
 MAX_ALTERNATIVES = 50
 MAX_STOPS = 16
+MAX_BIASES = 1024
+# As in vLLM. Below it, logits / temperature overflows float32 before it changes the argmax.
+GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling of one request. Raises `InvalidRequestError` naming the field that is out of range.
+    """Sampling of one request. Raises `InvalidRequestError` with the name of a field out of range.
 
-    Log-probabilities are always of `log_softmax(logits / temperature)` after penalties and before top-k and top-p
-    (temperature 0 counts as 1 there): what a trainer recomputes from the same ids.
+    A log-probability in an answer is `log_softmax(logits / temperature)` after `logit_bias`,
+    penalties and `min_tokens`, and before top-k, top-p and min-p; temperature 0 counts as 1.
+    If only the temperature is set, a trainer can recompute it from the ids.
     """
 
     max_tokens: int
     n: int = 1
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 is greedy; a value below `GREEDY_BELOW` becomes 0."""
     top_p: float = 1.0
     top_k: int = 0
     """0 and -1: off."""
+    min_p: float = 0.0
+    """Least probability of a token, as a share of the likeliest token's."""
     seed: int | None = None
-    """Choice i of n draws with seed + i."""
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     min_tokens: int = 0
     logprobs: int | None = None
-    """Alternatives per token; 0: the sampled one alone; None: no log-probabilities in the answer."""
+    """Alternatives per token; 0: only the sampled token; None: no log-probabilities."""
     prompt_logprobs: int | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    priority: int = 0
+    """Lower is served first; above 0 is background work."""
 
     def __post_init__(self) -> None:
-        """Check every range."""
+        """Check every range that does not depend on the model."""
         for field, low, high in _RANGES:
-            _within(field, getattr(self, field), low, high)
-        if not self.top_p > 0:
-            raise InvalidRequestError("top_p", f"top_p must be in (0, 1], got {self.top_p}")
-        if not self.repetition_penalty > 0:
-            raise InvalidRequestError(
-                "repetition_penalty",
-                f"repetition_penalty must be above 0, got {self.repetition_penalty}",
-            )
+            _check_range(field, getattr(self, field), low, high)
+        for field in ("top_p", "repetition_penalty"):
+            if not getattr(self, field) > 0:
+                raise InvalidRequestError(field, f"{field} must be above 0")
         if self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 "min_tokens",
@@ -55,14 +60,25 @@ class SamplingParams:
             )
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop", "stop must not contain an empty string")
-        if len(self.stop) > MAX_STOPS:
+        _check_count("stop", len(self.stop), MAX_STOPS)
+        _check_count("logit_bias", len(self.logit_bias), MAX_BIASES)
+        for _, bias in self.logit_bias:
+            _check_range("logit_bias", bias, -100.0, 100.0)
+        if self.temperature < GREEDY_BELOW:
+            object.__setattr__(self, "temperature", 0.0)
+
+    def check_vocabulary(self, size: int) -> None:
+        """Raises `InvalidRequestError` if a token id is not in a vocabulary of this size."""
+        check_ids("stop_token_ids", self.stop_token_ids, size)
+        check_ids("logit_bias", (token for token, _ in self.logit_bias), size)
+        if self.min_tokens and len(self.stop_token_ids) >= size - 1:
             raise InvalidRequestError(
-                "stop", f"stop takes at most {MAX_STOPS} strings, got {len(self.stop)}"
+                "stop_token_ids", "stop_token_ids and min_tokens leave no token to sample"
             )
 
     @property
     def greedy(self) -> bool:
-        """No draw at all."""
+        """Take the likeliest token."""
         return self.temperature == 0.0
 
     @property
@@ -77,7 +93,7 @@ class SamplingParams:
     @property
     def filtered(self) -> bool:
         """Only a part of the vocabulary can be drawn."""
-        return not self.greedy and (self.top_p < 1.0 or self.top_k > 0)
+        return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
 _RANGES: tuple[tuple[str, float, float], ...] = (
@@ -86,6 +102,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("temperature", 0.0, 10.0),
     ("top_p", 0.0, 1.0),
     ("top_k", -1, math.inf),
+    ("min_p", 0.0, 1.0),
     ("seed", -(2**63), 2**64 - 1),
     ("min_tokens", 0, math.inf),
     ("logprobs", 0, MAX_ALTERNATIVES),
@@ -93,10 +110,20 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("frequency_penalty", -2.0, 2.0),
     ("presence_penalty", -2.0, 2.0),
     ("repetition_penalty", 0.0, 100.0),
+    ("priority", -(2**31), 2**31 - 1),
 )
 
 
-def _within(field: str, value: float | None, low: float, high: float) -> None:
+def check_ids(field: str, ids: Iterable[int], size: int) -> None:
+    """Raises `InvalidRequestError` for an id outside a vocabulary of `size` tokens."""
+    bad = next((i for i in ids if not 0 <= i < size), None)
+    if bad is not None:
+        raise InvalidRequestError(
+            field, f"{field}: token id {bad} is outside the vocabulary (0 to {size - 1})"
+        )
+
+
+def _check_range(field: str, value: float | None, low: float, high: float) -> None:
     if value is None:
         return
     # `not (a <= b)` also refuses NaN.
@@ -105,12 +132,17 @@ def _within(field: str, value: float | None, low: float, high: float) -> None:
         raise InvalidRequestError(field, f"{field} must be {limit}, got {value}")
 
 
+def _check_count(field: str, count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequestError(field, f"{field} takes at most {most} entries, got {count}")
+
+
 def token_budget(
     prompt_length: int, asked: int | None, max_model_len: int, field: str = "max_tokens"
 ) -> int:
-    """How many tokens may be generated: what was asked for, or what is left of the context.
+    """How many tokens may be generated: the number asked for, or the rest of the context.
 
-    Raises `InvalidRequestError` when the prompt alone fills the context or prompt plus asked tokens exceed it.
+    Raises `InvalidRequestError` if the prompt is empty or the sum exceeds the context.
     """
     if prompt_length == 0:
         raise InvalidRequestError("prompt", "the prompt is empty: at least one token is needed")
@@ -118,8 +150,9 @@ def token_budget(
     if room < 1 or (asked is not None and asked > room):
         wanted = "" if asked is None else f" plus {field} ({asked})"
         msg = (
-            f"This model's maximum context length is {max_model_len} tokens: the prompt ({prompt_length} tokens)"
-            f"{wanted} does not fit. Please shorten the prompt or the completion."
+            f"This model's maximum context length is {max_model_len} tokens: the prompt "
+            f"({prompt_length} tokens){wanted} does not fit. "
+            "Please shorten the prompt or the completion."
         )
         raise InvalidRequestError("messages" if asked is None else field, msg)
     return room if asked is None else asked

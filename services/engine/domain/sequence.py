@@ -1,10 +1,10 @@
 """One choice while it is being generated."""
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from services.engine.domain.detokenize import Detokenizer
+from services.engine.domain.draws import uniform
 from services.engine.domain.outputs import Delta, TokenLogprob
 from services.engine.domain.sampling import SamplingParams
 from services.engine.domain.spans import VersionSpan, extended
@@ -13,7 +13,7 @@ from services.engine.domain.stops import Finish, StopScanner, banned_tokens, fin
 
 @dataclass(slots=True)
 class SequenceState:
-    """Turns sampled tokens into deltas; knows when it is done."""
+    """Turns sampled tokens into deltas and decides when the choice is complete."""
 
     index: int
     prompt_ids: tuple[int, ...]
@@ -23,21 +23,26 @@ class SequenceState:
     """Most tokens that prompt and answer may have together."""
     decode: Callable[[list[int]], str]
     seed: int
+    stream: int = 0
+    """The choice's number among all choices of the HTTP request."""
     token_ids: list[int] = field(default_factory=list, init=False)
     spans: tuple[VersionSpan, ...] = field(default=(), init=False)
-    draws: random.Random = field(init=False)
     _detokenizer: Detokenizer = field(init=False)
     _scanner: StopScanner = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set up the choice's own randomness and text state."""
-        self.draws = random.Random((self.seed + self.index) % 2**64)
+        """Set up the text state."""
         self._detokenizer = Detokenizer(self.decode)
         self._scanner = StopScanner(self.params.stop)
 
     @property
+    def draw(self) -> float:
+        """The random number for the next token; the same until a token is accepted."""
+        return uniform(self.seed, self.stream, len(self.token_ids))
+
+    @property
     def last_position(self) -> int:
-        """Where the newest sampled token stands in the sequence."""
+        """Position of the newest sampled token in prompt and answer."""
         return len(self.prompt_ids) + len(self.token_ids) - 1
 
     @property
@@ -46,7 +51,7 @@ class SequenceState:
         return banned_tokens(self.params, self.eos_ids, len(self.token_ids))
 
     def accept(self, token: TokenLogprob, version: str) -> Delta:
-        """The delta for a newly sampled token; its finish reason is set when the choice is complete."""
+        """The delta of a newly sampled token, with a finish reason if the choice is complete."""
         self.token_ids.append(token.token_id)
         self.spans = extended(self.spans, version)
         sampled = len(self.token_ids)
@@ -56,19 +61,15 @@ class SequenceState:
         return self._delta(text, (token,), version, finish)
 
     def ended(self, reason: str, version: str) -> Delta:
-        """A last delta without a token: aborted, or nothing was to be generated."""
-        return self._delta(
-            self._detokenizer.flush() + self._scanner.flush(), (), version, Finish(reason)
-        )
+        """A last delta without a token: aborted, or max_tokens is 0."""
+        text = self._detokenizer.flush() + self._scanner.flush()
+        return self._delta(text, (), version, Finish(reason))
 
     def _text(self, token_id: int, finish: Finish | None) -> tuple[str, Finish | None]:
         armed = len(self.token_ids) >= self.params.min_tokens
         # A token that ends the answer by itself (EOS, stop_token_ids) is no part of its text.
-        piece = (
-            ""
-            if finish is not None and finish.reason == "stop"
-            else self._detokenizer.push(token_id)
-        )
+        stopped = finish is not None and finish.reason == "stop"
+        piece = "" if stopped else self._detokenizer.push(token_id)
         if finish is not None:
             piece = piece or self._detokenizer.flush()
         text, hit = self._scanner.push(piece, armed=armed)

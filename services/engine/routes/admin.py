@@ -10,6 +10,7 @@ from services.engine.domain.errors import InvalidRequestError
 from services.engine.engine import Engine
 from services.engine.gloo import Rendezvous
 from services.engine.loop import PauseMode
+from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import engine_of
 from services.engine.routes.schemas import (
     FinishUpdateRequest,
@@ -21,7 +22,7 @@ from services.engine.routes.schemas import (
 )
 from services.engine.weights import TensorSpec, torch_dtype
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 EngineParam = Annotated[Engine, Depends(engine_of)]
 
 
@@ -114,7 +115,7 @@ async def weight_info(
 
 
 @router.post("/reset_prefix_cache")
-async def reset_prefix_cache(engine: EngineParam) -> dict[str, Any]:
+async def reset_prefix_cache() -> dict[str, Any]:
     """Nothing to reset: this server reads every prompt anew."""
     return {"message": "No prefix cache is kept", "entries": 0}
 

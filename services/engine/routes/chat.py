@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.domain.messages import checked_tools, template_messages
+from services.engine.domain.messages import characters, checked_tools, template_messages
 from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
 from services.engine.engine import Engine, Generation
+from services.engine.routes.body import JsonRoute
 from services.engine.routes.errors import json_response
 from services.engine.routes.exchange import (
     DONE,
@@ -25,9 +26,9 @@ from services.engine.routes.exchange import (
 )
 from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import chat_params, check_format
-from services.engine.routes.schemas import ChatRequest
+from services.engine.routes.schemas import ChatRequest, TokenizeRequest
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/v1/chat/completions")
@@ -36,7 +37,7 @@ async def chat_completions(
 ) -> Response:
     """An OpenAI chat completion, streamed or whole, with vLLM's token ids on request."""
     check_format(body)
-    prompt_ids = render_chat(engine, body)
+    prompt_ids = await render_chat(engine, body)
     params = chat_params(body, len(prompt_ids), engine.settings.max_model_len)
     writer = ChatWriter.of(engine, body, prompt_ids)
     generation = engine.generate([prompt_ids], [params], body.model)
@@ -46,19 +47,20 @@ async def chat_completions(
     return json_response(writer.whole(answers[0]))
 
 
-def render_chat(engine: Engine, body: Any) -> list[int]:
-    """Prompt ids of a body with messages, tools and template options. Raises `InvalidRequestError`."""
-    options = {
+async def render_chat(engine: Engine, body: ChatRequest | TokenizeRequest) -> list[int]:
+    """Prompt ids of a conversation. Raises `InvalidRequestError`."""
+    engine.tokenizer.check_options(body.chat_template_kwargs or {})
+    messages, tools = template_messages(body.messages or ()), checked_tools(body.tools)
+    engine.check_length(characters([messages, tools]), "messages")
+    options = (body.chat_template_kwargs or {}) | {
         "add_generation_prompt": body.add_generation_prompt,
         "continue_final_message": body.continue_final_message,
     }
-    options |= body.chat_template_kwargs or {}
-    return engine.encode(
-        engine.tokenizer.render(
-            template_messages(body.messages), checked_tools(body.tools), options
-        ),
-        "messages",
-    )
+
+    def ids() -> list[int]:
+        return engine.encode(engine.tokenizer.render(messages, tools, options), "messages")
+
+    return await engine.aside(ids, "messages")
 
 
 def parses_tools(body: ChatRequest) -> bool:

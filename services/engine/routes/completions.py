@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -11,6 +12,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.engine import Engine, Generation
+from services.engine.routes.body import JsonRoute
 from services.engine.routes.chat import spans_json
 from services.engine.routes.errors import json_response
 from services.engine.routes.exchange import (
@@ -26,7 +28,7 @@ from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import check_format, completion_params
 from services.engine.routes.schemas import CompletionRequest
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/v1/completions")
@@ -37,7 +39,7 @@ async def completions(
     check_format(body)
     if body.echo and body.stream:
         raise InvalidRequestError("echo", "echo cannot be streamed by this server")
-    prompts = prompt_ids(engine, body.prompt)
+    prompts = await engine.aside(partial(prompt_ids, engine, body.prompt), "prompt")
     params = [completion_params(body, len(ids), engine.settings.max_model_len) for ids in prompts]
     writer = CompletionWriter.of(engine, body, prompts, params[0].n)
     generation = engine.generate(prompts, params, body.model)
@@ -61,10 +63,9 @@ def prompt_ids(
         raise InvalidRequestError(
             "prompt", f"prompt takes at most {most} prompts, got {len(entries)}"
         )
-    ids = [engine.encode(entry, "prompt") if isinstance(entry, str) else entry for entry in entries]
-    for one in ids:
-        engine.check_ids(one, "prompt")
-    return ids
+    return [
+        engine.encode(entry, "prompt") if isinstance(entry, str) else entry for entry in entries
+    ]
 
 
 @dataclass(frozen=True, slots=True)

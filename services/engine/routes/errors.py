@@ -1,6 +1,9 @@
-"""Errors as OpenAI clients expect them, with vLLM's type names: `{"error": {message, type, param, code}}`."""
+"""Errors in OpenAI's shape, as the gateway's: `{"error": {message, type, param, code}}`."""
+
+from http import HTTPStatus
 
 import orjson
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -12,77 +15,76 @@ from services.engine.domain.errors import (
     InvalidRequestError,
     NotServedError,
     OverloadedError,
+    RequestFailedError,
     WeightTransferError,
     WeightUpdateError,
 )
 
+log = structlog.get_logger(__name__)
 RETRY_AFTER_S = 1
 
+_STATUS: dict[type[Exception], tuple[int, str]] = {
+    InvalidRequestError: (400, "invalid_value"),
+    NotServedError: (404, "model_not_found"),
+    ForbiddenError: (401, "invalid_api_key"),
+    ClientLeftError: (499, "client_closed_request"),
+    WeightUpdateError: (409, "weight_update_refused"),
+    OverloadedError: (503, "overloaded"),
+    EngineStoppedError: (503, "engine_stopped"),
+    RequestFailedError: (500, "request_failed"),
+    WeightTransferError: (500, "weight_transfer_failed"),
+}
+_TYPES = {401: "authentication_error", 409: "conflict_error"}
 
-def error_body(status: int, kind: str, message: str, param: str | None = None) -> dict[str, object]:
+
+def error_body(status: int, code: str, message: str, param: str | None = None) -> dict[str, object]:
     """The error object of an answer or of a stream."""
-    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+    kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def describe(error: Exception) -> tuple[int, dict[str, object]]:
-    """HTTP status and body of one of our errors."""
-    message = str(error)
-    match error:
-        case InvalidRequestError():
-            return 400, error_body(400, "BadRequestError", message, error.param)
-        case NotServedError():
-            return 404, error_body(404, "NotFoundError", message, error.param)
-        case ForbiddenError():
-            return 401, error_body(401, "AuthenticationError", message)
-        case ClientLeftError():
-            return 499, error_body(499, "ClientClosedRequest", message)
-        case WeightUpdateError():
-            return 409, error_body(409, "ConflictError", message)
-        case OverloadedError() | EngineStoppedError():
-            return 503, error_body(503, "ServiceUnavailableError", message)
-        case _:
-            return 500, error_body(500, "InternalServerError", message)
+    """HTTP status and body of an error. An unexpected one is logged and is a 500."""
+    if type(error) not in _STATUS:
+        log.error("unexpected_error", exc_info=error)
+    status, code = _STATUS.get(type(error), (500, "internal_error"))
+    message = str(error) or type(error).__name__
+    return status, error_body(status, code, message, getattr(error, "param", None))
 
 
 def install(app: FastAPI) -> None:
-    """Register a handler for each of our errors and for FastAPI's own."""
-    for kind in (
-        ClientLeftError,
-        ForbiddenError,
-        InvalidRequestError,
-        NotServedError,
-        OverloadedError,
-        EngineStoppedError,
-        WeightUpdateError,
-        WeightTransferError,
-        RuntimeError,
-    ):
-        app.add_exception_handler(kind, _ours)
-    app.add_exception_handler(RequestValidationError, _unreadable)
-    app.add_exception_handler(HTTPException, _http)
+    """Register the handlers, so that no answer is plain text."""
+
+    async def handle(_request: Request, error: Exception) -> Response:
+        return respond(error)
+
+    for kind in (*_STATUS, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, handle)
 
 
-async def _ours(_request: Request, error: Exception) -> Response:
+def respond(error: Exception) -> Response:
+    """The answer for any exception."""
+    if isinstance(error, RequestValidationError):
+        return _unreadable(error)
+    if isinstance(error, HTTPException):
+        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+        body = error_body(error.status_code, code, str(error.detail))
+        return json_response(body, error.status_code, dict(error.headers or {}))
     status, body = describe(error)
     headers = {"retry-after": str(RETRY_AFTER_S)} if status == 503 else {}
     return json_response(body, status, headers)
 
 
-async def _unreadable(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def _unreadable(error: RequestValidationError) -> Response:
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        detail = f"The request body is not valid JSON: {first['ctx']['error']}"
+        return json_response(error_body(400, "invalid_json", detail), 400)
     path = [str(part) for part in first["loc"] if part not in {"body", "query"}]
-    # Union types put the tried alternative into the path; the field's own name comes first and is what helps.
+    # The rest of the path names a tried alternative of a union, which helps nobody.
     param = path[0] if path else None
     message = f"{param}: {first['msg']}" if param else str(first["msg"])
-    return json_response(error_body(400, "BadRequestError", message, param), 400)
-
-
-async def _http(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return json_response(
-        error_body(error.status_code, "HTTPError", str(error.detail)), error.status_code
-    )
+    return json_response(error_body(400, "invalid_value", message, param), 400)
 
 
 def json_response(

@@ -118,5 +118,5 @@ async def _guarded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for chunk in chunks:
             yield chunk
-    except RuntimeError as error:
+    except Exception as error:  # noqa: BLE001  the status is sent: only an event can tell the client
         yield sse(describe(error)[1])

@@ -9,10 +9,11 @@ from fastapi.responses import PlainTextResponse
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.engine import Engine
+from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import engine_of
 from services.engine.routes.schemas import LoadAdapterRequest, UnloadAdapterRequest
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 STARTED = int(time.time())
 EngineParam = Annotated[Engine, Depends(engine_of)]
 

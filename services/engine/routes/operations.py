@@ -43,7 +43,7 @@ class EngineMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """All families."""
         loop, settings = self._engine.loop, self._engine.settings
-        capacity = settings.max_num_seqs * settings.max_model_len
+        capacity = 2 * settings.max_num_seqs * settings.max_model_len
         counters = loop.counters
         yield self._gauge("num_requests_running", "Choices in the batch.", loop.running)
         yield self._gauge("num_requests_waiting", "Requests without a row.", loop.waiting)

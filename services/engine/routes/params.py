@@ -14,8 +14,8 @@ from services.engine.routes.schemas import (
 
 COMPLETIONS_DEFAULT_TOKENS = 16
 _PLAIN_FIELDS = (
-    *("n", "min_tokens", "temperature", "top_p", "top_k", "seed", "ignore_eos", "prompt_logprobs"),
-    *("frequency_penalty", "presence_penalty", "repetition_penalty"),
+    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos"),
+    *("frequency_penalty", "presence_penalty", "repetition_penalty", "prompt_logprobs", "priority"),
 )
 
 
@@ -74,6 +74,15 @@ def _params(fields: SamplingFields, budget: int, logprobs: int | None) -> Sampli
         max_tokens=budget,
         stop=stop,
         stop_token_ids=frozenset(fields.stop_token_ids or ()),
+        logit_bias=_biases(fields.logit_bias or {}),
         logprobs=logprobs,
         **given,
     )
+
+
+def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:
+    for key in given:
+        # int() would also read " 1 ", "1_0" and digits of other scripts.
+        if not (key.isascii() and key.isdigit() and len(key) < 20):
+            raise InvalidRequestError("logit_bias", "logit_bias: keys must be token ids in decimal")
+    return tuple((int(key), bias) for key, bias in given.items())

@@ -1,8 +1,13 @@
-"""Request bodies. Types are checked here, ranges in the domain; unknown fields are ignored, as vLLM does."""
+"""Request bodies. Types are checked here, ranges in the domain.
+
+Numbers are strict, as OpenAI's are: text, booleans and 1.0 for an integer are refused, since a
+request that means something else than it says is sampled from another distribution. Flags are
+read as vLLM reads them. An unknown field is ignored, but see `params.UNSUPPORTED`.
+"""
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 
 
 class StreamOptions(BaseModel):
@@ -22,20 +27,23 @@ class SamplingFields(BaseModel):
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
-    n: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
+    n: StrictInt | None = None
+    max_tokens: StrictInt | None = None
+    min_tokens: StrictInt | None = None
+    temperature: StrictFloat | None = None
+    top_p: StrictFloat | None = None
+    top_k: StrictInt | None = None
+    min_p: StrictFloat | None = None
+    seed: StrictInt | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[StrictInt] | None = None
     ignore_eos: bool | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    prompt_logprobs: int | None = None
+    frequency_penalty: StrictFloat | None = None
+    presence_penalty: StrictFloat | None = None
+    repetition_penalty: StrictFloat | None = None
+    logit_bias: dict[str, StrictFloat] | None = None
+    prompt_logprobs: StrictInt | None = None
+    priority: StrictInt | None = None
 
 
 class GenerationFields(SamplingFields):
@@ -53,9 +61,9 @@ class ChatRequest(GenerationFields):
     """`POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: StrictInt | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: StrictInt | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     add_generation_prompt: bool = True
@@ -66,8 +74,8 @@ class ChatRequest(GenerationFields):
 class CompletionRequest(GenerationFields):
     """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[list[int]] | list[str]
-    logprobs: int | None = None
+    prompt: str | list[StrictInt] | list[list[StrictInt]] | list[str]
+    logprobs: StrictInt | None = None
     echo: bool = False
     suffix: str | None = None
 
@@ -75,7 +83,7 @@ class CompletionRequest(GenerationFields):
 class TokenSampling(SamplingFields):
     """`sampling_params` of `POST /inference/v1/generate`."""
 
-    logprobs: int | None = None
+    logprobs: StrictInt | None = None
 
 
 class GenerateRequest(BaseModel):
@@ -83,7 +91,7 @@ class GenerateRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
-    token_ids: list[int]
+    token_ids: list[StrictInt]
     sampling_params: TokenSampling = Field(default_factory=TokenSampling)
     model: str | None = None
     request_id: str | None = None
@@ -112,7 +120,7 @@ class DetokenizeRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[StrictInt]
 
 
 class LoadAdapterRequest(BaseModel):

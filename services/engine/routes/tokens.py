@@ -1,13 +1,16 @@
 """Token ids in and out: `/inference/v1/generate`, `/tokenize`, `/detokenize`."""
 
 import uuid
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.outputs import Choice
+from services.engine.domain.sampling import check_ids
 from services.engine.engine import Engine
+from services.engine.routes.body import JsonRoute
 from services.engine.routes.chat import render_chat, spans_json
 from services.engine.routes.errors import json_response
 from services.engine.routes.exchange import collect, engine_of
@@ -15,7 +18,7 @@ from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import generate_params
 from services.engine.routes.schemas import DetokenizeRequest, GenerateRequest, TokenizeRequest
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 EngineParam = Annotated[Engine, Depends(engine_of)]
 
 
@@ -26,7 +29,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineParam)
         raise InvalidRequestError(
             "stream", "this route does not stream; use /v1/completions with token ids"
         )
-    engine.check_ids(body.token_ids, "token_ids")
+    check_ids("token_ids", body.token_ids, engine.vocab_size)
     params = generate_params(body, engine.settings.max_model_len)
     formats = LogprobFormat(engine.tokenizer)
     generation = engine.generate([body.token_ids], [params], body.model)
@@ -51,9 +54,16 @@ async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt", "give either prompt or messages")
     if body.messages is not None:
-        ids = render_chat(engine, body)
+        ids = await render_chat(engine, body)
     else:
-        ids = engine.tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens)
+        ids = await engine.aside(
+            partial(
+                engine.tokenizer.encode,
+                body.prompt or "",
+                add_special_tokens=body.add_special_tokens,
+            ),
+            "prompt",
+        )
     shape: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": engine.settings.max_model_len,
@@ -69,10 +79,9 @@ async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
 async def detokenize(body: DetokenizeRequest, engine: EngineParam) -> Response:
     """Text of ids, special tokens included."""
     engine.adapters.resolve(body.model)
-    engine.check_ids(body.tokens, "tokens")
-    return json_response(
-        {"prompt": engine.tokenizer.decode(body.tokens, skip_special_tokens=False)}
-    )
+    check_ids("tokens", body.tokens, engine.vocab_size)
+    decode = partial(engine.tokenizer.decode, body.tokens, skip_special_tokens=False)
+    return json_response({"prompt": await engine.aside(decode, "tokens")})
 
 
 def _choice(choice: Choice, formats: LogprobFormat, *, logprobs: bool) -> dict[str, Any]:
