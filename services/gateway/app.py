@@ -17,10 +17,10 @@ from reefkit.ops import Health
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
 from services.gateway.control.app import control_app
+from services.gateway.control.desk import Desk
 from services.gateway.control.experience import ExperienceReads
 from services.gateway.control.fanout import Fanout
 from services.gateway.control.rejections import Rejections
-from services.gateway.control.routes import Desk
 from services.gateway.control.scenarios import Scenarios
 from services.gateway.control.status import SystemStatus
 from services.gateway.domain.access import Access
@@ -30,6 +30,7 @@ from services.gateway.domain.recent import Recent
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.edge import tokens
 from services.gateway.edge.asgi import Edge
+from services.gateway.edge.bodies import BodyReader
 from services.gateway.edge.limits import Buckets, Limits
 from services.gateway.edge.redis_buckets import RedisBuckets
 from services.gateway.edge.stopping import Stopping
@@ -153,12 +154,11 @@ def assemble(
             wait_s=settings.read_timeout_s,
         ),
         handlers=handlers,
-        max_body_bytes=settings.max_body_bytes,
+        bodies=BodyReader(settings.max_body_bytes, settings.body_timeout_s),
         memory=Memory(settings.memory_budget_bytes),
         stopping=Stopping(settings.drain_s),
         head=HeadLimits(settings.max_headers, settings.max_header_bytes),
         limits=Limits(ports.buckets) if access.limited else None,
-        body_timeout_s=settings.body_timeout_s,
     )
     gateway = Gateway(edge, handlers, scenarios, fanout, rejections, health)
     edge.control = control_app(desk, health, lifespan(gateway))

@@ -28,7 +28,7 @@ from services.gateway.domain.errors import ApiError, command_not_sent, no_room, 
 from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.remembered import entry_of
-from services.gateway.domain.report import Report, check_known
+from services.gateway.domain.report import Report, check_known, not_a_receipt
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.ports import (
     Command,
@@ -132,17 +132,25 @@ class Handlers:
                 unknown.append((position, reference))
             else:
                 check_known(position, reference, known, scenario)
-        found = await asyncio.gather(*(self._look_up(reference) for _, reference in unknown))
+        found = await asyncio.gather(*(self._look_up(*each) for each in unknown))
         for (position, reference), known in zip(unknown, found, strict=True):
             if known is not None:
                 check_known(position, reference, known, scenario)
 
-    async def _look_up(self, reference: str) -> tuple[str, str] | None:
-        """(scenario, kind) of a receipt that another gateway gave, or this one long ago; None where nobody knows it yet."""
+    async def _look_up(self, position: int, reference: str) -> tuple[str, str] | None:
+        """Return (scenario, kind) of a receipt that this gateway does not remember; None if unknown.
+
+        A receipt of Reef's own form may be that of a record that is still on its way. A client's own
+        is known from the moment of its request.
+        """
         if shard_in(reference) is None:
-            entry = await self.ledger.find(reference)
-            if entry is not None:
-                return entry.scenario, entry.kind
+            try:
+                entry = await self._before(reference)
+            except ApiError:  # it cannot be told now: the report waits for its record
+                return None
+            if entry is None:
+                raise not_a_receipt(position, reference)
+            return entry.scenario, entry.kind
         try:
             status, body = await self.reads.get(f"/records/{reference}", timeout_s=1.0)
         except Unavailable:

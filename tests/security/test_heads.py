@@ -141,7 +141,7 @@ async def test_a_body_that_stops_coming() -> None:
 
 async def test_a_body_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
     """408 also where it never stops coming: no one may hold a place for ever, a byte at a time."""
-    monkeypatch.setattr("services.gateway.edge.asgi.BODY_SILENCES", 0.01)
+    monkeypatch.setattr("services.gateway.edge.bodies.BODY_SILENCES", 0.01)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
     async with edge_of(body_timeout_s=60) as edge, strangers(edge) as connect, asyncio.timeout(60):
         reader, writer = await connect(head + b"{")

@@ -1,6 +1,6 @@
-"""The control application: everything but the hot paths, in FastAPI, with the API's own error shape."""
+"""The control application: all routes but the hot paths, in FastAPI, with the API's own error shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -8,37 +8,49 @@ import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, JSONResponse
-from starlette.routing import Route
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Match, Route
 
 from reefcommon.errors import Unavailable
 from reefkit.ops import Health, ops_routes
-from services.gateway.control.openapi import complete
-from services.gateway.control.pages import SECURITY_HEADERS, docs_page
-from services.gateway.control.routes import Desk, control_routes
+from services.gateway.control.desk import Desk
+from services.gateway.control.docs import complete, docs_routes
+from services.gateway.control.routes import control_routes
 from services.gateway.control.scopes import declared
 from services.gateway.domain.errors import ApiError, invalid
 
 log = structlog.get_logger()
 
+_ABOUT = {
+    "service": "Reef gateway",
+    "about": "An OpenAI endpoint that learns from its traffic.",
+    "openai_base_url": "/v1",
+    "feedback": "POST /reef/report",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "status": "/reef/status",
+}
+
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
-    """The application, with its lifespan: the only part of the gateway that uvicorn starts and stops."""
+    """Return the application; its lifespan starts and stops the gateway."""
     app = FastAPI(
         title="Reef gateway",
         version="1",
         lifespan=lifespan,
         description="An OpenAI endpoint that learns from its traffic.",
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # FastAPI's page loads scripts from another host
         redoc_url=None,
         redirect_slashes=False,  # it would send clients to whatever host they named
-        # Without tokens a page of another origin in a browser on this machine could command by a form; the content type keeps it out.
+        # Without tokens, a form on a page of another origin could command from a browser on this
+        # machine. The content type keeps it out.
         strict_content_type=True,
     )
     app.router.routes.extend(control_routes(desk))
-    app.router.routes.extend(_open_routes(desk, health, app))
+    app.router.routes.extend(_open_routes(desk, health))
+    app.router.routes.extend(docs_routes(app.title))
     scopes = declared(app.routes)
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -56,8 +68,8 @@ def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
     return app
 
 
-def _open_routes(desk: Desk, health: Health, app: FastAPI) -> list[Route]:
-    """What asks for no token. `scopes.OPEN` says why."""
+def _open_routes(desk: Desk, health: Health) -> list[Route]:
+    """Return the routes that need no token; `scopes.OPEN` says why."""
 
     async def readyz(request: Request) -> Response:
         failures = await health.failures()
@@ -67,15 +79,15 @@ def _open_routes(desk: Desk, health: Health, app: FastAPI) -> list[Route]:
             {"ready": not failures, "failures": failures}, status_code=503 if failures else 200
         )
 
-    async def docs(_request: Request) -> Response:
-        return HTMLResponse(docs_page(app.openapi()), headers=SECURITY_HEADERS)
+    async def root(_request: Request) -> Response:
+        return JSONResponse(_ABOUT)
 
     kept = [route for route in ops_routes(health) if route.path in {"/healthz", "/metrics"}]
-    return [*kept, Route("/readyz", readyz), Route("/docs", docs)]
+    return [*kept, Route("/readyz", readyz), Route("/", root)]
 
 
 def answer(error: ApiError) -> Response:
-    """An error as a response."""
+    """Return an error as a response."""
     headers = {name.decode(): value.decode() for name, value in error.headers()}
     return Response(error.body(), status_code=error.status, headers=headers)
 
@@ -109,15 +121,27 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    path, routes = request.url.path, request.app.routes
     if error.status_code == 404:
-        return answer(
-            ApiError(
-                404,
-                f"There is nothing at {request.method} {request.url.path[:200]}; /docs lists what there is.",
-                code="not_found",
-            )
-        )
+        words = f"{request.method} {path[:200]} is no route; /docs lists all routes."
+        return answer(ApiError(404, words + _hint(path, routes), code="not_found"))
+    if error.status_code == 405:
+        # Starlette names the methods of the first route with this path alone.
+        partial = (r for r in routes if r.matches(request.scope)[0] is Match.PARTIAL)
+        allow = ", ".join(sorted({method for route in partial for method in route.methods}))
+        words = f"{path[:200]} takes {allow}, not {request.method}."
+        return answer(ApiError(405, words, code="method_not_allowed", allow=allow))
     return answer(ApiError(error.status_code, str(error.detail), code="http_error"))
+
+
+def _hint(path: str, routes: Iterable[BaseRoute]) -> str:
+    """Return words about the route that was probably meant: a base URL without /v1, a slash at the end."""
+    bare = "/" + path.strip("/")
+    for meant in (bare, "/v1" + bare, bare.replace("/v1/v1/", "/v1/"), bare.removeprefix("/v1")):
+        known = (isinstance(route, Route) and route.path_regex.match(meant) for route in routes)
+        if meant != path and any(known):
+            return f" Did you mean {meant[:200]}? The base URL of an OpenAI client ends in /v1."
+    return ""
 
 
 async def _unavailable(_request: Request, error: Exception) -> Response:

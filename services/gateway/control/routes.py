@@ -1,28 +1,23 @@
 """The control routes: models, scenarios, releases, commands, reads, status."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
 from reefcommon.events import Release
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
-from services.gateway.control.fanout import Fanout
-from services.gateway.control.rejections import Rejections
-from services.gateway.control.scenarios import Scenarios, release_row
-from services.gateway.control.scopes import Allow
-from services.gateway.control.status import SystemStatus
-from services.gateway.domain.access import Grant, Scope
-from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.exchange.intake import Intake, traceparent_of
+from services.gateway.control.desk import Desk, Scenario
+from services.gateway.control.hot_routes import hot_routes
+from services.gateway.control.scenarios import release_row
+from services.gateway.domain.access import Grant
+from services.gateway.domain.errors import ApiError, invalid, model_not_found
+from services.gateway.exchange.intake import traceparent_of
 from services.gateway.handlers import known_from
-from services.gateway.ports import Reads
 
-Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
 
@@ -42,47 +37,10 @@ class ReleaseChoice(BaseModel):
     reason: str = Field("", max_length=2000)
 
 
-@dataclass(frozen=True)
-class Desk:
-    """What the control routes work with."""
-
-    intake: Intake
-    scenarios: Scenarios
-    reads: Reads
-    status: SystemStatus
-    fanout: Fanout
-    rejections: Rejections
-    started_at: int
-
-    def allow(self, scope: Scope) -> Allow:
-        """The dependency that every route declares its scope with."""
-        return Allow(scope, self.intake.grant)
-
-    def may_read(self, request: Request) -> bool:
-        """Whether reasons and addresses may be shown: to everybody where there are no tokens."""
-        try:
-            grant = self.intake.grant(dict(request.scope["headers"]))
-            grant.check("read", None)
-        except ApiError:
-            return False
-        return grant.scenarios is None
-
-    def known(self, scenario: Scenario) -> None:
-        """A dependency of reads: 404 where there is no such scenario."""
-        self.scenarios.exists(scenario, before_heads=True)
-
-    async def relay(self, path: str, **query: object) -> Response:
-        """The experience service's answer as it is; its refusal in the shape of every error here. Raises ApiError."""
-        given = {name: str(value) for name, value in query.items() if value is not None}
-        status, body = await self.reads.get(path, given)
-        if status >= 300:
-            raise _refusal(status, body)
-        return Response(body, status_code=status, media_type="application/json")
-
-
 def control_routes(desk: Desk) -> list[BaseRoute]:
-    """All of them."""
+    """Return all control routes, and the descriptions of the hot paths."""
     parts = (
+        hot_routes(desk),
         _models(desk),
         _scenarios(desk),
         _commands(desk),
@@ -109,12 +67,7 @@ def _models(desk: Desk) -> APIRouter:
     @routes.get("/v1/models/{model:path}", dependencies=[Depends(desk.allow("infer"))])
     async def model(model: str) -> Response:
         if model != row["id"]:
-            raise ApiError(
-                404,
-                f"The model {model[:80]!r} does not exist; this gateway serves {row['id']!r}.",
-                code="model_not_found",
-                param="model",
-            )
+            raise model_not_found(model, desk.intake.base_model)
         return _json(row)
 
     return routes
@@ -210,9 +163,8 @@ def _records(desk: Desk) -> APIRouter:
         answer = await desk.relay(f"/records/{record_id}")
         known = known_from(answer.status_code, bytes(answer.body))
         hidden = grant.scenarios is not None and (known is None or not grant.sees(known[0]))
-        if (
-            hidden or answer.status_code == 404
-        ):  # in the same words: what others have is as if it were not there
+        # the same words for both: the records of others do not show
+        if hidden or answer.status_code == 404:
             raise ApiError(404, f"There is no record {record_id}.", code="record_not_found")
         return answer
 
@@ -273,21 +225,6 @@ def _operations(desk: Desk) -> APIRouter:
         return _json(await desk.status.own(grant))
 
     return routes
-
-
-def _refusal(status: int, body: bytes) -> ApiError:
-    """The experience service's own words, where it has any."""
-    try:
-        error = orjson.loads(body)["error"]
-        message, code = str(error["message"]), str(error["code"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        message, code = (
-            "The experience service could not answer; /reef/status may say why.",
-            "reads_failed",
-        )
-    if status in {400, 404}:
-        return ApiError(status, message, code=code)
-    return ApiError(503, message, code=code, retry_after_s=2)
 
 
 def _scenario_row(desk: Desk, head: Release) -> dict[str, Any]:

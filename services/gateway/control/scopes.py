@@ -1,4 +1,4 @@
-"""Which scope a route asks for. It is declared where the route is; a route without a declaration keeps the gateway from starting."""
+"""Scopes of routes. Each is declared at its route; the gateway does not start if a route declares none."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,43 +11,46 @@ from starlette.routing import BaseRoute, Route
 from services.gateway.domain.access import Grant, Scope
 
 OPEN: Mapping[str, str] = {
-    "/healthz": "whoever restarts the process has no token, and learns nothing but that it runs",
-    "/readyz": "the same; the reasons are shown to those with the scope `read` alone",
-    "/metrics": "Prometheus; numbers with routes and nodes as labels, nothing that a client sent",
+    "/": "the same for every installation",
+    "/healthz": "a supervisor has no token, and learns only that the process runs",
+    "/readyz": "the same; only the scope `read` sees the reasons",
+    "/metrics": "Prometheus; numbers with routes and nodes as labels, no content of requests",
     "/openapi.json": "the same for every installation",
     "/docs": "the same for every installation",
+    "/docs/{name}": "the same for every installation",
 }
-"""Paths that ask for no token, and why that does no harm."""
+"""Paths that need no token, with the reason."""
 
 
 class Allow:
-    """A dependency that checks the token's scope, and the scenario where the path has one."""
+    """A dependency that checks the token's scope, and the scenario if the path has one."""
 
     def __init__(self, scope: Scope, grant: Callable[[dict[bytes, bytes]], Grant]) -> None:
         self.scope = scope
         self._grant = grant
 
     def __call__(self, request: Request) -> Grant:
-        """What the bearer may do. Raises ApiError: 401, 403."""
+        """Return the rights of the bearer. Raises ApiError: 401, 403."""
         grant = self._grant(dict(request.scope["headers"]))
         grant.check(self.scope, request.path_params.get("scenario"))
         return grant
 
 
 def declared(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Scope | None]:
-    """(method, path) -> scope of every route; None where it is open.
+    """Return the scope of every (method, path); None if it is open.
 
     Raises:
-        TypeError: a route declares none, and is not among those that are open.
+        TypeError: a route declares none and is not open.
     """
     found: dict[tuple[str, str], Scope | None] = {}
     for route in routes:
         if not isinstance(route, Route):
-            raise TypeError(f"{route!r} is no plain route, so nobody knows what it asks for")
+            raise TypeError(f"{route!r} is no plain route, so its scope is unknown")
         scope = _scope(route.dependant) if isinstance(route, APIRoute) else None
         if scope is None and route.path not in OPEN:
             raise TypeError(
-                f"{route.path} declares no scope: give it Depends(desk.allow(…)), or a reason in services.gateway.control.scopes.OPEN"
+                f"{route.path} declares no scope: give it Depends(desk.allow(…)), "
+                "or a reason in services.gateway.control.scopes.OPEN"
             )
         found |= dict.fromkeys(
             [(method, route.path_format) for method in sorted((route.methods or set()) - {"HEAD"})],

@@ -1,7 +1,7 @@
 """One exchange with the model, from the client's request to the engine's."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +15,15 @@ from services.gateway.domain.errors import invalid
 from services.gateway.domain.memory import Charge
 
 Api = Literal["chat.completions", "completions", "embeddings"]
+
+INFERENCE: Mapping[str, Api] = {
+    "/v1/chat/completions": "chat.completions",
+    "/v1/completions": "completions",
+    "/v1/embeddings": "embeddings",
+}
+REPORT = "/reef/report"
+HOT = frozenset({*INFERENCE, REPORT})
+"""The paths that the edge answers itself."""
 
 MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own

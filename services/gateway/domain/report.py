@@ -85,6 +85,17 @@ def check_known(position: int, reference: str, known: tuple[str, str], scenario:
         )
 
 
+def not_a_receipt(position: int, reference: str) -> ApiError:
+    """400: no exchange has this receipt, nor ever will."""
+    name = f"references[{position}]"
+    return invalid(
+        name,
+        f"'{name}' ({reference[:80]}) is the receipt of no exchange. A receipt is the header "
+        "x-reef-agent-record-id of an answer: rec-, 32 hex digits, -, 4 hex digits, "
+        "or the id that you sent with the request.",
+    )
+
+
 def _scenario(value: object) -> str | None:
     if value is None:
         return None
@@ -173,6 +184,8 @@ def _references(value: object) -> tuple[str, ...]:
         name = f"references[{position}]"
         if not isinstance(item, str) or not is_receipt(item):
             raise invalid(name, f"'{name}' is not a receipt.")
+        if item.startswith("rec-") and shard_in(item) is None:
+            raise not_a_receipt(position, item)
         if item.startswith("rep-"):
             raise invalid(
                 name, f"'{name}' is the id of a report; a report refers to receipts of inferences."

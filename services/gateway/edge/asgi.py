@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,9 +18,10 @@ from services.gateway.control.scopes import OPEN
 from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
-from services.gateway.domain.exchange import Api
+from services.gateway.domain.exchange import HOT, INFERENCE, REPORT
 from services.gateway.domain.head import HeadLimits
-from services.gateway.domain.memory import COPIES, Charge, Memory, decoded_bytes
+from services.gateway.domain.memory import Charge, Memory, decoded_bytes
+from services.gateway.edge.bodies import BodyReader
 from services.gateway.edge.limits import Limits
 from services.gateway.edge.stopping import Stopping
 from services.gateway.exchange.client import AsgiOutlet, ClientGone, ClientWatch
@@ -31,42 +32,31 @@ from services.gateway.keys.repeats import Repeats
 
 log = structlog.get_logger()
 
-INFERENCE: Mapping[str, Api] = {
-    "/v1/chat/completions": "chat.completions",
-    "/v1/completions": "completions",
-    "/v1/embeddings": "embeddings",
-}
-REPORT = "/reef/report"
-HOT = frozenset({*INFERENCE, REPORT})
-BODY_SILENCES = 10
-"""How many of the longest silences a whole body may take."""
 _JSON = (b"content-type", b"application/json")
 
 
 @dataclass(slots=True)
 class Edge:
-    """Dispatches by path. Routes and statuses are counted here."""
+    """Dispatches by path, and counts routes and statuses. `limits` is None if no requests are counted."""
 
     intake: Intake
     inference: Inference
     repeats: Repeats
     handlers: Handlers
-    max_body_bytes: int
+    bodies: BodyReader
     memory: Memory
     stopping: Stopping
     head: HeadLimits = field(default_factory=HeadLimits)
     limits: Limits | None = None
-    """None where nobody's requests are counted."""
-    body_timeout_s: float = 60.0
     control: ASGIApp = field(init=False)
 
     @property
     def held_bytes(self) -> int:
-        """Memory that requests hold."""
+        """The memory that requests hold."""
         return self.memory.held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         path = scope.get("path", "")
         if scope["type"] != "http":
             await self.control(scope, receive, send)
@@ -76,15 +66,15 @@ class Edge:
             await self._guarded(
                 scope, receive, send, path if path in HOT else "other", partial(_refused, error)
             )
-        elif path in INFERENCE:
+        elif path in INFERENCE and scope["method"] == "POST":
             await self._guarded(scope, receive, send, path, self._infer)
-        elif path == REPORT:
+        elif path == REPORT and scope["method"] == "POST":
             await self._guarded(scope, receive, send, path, self._report)
         else:
             await self._counted(scope, receive, send)
 
     async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The control application, its routes counted by their pattern: a path of a client's making never becomes a label."""
+        # Routes are counted by their pattern: a path that a client made up never becomes a label.
         out = AsgiOutlet(send)
 
         async def noting(message: Message) -> None:
@@ -116,10 +106,8 @@ class Edge:
         charge = Charge(self.memory)
         try:
             if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
-                raw = await self._body(scope, dict(scope["headers"]), receive, charge)
-                charge.to(
-                    charge.size + decoded_bytes(raw)
-                )  # FastAPI keeps it decoded until the answer
+                raw = await self.bodies.read(dict(scope["headers"]), receive, charge)
+                charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded
                 receive = _again(raw, receive)
             await self.control(scope, receive, send)
         finally:
@@ -130,9 +118,8 @@ class Edge:
     ) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
         headers = dict(scope["headers"])
         scenario = headers.get(b"x-reef-scenario", b"default").decode("latin-1")
-        known = (
-            self.handlers.table.head(scenario) is not None
-        )  # else names of a client's making would each be counted
+        # names that a client made up are counted together
+        known = self.handlers.table.head(scenario) is not None
         return limits.hold(self.intake.grant(headers), scenario if known else "", exchange=exchange)
 
     async def _guarded(
@@ -168,7 +155,7 @@ class Edge:
                     retry_after_s=2,
                 )
             )
-        except Exception:  # a mistake of ours: without this the client would get uvicorn's words, and the metrics nothing
+        except Exception:  # a bug: the client gets the API's shape, and the metrics count it
             log.exception("request_failed", route=path)
             await out.refuse(
                 ApiError(
@@ -187,17 +174,15 @@ class Edge:
         grant = self.intake.grant(headers)
         charge = Charge(self.memory)
         try:
-            raw = await self._body(scope, headers, receive, charge)
+            raw = await self.bodies.read(headers, receive, charge)
             self.memory.check_decoding(raw)
-            x = await self.intake.exchange(
+            exchange = await self.intake.exchange(
                 INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant
             )
-            charge.to(len(raw) + len(x.upstream))
-            x.charge = charge
-            if x.keyed:
-                await self.repeats.answer(x, out, ClientWatch(receive))
-            else:
-                await self.inference.answer(x, out, ClientWatch(receive))
+            charge.to(len(raw) + len(exchange.upstream))
+            exchange.charge = charge
+            answerer = self.repeats if exchange.keyed else self.inference
+            await answerer.answer(exchange, out, ClientWatch(receive))
         finally:
             charge.end()
 
@@ -206,7 +191,7 @@ class Edge:
         grant = self.intake.grant(headers)
         charge = Charge(self.memory)
         try:
-            raw = await self._body(scope, headers, receive, charge)
+            raw = await self.bodies.read(headers, receive, charge)
             charge.to(charge.size + decoded_bytes(raw))
             report_id, scenario = await self._accept(raw, headers, grant)
         finally:
@@ -249,63 +234,13 @@ class Edge:
             )
         return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
 
-    async def _body(
-        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, charge: Charge
-    ) -> bytes:
-        """The whole request body, charged as it comes, twice: it will be copied. Raises ApiError: 405, 408, 413, 503."""
-        if scope["method"] != "POST" and scope["path"] in HOT:
-            raise ApiError(405, f"{scope['path']} takes POST.", code="method_not_allowed")
-        length = headers.get(b"content-length", b"0")
-        declared = int(length) if length.isdigit() else 0
-        if declared > self.max_body_bytes:
-            raise self._too_large()
-        self.memory.check(COPIES * declared)  # not charged: what is only announced takes no memory
-        parts: list[bytes] = []
-        size, ends = 0, time.monotonic() + BODY_SILENCES * self.body_timeout_s
-        while True:
-            message = await (self._piece(receive, ends) if parts else receive())
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > self.max_body_bytes:
-                raise self._too_large()
-            charge.to(COPIES * size)
-            parts.append(part)
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    async def _piece(self, receive: Receive, ends: float) -> Message:
-        """What comes of a body after its first part: it has to go on coming, and to come to its end."""
-        left = ends - time.monotonic()
-        try:
-            async with asyncio.timeout(min(self.body_timeout_s, left)):
-                return await receive()
-        except TimeoutError:
-            whole = BODY_SILENCES * self.body_timeout_s
-            words = (
-                f"nothing of it came for {self.body_timeout_s:g} s"
-                if left > self.body_timeout_s
-                else f"it was not there after {whole:g} s"
-            )
-            raise ApiError(
-                408, f"The request's body took too long: {words}.", code="body_timeout"
-            ) from None
-
-    def _too_large(self) -> ApiError:
-        return ApiError(
-            413,
-            f"The request body has more than {self.max_body_bytes} bytes.",
-            code="body_too_large",
-        )
-
 
 async def _refused(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiOutlet) -> None:
     raise error
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
-    """A body that was read already, once more; then what comes after it."""
+    """Return a channel that gives a body that was read already, then what comes after it."""
     left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
     async def next_message() -> Message:

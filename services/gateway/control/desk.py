@@ -1,0 +1,72 @@
+"""What the control routes share: access, scenarios, reads, status."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import orjson
+from fastapi import Path, Request, Response
+
+from reefcommon.ids import SCENARIO_PATTERN
+from services.gateway.control.fanout import Fanout
+from services.gateway.control.rejections import Rejections
+from services.gateway.control.scenarios import Scenarios
+from services.gateway.control.scopes import Allow
+from services.gateway.control.status import SystemStatus
+from services.gateway.domain.access import Scope
+from services.gateway.domain.errors import ApiError
+from services.gateway.exchange.intake import Intake
+from services.gateway.ports import Reads
+
+Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The parts of the gateway that the control routes use."""
+
+    intake: Intake
+    scenarios: Scenarios
+    reads: Reads
+    status: SystemStatus
+    fanout: Fanout
+    rejections: Rejections
+    started_at: int
+
+    def allow(self, scope: Scope) -> Allow:
+        """Return the dependency by which a route declares its scope."""
+        return Allow(scope, self.intake.grant)
+
+    def may_read(self, request: Request) -> bool:
+        """Return whether reasons and addresses may be shown to the sender of a request."""
+        try:
+            grant = self.intake.grant(dict(request.scope["headers"]))
+            grant.check("read", None)
+        except ApiError:
+            return False
+        return grant.scenarios is None
+
+    def known(self, scenario: Scenario) -> None:
+        """Refuse reads of an unknown scenario with 404. A dependency."""
+        self.scenarios.exists(scenario, before_heads=True)
+
+    async def relay(self, path: str, **query: object) -> Response:
+        """Return the experience service's answer. Raises ApiError with its refusal."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        status, body = await self.reads.get(path, given)
+        if status >= 300:
+            raise _refusal(status, body)
+        return Response(body, status_code=status, media_type="application/json")
+
+
+def _refusal(status: int, body: bytes) -> ApiError:
+    try:
+        error = orjson.loads(body)["error"]
+        message, code = str(error["message"]), str(error["code"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        message, code = (
+            "The experience service could not answer; /reef/status may say why.",
+            "reads_failed",
+        )
+    if status in {400, 404}:
+        return ApiError(status, message, code=code)
+    return ApiError(503, message, code=code, retry_after_s=2)
