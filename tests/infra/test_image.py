@@ -59,7 +59,7 @@ def test_what_runs_is_not_root_and_carries_no_build():
 def test_torch_is_in_one_target_only():
     found = stages(SERVICE)
     with_torch = {
-        name for name, (_, lines) in found.items() if any("torch==" in line for line in lines)
+        name for name, (_, lines) in found.items() if any("torch/torch.sh" in line for line in lines)
     }
     assert with_torch == {"learn-dependencies"}
     assert found["learn-environment"][0] == "learn-dependencies"
@@ -78,7 +78,7 @@ def test_what_is_copied_exists_and_is_sent_to_the_builder():
     for line in instructions(SERVICE):
         if line.startswith("COPY ") and "--from=" not in line:
             for source in line.split()[1:-1]:
-                assert (ROOT / source).exists(), source
+                assert (ROOT / source).exists() or "*" in source, source
                 assert source in allowed, f"{source} is left out by .dockerignore"
 
 
