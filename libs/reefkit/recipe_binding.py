@@ -1,31 +1,38 @@
-"""What every service that hosts recipes says alike: who learns from what, where a candidate comes from, what is never used."""
+"""The binding of a recipe to a scenario, and the parts of its events that every host fills alike."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
 from reefcommon import ids
+from reefcommon.config import OnStale, ServeConfig
+from reefcommon.evaluation import choose
 from reefcommon.events import Lineage, SampleReady, SampleRefused
-from reefcommon.recipe import Recipe
+from reefcommon.recipe import Recipe, WeightRecipe, load_recipe
 
 R = TypeVar("R", bound=Recipe)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding(Generic[R]):
-    """One recipe, by its `package.module:Class` and as loaded, that learns from one scenario."""
+    """One recipe that learns from one scenario. `dotted` is its `package.module:Class`.
+
+    `holds_out`: candidates are judged by replay, so the held-out samples are never trained on.
+    """
 
     scenario: str
     dotted: str
     recipe: R
+    holds_out: bool = False
+    on_stale: OnStale = "merge"
 
     @property
     def key(self) -> str:
-        """The identity of this binding in the ledger and in job ids."""
+        """Return the identity of this binding in the job store and in job ids."""
         return f"{self.scenario}/{self.dotted}"
 
     def lineage(self, job_id: str, sample_ids: tuple[str, ...], step: int) -> Lineage:
-        """Where a job's candidate comes from."""
+        """Return the origin of a job's candidate."""
         knobs = self.recipe.knobs.model_dump(mode="json")
         return Lineage(
             job_id=job_id, sample_ids=sample_ids, recipe=self.recipe.name, knobs=knobs, step=step
@@ -34,14 +41,45 @@ class Binding(Generic[R]):
     def refusal(
         self, sample: SampleReady, reason: str, lag: int | None, at: datetime
     ) -> SampleRefused:
-        """The event of a sample that this recipe will never use; the same sample is refused once, however often it is told."""
-        return SampleRefused(
-            event_id="ref-" + ids.digest("refused", self.key, sample.event_id),
-            at=at,
-            scenario=self.scenario,
-            traceparent=sample.traceparent,
-            recipe=self.recipe.name,
-            sample_id=sample.event_id,
-            reason=reason,
-            lag=lag,
+        """Return the event of a sample that this recipe will never use."""
+        return refusal_event(self.key, self.recipe.name, sample, reason, lag, at)
+
+
+def refusal_event(
+    key: str, recipe: str, sample: SampleReady, reason: str, lag: int | None, at: datetime
+) -> SampleRefused:
+    """Return the refusal of a sample by the binding `key`. Its id depends on these two alone."""
+    return SampleRefused(
+        event_id="ref-" + ids.digest("refused", key, sample.event_id),
+        at=at,
+        scenario=sample.scenario,
+        traceparent=sample.traceparent,
+        recipe=recipe,
+        sample_id=sample.event_id,
+        reason=reason,
+        lag=lag,
+    )
+
+
+def bindings_of(served: ServeConfig | None, kind: type[R]) -> tuple[Binding[R], ...]:
+    """Return the bindings of a `serve.yaml` whose recipe is of this kind.
+
+    Raises:
+        BadConfig: a recipe cannot be loaded, or a knob is not allowed.
+    """
+    loaded = ((item, load_recipe(item.recipe, item.knobs)) for item in (served.reef if served else ()))
+    return tuple(
+        Binding(
+            item.scenario,
+            item.recipe,
+            recipe,
+            holds_out=isinstance(recipe, WeightRecipe) and _holds_out(served, item.scenario, item.recipe),
+            on_stale=item.on_stale,
         )
+        for item, recipe in loaded
+        if isinstance(recipe, kind)
+    )
+
+
+def _holds_out(served: ServeConfig | None, scenario: str, recipe: str) -> bool:
+    return served is not None and choose(served, scenario, recipe).method == "replay"

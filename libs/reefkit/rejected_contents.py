@@ -1,6 +1,7 @@
-"""Contents of candidates that came to nothing: dropped from the artifact store when they were kept long enough and nothing is made of them.
+"""Contents of candidates that were lost: dropped from the artifact store after a while.
 
-Kept are the contents of other jobs, which may be under evaluation, and those that a release names, or one that waits for a person.
+Kept are the contents of other jobs, which may be under evaluation, and all contents that a release
+of the chain, or a release that waits for a person, names.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ WHOLE_CHAIN = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A job whose candidate came to nothing, the content of that candidate, and when it was made."""
+class LostContent:
+    """The content of a lost candidate, its job, and the time at which it was made."""
 
     job_id: str
     content: str
@@ -27,58 +28,63 @@ class Lost:
 
 
 class Losses(Protocol):
-    """What a service's ledger knows of its candidates. The calls block on the disk."""
+    """The candidates of one host. All calls block on the disk."""
 
-    def lost(self, scenario: str) -> list[Lost]:
-        """Candidates that came to nothing and whose contents were not dropped yet."""
+    def lost(self, scenario: str) -> list[LostContent]:
+        """Return lost candidates whose contents were not dropped yet."""
 
     def contents_in_use(self, scenario: str) -> set[str]:
-        """The contents of all other candidates."""
+        """Return the contents of all other candidates."""
 
     def drop(self, job_ids: Collection[str]) -> None:
-        """The contents of these jobs are gone."""
+        """Note that the contents of these jobs are gone."""
 
     def head(self, scenario: str) -> Release | None:
-        """The newest release that this service has heard of."""
+        """Return the newest release that this host has heard of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """Drops what is no longer of use to one service. `storing`: held by whoever stores a content until its ledger says that it is used,
-    since a content that was rejected may be made again."""
+class RejectedContents:
+    """Drops the lost contents of one host.
 
-    ledger: Losses
+    `storing` is held from storing a content until the job store says that it is used, because a
+    content that was lost may be made again.
+    """
+
+    store: Losses
     artifacts: ArtifactStore
     heads: ReleaseHeads
     storing: asyncio.Lock
 
     async def drop(self, scenario: str, before: datetime) -> int:
-        """Drop contents that were made before that time. Returns how many. Raises Unavailable where it cannot be known what is named."""
-        lost = await asyncio.to_thread(self.ledger.lost, scenario)
-        if all(one.made_at >= before for one in lost):
+        """Drop contents that were made before a time, and return their number.
+
+        Raises:
+            Unavailable: the heads do not answer, or their chain is not whole.
+        """
+        lost = await asyncio.to_thread(self.store.lost, scenario)
+        if all(item.made_at >= before for item in lost):
             return 0
         async with self.storing:
-            held = await asyncio.to_thread(
-                self.ledger.contents_in_use, scenario
-            ) | await self._named(scenario)
-            held |= {one.content for one in lost if one.made_at >= before}
-            gone = [one for one in lost if one.content not in held]
-            contents = sorted({one.content for one in gone})
+            in_use = await asyncio.to_thread(self.store.contents_in_use, scenario)
+            kept = in_use | await self._named(scenario)
+            kept |= {item.content for item in lost if item.made_at >= before}
+            gone = [item for item in lost if item.content not in kept]
+            contents = sorted({item.content for item in gone})
             if contents:
                 await asyncio.to_thread(self.artifacts.drop, contents, scenario)
-                await asyncio.to_thread(self.ledger.drop, [one.job_id for one in gone])
+                await asyncio.to_thread(self.store.drop, [item.job_id for item in gone])
         return len(contents)
 
     async def _named(self, scenario: str) -> set[str]:
-        """Every content that a release of the chain, or one that waits for a person, names."""
-        waiting = await self.heads.pending(
-            scenario
-        )  # first: who is promoted comes into the chain before it stops waiting
+        # Pending releases first: a promoted one joins the chain before it stops waiting.
+        waiting = await self.heads.pending(scenario)
         chain = await self.heads.chain(scenario, limit=WHOLE_CHAIN)
-        known = await asyncio.to_thread(self.ledger.head, scenario)
+        known = await asyncio.to_thread(self.store.head, scenario)
         if not chain or (known is not None and chain[0].sequence < known.sequence):
             raise Unavailable(
-                f"the chain of {scenario!r} is not whole: the publisher rebuilds it; nothing is dropped until then"
+                f"the chain of {scenario!r} is not whole: the publisher rebuilds it; nothing is"
+                " dropped until then"
             )
         return {
             content

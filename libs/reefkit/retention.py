@@ -1,4 +1,4 @@
-"""What is removed because a policy says so: each removal is counted, and told once a round."""
+"""The count and the log of everything that retention removes."""
 
 from collections.abc import Mapping
 
@@ -8,19 +8,19 @@ from prometheus_client import Counter
 log = structlog.get_logger()
 
 TOO_OLD = "too_old"
-"""Why a sample is refused that has a record as old as those that a ledger has forgotten: it may have been used."""
+"""The reason to refuse a sample with a record as old as those that a job store has forgotten."""
 
 REMOVED = Counter(
     "reef_retention_removed_total",
-    "things removed because their time was over, by what they were",
+    "things removed because their time was over, by kind",
     ["service", "what"],
 )
 
 
-def tell_removed(service: str, counts: Mapping[str, int]) -> None:
-    """Count what one round has removed, by kind, and log it where it was anything at all."""
-    gone = {what: count for what, count in counts.items() if count}
-    for what, count in gone.items():
-        REMOVED.labels(service, what).inc(count)
+def record_removed(service: str, counts: Mapping[str, int]) -> None:
+    """Count the removals of one round by kind, and log them if there are any."""
+    gone = {kind: count for kind, count in counts.items() if count}
+    for kind, count in gone.items():
+        REMOVED.labels(service, kind).inc(count)
     if gone:
         log.info("retention_removed", **gone)

@@ -1,0 +1,120 @@
+"""The decision on waiting samples: the host's own rules, then the recipe's `decide`."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from reefcommon.errors import Transient
+from reefcommon.evaluation import HELD_OUT, is_held_out
+from reefcommon.events import Release, SampleReady
+from reefcommon.recipe import Decision, Recipe
+from reefkit.jobs.faults import BoundedCall, minimal_failing, place_of
+from reefkit.jobs.model import Refusal
+from reefkit.jobs.ports import Executor
+from reefkit.recipe_binding import Binding
+
+ALREADY_TRAINED = "already_trained"
+OUT_OF_RANGE = "score_out_of_range"
+_OTHERS_TRIED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A batch for the next job (it may be empty), and samples that are refused."""
+
+    batch: tuple[SampleReady, ...]
+    refused: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Decides for one binding."""
+
+    binding: Binding[Recipe]
+    executor: Executor
+    call: BoundedCall[Decision]
+
+    async def choose(
+        self, waiting: Sequence[SampleReady], used_records: Collection[str], head: Release
+    ) -> Choice:
+        """Return the decision on `waiting`, which is in order of arrival.
+
+        If `decide` fails, the samples that cause it are refused.
+
+        Raises:
+            Transient: `decide` fails whatever the samples are, or takes too long.
+        """
+        refused: list[Refusal] = []
+        fresh: list[SampleReady] = []
+        taken: set[str] = set()
+        for sample in waiting:
+            reason = self._unusable(sample, used_records)
+            if reason is not None:
+                refused.append(Refusal(sample, reason))
+            elif not self.executor.once_per_record or taken.isdisjoint(sample.record_ids):
+                # Of two samples that share a record the later waits for the fate of the earlier.
+                taken.update(sample.record_ids)
+                fresh.append(sample)
+        try:
+            decision = await self._decide(fresh, head)
+        except Transient:
+            raise
+        except Exception as error:
+            culprits = await self._culprits(fresh, head, error)
+            return Choice((), (*refused, *culprits))
+        own = [Refusal(sample, reason, lag) for sample, reason, lag in decision.refused]
+        return Choice(decision.batch, (*refused, *own))
+
+    def _unusable(self, sample: SampleReady, used_records: Collection[str]) -> str | None:
+        low, high = self.binding.recipe.score_range
+        if sample.score is not None and not (
+            math.isfinite(sample.score) and low <= sample.score <= high
+        ):
+            return OUT_OF_RANGE
+        if self.binding.holds_out and sample.score is not None and is_held_out(sample.event_id):
+            return HELD_OUT
+        if self.executor.once_per_record and any(
+            record in used_records for record in sample.record_ids
+        ):
+            return ALREADY_TRAINED
+        return None
+
+    async def _decide(self, offered: Sequence[SampleReady], head: Release) -> Decision:
+        decision = await self.call(self.executor.decide, offered, head)
+        named = [
+            sample.event_id
+            for sample in (*decision.batch, *(sample for sample, _, _ in decision.refused))
+        ]
+        if strangers := set(named) - {sample.event_id for sample in offered}:
+            raise ValueError(f"sample {min(strangers)} was not offered")
+        if len(set(named)) < len(named):
+            raise ValueError(f"{len(named) - len(set(named))} samples are named twice")
+        return decision
+
+    async def _culprits(
+        self, offered: Sequence[SampleReady], head: Release, error: Exception
+    ) -> list[Refusal]:
+        """Find the samples that make `decide` fail. Raises Transient if it is the recipe's fault."""
+
+        async def fails(samples: Sequence[SampleReady]) -> bool:
+            nonlocal error
+            try:
+                await self._decide(samples, head)
+            except Transient:
+                raise
+            except Exception as failure:  # noqa: BLE001  # the recipe is its author's code
+                error = failure
+                return True
+            return False
+
+        broken = Transient(f"{self.binding.dotted} cannot decide: {type(error).__name__}: {error}")
+        if not offered or await fails(()):
+            raise broken from error
+        found = await minimal_failing(offered, fails)
+        await fails(found)
+        reason = f"decide failed: {place_of(error)}"
+        others = [sample for sample in offered if sample not in found][:_OTHERS_TRIED]
+        # A recipe that fails on each sample alone is at fault itself: no sample is given up for it.
+        if len(found) == 1 and others and all([await fails((sample,)) for sample in others]):
+            raise broken from error
+        return [Refusal(sample, reason) for sample in found]

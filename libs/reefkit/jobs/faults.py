@@ -1,0 +1,104 @@
+"""Faults in a recipe's code: calls with a time limit, the samples that cause a fault, its place."""
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from reefcommon.errors import Poison, Transient
+
+T = TypeVar("T")
+S = TypeVar("S")
+_LAST_LINES = 3
+
+
+@dataclass(slots=True)
+class BoundedCall(Generic[T]):
+    """Runs blocking code of a recipe in a thread, with a time limit.
+
+    A thread cannot be stopped. While a call that was given up still runs, no other one begins.
+    """
+
+    name: str
+    limit_s: float
+    _running: "asyncio.Future[T] | None" = None
+
+    async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Raises Transient if the call takes too long, or an earlier one still runs."""
+        if self._running is not None and not self._running.done():
+            raise Transient(f"{self.name} has not returned for more than {self.limit_s:.0f} s")
+        loop = asyncio.get_running_loop()
+        self._running = future = loop.create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+                future.exception()  # marks it as seen, for a caller that has given up
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            try:
+                outcome: tuple[T | None, BaseException | None] = (function(*arguments), None)
+            except BaseException as error:  # noqa: BLE001  # handed to the caller
+                outcome = (None, error)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, *outcome)
+
+        # A daemon thread: one that hangs does not keep the process from ending.
+        threading.Thread(target=work, name=self.name, daemon=True).start()
+        done, _ = await asyncio.wait((future,), timeout=self.limit_s)
+        if not done:
+            raise Transient(f"{self.name} takes longer than {self.limit_s:.0f} s")
+        return future.result()
+
+
+async def minimal_failing(
+    items: Sequence[S], fails: Callable[[Sequence[S]], Awaitable[bool]]
+) -> list[S]:
+    """Return a smallest part of `items` that fails by itself, of a whole that fails.
+
+    The delta debugging of Zeller and Hildebrandt (2002). A single cause among n items is found in
+    about 2 log2 n calls; a fault that needs several items together gives all of them.
+    """
+    left, parts = list(items), 2
+    while len(left) > 1:
+        size = -(-len(left) // parts)
+        chunks = [left[at : at + size] for at in range(0, len(left), size)]
+        for index, chunk in enumerate(chunks):
+            rest = [item for other in (*chunks[:index], *chunks[index + 1 :]) for item in other]
+            if await fails(chunk):
+                left, parts = chunk, 2
+                break
+            # With two chunks the rest is the other chunk, which has its own turn.
+            if len(chunks) > 2 and await fails(rest):
+                left, parts = rest, max(len(chunks) - 1, 2)
+                break
+        else:
+            if parts >= len(left):
+                break
+            parts = min(len(left), 2 * parts)
+    return left
+
+
+def place_of(error: BaseException) -> str:
+    """Return type and place of an error, without its words: they may quote a user.
+
+    The message of Poison is meant for people and is kept.
+    """
+    if isinstance(error, Poison):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{at}"
+
+
+def last_lines(error: BaseException) -> str:
+    """Return the last lines of a traceback, for the log and `/status`."""
+    lines = "".join(traceback.format_exception(error)).strip().splitlines()
+    return "\n".join(line.rstrip() for line in lines[-2 * _LAST_LINES :])

@@ -1,0 +1,233 @@
+"""Jobs, and how a verdict or a new head changes them. Pure: ids, times and facts are arguments."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from reefcommon import ids
+from reefcommon.artifacts import BASE_CONTENT_ID
+from reefcommon.events import (
+    CandidateProposed,
+    Kind,
+    Publication,
+    Release,
+    ReleasePending,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleReady,
+    StepCompleted,
+)
+from reefcommon.recipe import Recipe
+from reefkit.recipe_binding import Binding
+
+State = Literal[
+    "open",
+    "produced",
+    "stored",
+    "announced",
+    "conflicted",
+    "pending",
+    "published",
+    "rejected",
+    "aborted",
+    "finished",
+    "refused",
+]
+UNFINISHED: tuple[State, ...] = ("open", "produced", "stored", "announced", "conflicted")
+JUDGEABLE: tuple[State, ...] = ("stored", "announced", "pending", "conflicted")
+SHOWN: tuple[State, ...] = ("rejected", "refused")
+"""The states that a recipe is shown as its own mistakes. A lost race is none."""
+LOST: tuple[State, ...] = ("rejected", "aborted")
+"""The content of such a job is dropped after a while."""
+MAX_ATTEMPTS_ON_NEW_HEADS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One batch of samples and its fate. `plan` and `output` belong to the executor (JSON).
+
+    `end` is the final state of a job that proposes nothing. `summary` tells what the step did,
+    `reason` why the job is in its state.
+    """
+
+    job_id: str
+    binding: str
+    scenario: str
+    base_release_id: str
+    base_load: str
+    base_content: str
+    sample_ids: tuple[str, ...]
+    opened_at: datetime
+    step: int
+    traceparent: str = ""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    state: State = "open"
+    attempt: int = 1
+    output: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    proposes: bool = False
+    end: Literal["finished", "refused"] = "finished"
+    content_id: str | None = None
+    candidate_id: str | None = None
+    finished_at: datetime | None = None
+    summary: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A sample that a recipe will never use. `lag` is in releases, if it is known."""
+
+    sample: SampleReady
+    reason: str
+    lag: int | None = None
+
+
+# ------------------------------------------------------------------ releases, seen from one kind
+
+
+def load_of(release: Release, kind: Kind) -> str:
+    """Return the load id of a kind's group; old releases have one load id for all kinds."""
+    group = "weights" if kind in {"base", "lora", "checkpoint"} else kind
+    return release.loads.get(group) or release.load_id
+
+
+def content_of(release: Release, kind: Kind) -> str:
+    """Return the content of a kind that a release serves; `base` or "" if it serves none."""
+    own = release.content_id if release.kind == kind else None
+    none = BASE_CONTENT_ID if kind == "lora" else ""
+    return release.contents.get(kind) or own or none
+
+
+def own_kind_moved(job: Job, head: Release, kind: Kind) -> bool:
+    """Return whether the content that the job changes is no longer what its base served."""
+    if head.release_id == job.base_release_id:
+        return False
+    # Jobs of an earlier version know no load: for them every other head counts.
+    return load_of(head, kind) != job.base_load
+
+
+# ------------------------------------------------------------------ transitions
+
+
+def open_job(
+    binding: Binding[Recipe],
+    kind: Kind,
+    head: Release,
+    batch: Sequence[SampleReady],
+    *,
+    step: int,
+    plan: Mapping[str, Any],
+    now: datetime,
+) -> Job:
+    """Return the job of a batch. The same recipe, head and samples give the same job id."""
+    sample_ids = tuple(sample.event_id for sample in batch)
+    return Job(
+        job_id=ids.job_id(binding.key, head.release_id, sample_ids),
+        binding=binding.key,
+        scenario=binding.scenario,
+        base_release_id=head.release_id,
+        base_load=load_of(head, kind),
+        base_content=content_of(head, kind),
+        sample_ids=sample_ids,
+        opened_at=now,
+        step=step,
+        traceparent=batch[-1].traceparent,
+        plan=plan,
+    )
+
+
+def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
+    """Return the job with `head` as its base. `again`: a candidate was sent before, so that the
+    new one needs an id of its own."""
+    moved = replace(
+        job,
+        base_release_id=head.release_id,
+        base_load=load_of(head, kind),
+        base_content=content_of(head, kind),
+    )
+    if not again:
+        return moved
+    # The id of the job of these samples on the new head: a repeat gives the same candidate.
+    candidate = ids.candidate_id(ids.job_id(job.binding, head.release_id, job.sample_ids))
+    return replace(moved, attempt=job.attempt + 1, candidate_id=candidate)
+
+
+def candidate_in(publication: Publication) -> str | None:
+    """Return the candidate that a publication speaks of, if any."""
+    match publication:
+        case ReleasePublished():
+            return publication.release.candidate_id
+        case ReleasePending():
+            return publication.release.candidate_id or publication.event_id
+        case ReleaseRejected():
+            return publication.candidate_id
+        case _:
+            return None
+
+
+def after_verdict(job: Job, publication: Publication) -> Job | None:
+    """Return the job after the verdict on its candidate; None if it changes nothing."""
+    match publication:
+        case ReleasePublished() if job.state != "published":
+            return replace(job, state="published", reason=publication.release.reason)
+        case ReleasePending() if job.state in ("stored", "announced"):
+            return replace(job, state="pending", reason="waits for a person")
+        case ReleaseRejected() if job.state in JUDGEABLE:
+            state = _rejection(job, publication)
+            return replace(job, state=state, reason=publication.reason) if state != job.state else None
+        case _:
+            return None
+
+
+def _rejection(job: Job, publication: ReleaseRejected) -> State:
+    evaluation = publication.evaluation
+    compared = evaluation is None or evaluation.verdict == "reject"
+    stale = evaluation is not None and (
+        evaluation.reason.startswith("stale_base")
+        or (evaluation.head_release_id != job.base_release_id and not evaluation.pairs)
+    )
+    if publication.outcome == "conflicted" or stale:
+        return "conflicted"
+    return "rejected" if publication.outcome == "rejected" and compared else "aborted"
+
+
+# ------------------------------------------------------------------ events
+
+
+def step_completed(binding: Binding[Recipe], job: Job) -> StepCompleted:
+    """Return the event of a finished step."""
+    at = job.finished_at or job.opened_at
+    return StepCompleted(
+        event_id=job.job_id,
+        at=at,
+        scenario=job.scenario,
+        traceparent=job.traceparent,
+        recipe=binding.recipe.name,
+        step=job.step,
+        base_release_id=job.base_release_id,
+        sample_ids=job.sample_ids,
+        metrics=dict(job.metrics),
+        duration_s=max((at - job.opened_at).total_seconds(), 0.0),
+        candidate_id=job.candidate_id,
+        reason=None if job.candidate_id else job.summary,
+    )
+
+
+def candidate(binding: Binding[Recipe], kind: Kind, job: Job) -> CandidateProposed:
+    """Return the candidate of a job whose content is stored."""
+    assert job.candidate_id is not None
+    assert job.content_id is not None
+    return CandidateProposed(
+        event_id=job.candidate_id,
+        at=job.finished_at or job.opened_at,
+        scenario=job.scenario,
+        traceparent=job.traceparent,
+        kind=kind,
+        content_id=job.content_id,
+        base_release_id=job.base_release_id,
+        metrics=dict(job.metrics),
+        lineage=binding.lineage(job.job_id, job.sample_ids, job.step),
+        reason=job.summary,
+    )

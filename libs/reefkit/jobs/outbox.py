@@ -1,0 +1,38 @@
+"""Sends the events of a job store to the broker, in order."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from reefcommon import events, topics
+from reefkit.bus import EventPublisher
+from reefkit.jobs.ports import Lease
+from reefkit.jobs.store import JobStore
+
+_TYPES = {cls.__name__: cls for cls in events.ALL}
+_TOPICS = {topic.name: topic for topic in topics.ALL}
+_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The one sender of a host. An event may be sent twice; its id is the same then."""
+
+    store: JobStore
+    publisher: EventPublisher
+    lease: Lease
+    _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def flush(self) -> None:
+        """Send all events. Returns when the broker has acknowledged them.
+
+        Raises:
+            LeaseLost: another host has taken over; the rest is not sent.
+            Unavailable: the broker, or the store of the lease, does not answer.
+        """
+        async with self._sending:
+            while rows := await asyncio.to_thread(self.store.unsent, _AT_ONCE):
+                for number, topic, type_name, body in rows:
+                    event = _TYPES[type_name].model_validate_json(body)
+                    await self.lease.verify()
+                    await self.publisher.publish(event, _TOPICS[topic])
+                    await asyncio.to_thread(self.store.acknowledge, number)

@@ -1,0 +1,146 @@
+"""The parts of a host that differ: the executor of a kind, and the lease."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+from reefcommon.errors import Transient, Unavailable
+from reefcommon.events import Kind, Release, SampleReady
+from reefcommon.recipe import Decision
+from reefkit.jobs.model import Job
+
+
+class LeaseLost(Unavailable):
+    """Another host has taken over: this one may write nothing more."""
+
+
+class StepTimeout(Transient):
+    """The step took too long. It is tried again as a whole, and not split to find the cause."""
+
+
+class Lease(Protocol):
+    """The right to act as the one host of a service."""
+
+    @property
+    def token(self) -> int:
+        """Return the fencing token: higher for every holder."""
+
+    async def verify(self) -> None:
+        """Raises LeaseLost, or Unavailable if the lease's store does not answer."""
+
+
+class SoleHost:
+    """Lease of a host that has no rival."""
+
+    token = 0
+
+    async def verify(self) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A step with a candidate. `output` is durable JSON; `step` overrides the host's count."""
+
+    output: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    step: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """A step without a candidate. `end` is "refused" if its output may not be proposed."""
+
+    reason: str
+    output: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    step: int | None = None
+    end: Literal["finished", "refused"] = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No step. The samples of `culprits` (id -> reason) are refused; the others wait again."""
+
+    reason: str
+    culprits: Mapping[str, str] = field(default_factory=dict)
+
+
+Result = Produced | Nothing | Refused
+
+
+class Executor:
+    """One kind of recipe. `decide`, `run` and `tree` are its own; the defaults suit a kind that
+    keeps no state beside the job store.
+
+    Blocking methods are called in a worker thread. All of them may be repeated.
+    """
+
+    kind: ClassVar[Kind]
+    once_per_record: ClassVar[bool] = False
+    """A record is used at most once per recipe."""
+    text_only: ClassVar[bool] = False
+    """Samples are kept without their tokens."""
+    holds_while_pending: ClassVar[bool] = True
+    """The next job waits while a person decides."""
+    rebases: ClassVar[bool] = False
+    """An output can be applied to another base of its own kind."""
+    shown_rejections: ClassVar[int] = 0
+    """The newest rejected jobs that are never forgotten."""
+
+    def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
+        """Return the recipe's decision. Pure; blocks."""
+        raise NotImplementedError
+
+    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+        """Make the step of a job.
+
+        Raises:
+            Unavailable: an outside system is away; tried again without limit.
+            Transient: tried again a bounded number of times.
+            Exception: a fault of recipe or samples; the host looks for the sample that causes it.
+        """
+        raise NotImplementedError
+
+    def tree(self, job: Job, scratch: Path) -> Path:
+        """Return the directory of the candidate's files; `scratch` is an empty one to use. Blocks.
+
+        Raises:
+            Poison: the output may not be proposed on this base.
+        """
+        raise NotImplementedError
+
+    async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
+        """Do as `run`, without effect. Raises as `run` does."""
+        await self.run(job, samples)
+
+    def plan(
+        self, last: Job | None, head: Release, batch: Sequence[SampleReady]
+    ) -> Mapping[str, Any]:
+        """Return the start of a step, kept with its job. Blocks."""
+        return {}
+
+    def has_run(self, job: Job) -> bool:
+        """Return whether the output of an open job is on disk already. Blocks."""
+        return False
+
+    def obstacle(self, head: Release) -> str | None:
+        """Return the reason why no step can be made under this head, if there is one."""
+        return None
+
+    def kept_jobs(self) -> Collection[str]:
+        """Return the jobs whose local state is on disk: they are not forgotten. Blocks."""
+        return ()
+
+    def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
+        """Return the contents that the current or the next job starts from."""
+        return set()
+
+    def tidy(self, head: Release | None) -> None:
+        """Remove local state that is no longer needed. Blocks."""
+
+    async def stop(self) -> None:
+        """End whatever runs."""
+

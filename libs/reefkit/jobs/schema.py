@@ -1,0 +1,234 @@
+"""The tables of the job store, and the one-time migration from the two ledgers before it."""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from reefcommon import topics
+from reefcommon.events import Event, SampleReady
+from reefcommon.ids import candidate_id
+from reefcommon.topics import Topic
+from reefkit.jobs.model import Job, State
+from reefkit.recipe_binding import refusal_event
+
+VERSION = 2
+_TABLES = """
+create table records (
+  binding text not null, record_id text not null, job_id text not null,
+  primary key (binding, record_id));
+create index records_by_job on records (job_id);
+create table samples (
+  seq integer primary key autoincrement, binding text not null, sample_id text not null,
+  state text not null, body blob, reason text, job_id text, newest_ms integer,
+  unique (binding, sample_id));
+create index samples_by_state on samples (binding, state, seq);
+create index samples_by_job on samples (job_id);
+create table horizons (binding text primary key, newest_ms integer not null);
+create table jobs (
+  seq integer primary key autoincrement, job_id text not null unique, binding text not null,
+  scenario text not null, state text not null, candidate_id text, content_id text,
+  updated integer not null, dropped integer not null default 0, body text not null);
+create index jobs_by_state on jobs (binding, state, updated);
+create index jobs_by_candidate on jobs (candidate_id);
+create index jobs_by_update on jobs (updated);
+create table heads (scenario text primary key, sequence integer not null, body text not null);
+create table outbox (
+  seq integer primary key autoincrement, topic text not null, type text not null,
+  event_id text not null, body text not null, unique (topic, type, event_id));
+create table fence (id integer primary key check (id = 1), token integer not null);
+insert into fence values (1, 0);
+"""
+_OLD_TABLES = ("records", "samples", "horizons", "jobs", "heads", "outbox", "clock")
+_TRAINER: dict[str, State] = {"running": "open", "checkpoint": "produced", "failed": "aborted"}
+_HARNESS: dict[str, State] = {
+    "proposed": "produced",
+    "awaiting": "announced",
+    "selected": "published",
+    "empty": "finished",
+    "failed": "aborted",
+    "superseded": "aborted",
+}
+
+
+def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
+    """Make the tables, or take over an older ledger: all of it in one transaction, or none.
+
+    `recipes` are the names of the bound recipes by binding, for refusals that were not sent yet.
+    """
+    if db.execute("pragma user_version").fetchone()[0] >= VERSION:
+        return
+    db.execute("begin immediate")
+    try:
+        old = {name for (name,) in db.execute("select name from sqlite_master where type = 'table'")}
+        found = [name for name in _OLD_TABLES if name in old]
+        for name in found:
+            # An index keeps its name when its table is renamed, and the new table needs the name.
+            for (index,) in db.execute(
+                "select name from sqlite_master where type = 'index' and tbl_name = ? and sql is not null",
+                (name,),
+            ).fetchall():
+                db.execute(f"drop index {index}")
+            db.execute(f"alter table {name} rename to old_{name}")
+        for statement in filter(str.strip, _TABLES.split(";\n")):
+            db.execute(statement)
+        if "jobs" in found:
+            _take_over(db, found, recipes)
+        for name in found:
+            db.execute(f"drop table old_{name}")
+        db.execute(f"pragma user_version = {VERSION}")
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("rollback")
+        raise
+
+
+def insert_job(db: sqlite3.Connection, job: Job, *, dropped: bool = False) -> bool:
+    """Write a new job; False if it is there."""
+    values = (job.job_id, job.binding, job.scenario, job.state, job.candidate_id, job.content_id)
+    return (
+        db.execute(
+            "insert or ignore into jobs (job_id, binding, scenario, state, candidate_id, content_id,"
+            f" updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, ?, ?)",
+            (*values, dropped, dump(job)),
+        ).rowcount
+        > 0
+    )
+
+
+NEXT = "(select coalesce(max(updated), 0) + 1 from jobs)"
+"""Orders jobs by their last change. A wall clock can go back."""
+
+
+def put_event(db: sqlite3.Connection, event: Event, topic: Topic) -> None:
+    """Add an event to the outbox; an event with the same id changes nothing."""
+    db.execute(
+        "insert or ignore into outbox (topic, type, event_id, body) values (?, ?, ?, ?)",
+        (topic.name, type(event).__name__, event.event_id, event.model_dump_json()),
+    )
+
+
+def dump(job: Job) -> str:
+    """Return a job as JSON."""
+    return orjson.dumps(asdict(job)).decode()
+
+
+def load(body: str) -> Job:
+    """Return the job of `dump`."""
+    row = orjson.loads(body)
+    for name in ("opened_at", "finished_at"):
+        row[name] = datetime.fromisoformat(row[name]) if row[name] else None
+    return Job(**row | {"sample_ids": tuple(row["sample_ids"])})
+
+
+# ------------------------------------------------------------------ the two ledgers before
+
+
+def _take_over(db: sqlite3.Connection, found: list[str], recipes: Mapping[str, str]) -> None:
+    columns = {name: _columns(db, f"old_{name}") for name in found}
+    # Only the trainer's ledger said which refusals were sent; the harness had an outbox.
+    trainer = "told" in columns["samples"]
+    dropped = "dropped" if "dropped" in columns["jobs"] else "0"
+    for body, state, gone in _ordered(db, f"select body, state, {dropped} from old_jobs order by seq"):
+        old = orjson.loads(body)
+        name = recipes.get(old["binding"], "")
+        job = _from_trainer(old, state, name) if trainer else _from_harness(old, state)
+        insert_job(db, job, dropped=bool(gone))
+    newest = "newest_ms" if "newest_ms" in columns["samples"] else "null"
+    settled = "'trained'" if trainer else "'used'"
+    db.execute(
+        "insert into samples (seq, binding, sample_id, state, body, reason, job_id, newest_ms)"
+        f" select seq, binding, sample_id, case when state <> {settled} then state when exists ("
+        "  select 1 from jobs where jobs.job_id = old_samples.job_id and state in ('open', 'produced')"
+        f" ) then 'taken' else 'used' end, nullif(body, ''), reason, job_id, {newest} from old_samples"
+    )
+    for name in ("records", "horizons", "heads", "outbox"):
+        if name in found:
+            db.execute(f"insert into {name} select * from old_{name}")
+    if trainer:
+        _send_refusals(db, recipes)
+    db.execute("update samples set body = null where state not in ('waiting', 'taken')")
+
+
+def _send_refusals(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
+    query = (
+        "select binding, body, reason, lag, refused_at from old_samples"
+        " where state = 'refused' and told = 0 and body is not null order by seq"
+    )
+    for key, body, reason, lag, at in _ordered(db, query):
+        if key in recipes:  # the recipe of a binding that is gone has no name to refuse under
+            sample = SampleReady.model_validate_json(body)
+            event = refusal_event(
+                key, recipes[key], sample, reason, lag, datetime.fromisoformat(at)
+            )
+            put_event(db, event, topics.TRAINING)
+
+
+def _from_trainer(old: dict[str, Any], state: str, recipe: str) -> Job:
+    if state == "complete":
+        now: State = (old["verdict"] or "announced") if old["proposes"] else "finished"
+    else:
+        # A checkpoint is stored again under the same digest: its events may not have been sent.
+        now = _TRAINER[state]
+    candidate = candidate_id(old["job_id"]) if old["proposes"] else None
+    no_candidate = "the recipe proposes no candidate after this step"
+    return Job(
+        **_kept(old),
+        base_load="",
+        base_content=old["base_content"],
+        step=old["step"],
+        traceparent=old["traceparent"],
+        plan={"start": old["start"], "facts": old["facts"]},
+        state=now,
+        metrics=old["metrics"],
+        proposes=old["proposes"],
+        content_id=old["content_id"],
+        candidate_id=candidate,
+        finished_at=_time(old["finished_at"]),
+        summary=f"{recipe} step {old['step']}" if old["proposes"] else no_candidate,
+        reason=old["reason"],
+    )
+
+
+def _from_harness(old: dict[str, Any], state: str) -> Job:
+    began = state in ("open", "proposed")
+    own = candidate_id(old["job_id"]) if state == "proposed" else None
+    return Job(
+        **_kept(old),
+        base_load="",
+        base_content=old["base_content"] or "",
+        step=old["step"],
+        state=_HARNESS.get(state, state),  # type: ignore[arg-type]
+        attempt=old["attempt"],
+        output={"mutations": old["mutations"]},
+        proposes=bool(old["mutations"]),
+        content_id=old["content_id"],
+        candidate_id=old["candidate_id"] or own,
+        finished_at=None if began else _time(old["opened_at"]),
+        summary="; ".join(item["reason"] for item in old["mutations"] if item["reason"]),
+        reason=old["reason"],
+    )
+
+
+def _kept(old: dict[str, Any]) -> dict[str, Any]:
+    names = ("job_id", "binding", "scenario", "base_release_id")
+    return {name: old[name] for name in names} | {
+        "sample_ids": tuple(old["sample_ids"]),
+        "opened_at": _time(old["opened_at"]),
+    }
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"pragma table_info({table})")}
+
+
+def _ordered(db: sqlite3.Connection, query: str) -> Iterator[Any]:
+    yield from db.execute(query).fetchall()

@@ -1,0 +1,88 @@
+"""Runs the step of a job; if it fails, looks for the samples that make it fail."""
+
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from reefcommon.errors import Transient, Unavailable
+from reefcommon.events import SampleReady
+from reefkit.jobs import metrics
+from reefkit.jobs.faults import last_lines, minimal_failing, place_of
+from reefkit.jobs.model import Job
+from reefkit.jobs.ports import Executor, Refused, Result, StepTimeout
+from reefkit.retry import RetryPolicy
+
+log = structlog.get_logger()
+
+
+class Steps:
+    """The steps of one binding. `note` is told of each failure, for `/status`."""
+
+    def __init__(self, executor: Executor, retry: RetryPolicy, note: Callable[[str], None]) -> None:
+        self._executor, self._retry, self._note = executor, retry, note
+        self._attempts = 0
+
+    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+        """Return the result of the step; Refused names the samples at fault.
+
+        Raises:
+            Unavailable: an outside system is away.
+            Transient: the step failed, and is to be tried again.
+        """
+        result = await self._result(job, samples)
+        self._attempts = 0
+        return result
+
+    async def _result(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+        try:
+            return await self._executor.run(job, samples)
+        except Unavailable:
+            raise
+        except Transient as error:
+            self._attempts += 1
+            metrics.JOBS.labels(job.binding, "interrupted").inc()
+            if not self._retry.exhausted(self._attempts):
+                raise
+            reason = f"the step failed {self._attempts} times; last: {error}"
+            if isinstance(error, StepTimeout):  # each probe would take as long
+                return _all_refused(samples, reason)
+            return await self._narrowed(job, samples, error, reason)
+        except Exception as error:  # the recipe is its author's code
+            log.exception("step_failed", binding=job.binding, job=job.job_id)
+            return await self._narrowed(job, samples, error, _refusal(error))
+
+    async def _narrowed(
+        self, job: Job, samples: Sequence[SampleReady], error: Exception, reason: str
+    ) -> Result:
+        self._note(f"{reason}\n{last_lines(error)}")
+        if len(samples) == 1:
+            return _all_refused(samples, reason)
+        reasons: dict[str, str] = {}
+
+        async def fails(part: Sequence[SampleReady]) -> bool:
+            try:
+                await self._executor.probe(job, part)
+            except Unavailable:
+                raise
+            except Exception as failure:  # noqa: BLE001  # the recipe is its author's code
+                reasons.update({sample.event_id: _refusal(failure) for sample in part})
+                return True
+            return False
+
+        if await fails(samples):
+            culprits = await minimal_failing(samples, fails)
+            named = {sample.event_id: reasons[sample.event_id] for sample in culprits}
+            return Refused(reason, named)
+        if not isinstance(error, Transient):
+            self._attempts += 1
+        if self._retry.exhausted(self._attempts):
+            return _all_refused(samples, reason)
+        raise Transient(f"{reason} (not again when it was repeated)")
+
+
+def _refusal(error: Exception) -> str:
+    return f"refused by the learner: {place_of(error)}"
+
+
+def _all_refused(samples: Sequence[SampleReady], reason: str) -> Refused:
+    return Refused(reason, {sample.event_id: reason for sample in samples})
