@@ -194,6 +194,10 @@ class HostSettings(ServiceSettings):
         0.25, gt=0, description="wait before a step that failed is tried again; doubled each time"
     )
     max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
+    max_attempts: int = Field(5, ge=1, description="tries of a step; then its samples are refused")
+    decide_timeout_s: float = Field(
+        60.0, gt=0, description="longest time that a recipe's decide may take"
+    )
 
 
 def explain(

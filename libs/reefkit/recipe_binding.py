@@ -1,13 +1,14 @@
-"""The binding of a recipe to a scenario, and the parts of its events that every host fills alike."""
+"""The binding of a recipe to a scenario, and the events that every host makes alike."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, TypeVar
 
 from reefcommon import ids
-from reefcommon.config import OnStale, ServeConfig
+from reefcommon.config import OnStale, RecipeBinding, ServeConfig
 from reefcommon.evaluation import choose
 from reefcommon.events import Lineage, SampleReady, SampleRefused
+from reefcommon.harness.tree import HarnessRecipe
 from reefcommon.recipe import Recipe, WeightRecipe, load_recipe
 
 R = TypeVar("R", bound=Recipe)
@@ -61,25 +62,30 @@ def refusal_event(
     )
 
 
-def bindings_of(served: ServeConfig | None, kind: type[R]) -> tuple[Binding[R], ...]:
-    """Return the bindings of a `serve.yaml` whose recipe is of this kind.
-
-    Raises:
-        BadConfig: a recipe cannot be loaded, or a knob is not allowed.
-    """
-    loaded = ((item, load_recipe(item.recipe, item.knobs)) for item in (served.reef if served else ()))
+def weight_bindings(served: ServeConfig | None) -> tuple[Binding[WeightRecipe], ...]:
+    """Return the bindings of a `serve.yaml` whose recipe evolves weights. Raises BadConfig."""
     return tuple(
         Binding(
             item.scenario,
             item.recipe,
             recipe,
-            holds_out=isinstance(recipe, WeightRecipe) and _holds_out(served, item.scenario, item.recipe),
+            holds_out=choose(served, item.scenario, item.recipe).withholds_samples,
             on_stale=item.on_stale,
         )
-        for item, recipe in loaded
-        if isinstance(recipe, kind)
+        for item, recipe in _loaded(served)
+        if isinstance(recipe, WeightRecipe) and served is not None
     )
 
 
-def _holds_out(served: ServeConfig | None, scenario: str, recipe: str) -> bool:
-    return served is not None and choose(served, scenario, recipe).method == "replay"
+def harness_bindings(served: ServeConfig | None) -> tuple[Binding[HarnessRecipe], ...]:
+    """Return the bindings of a `serve.yaml` whose recipe evolves a harness. Raises BadConfig."""
+    return tuple(
+        Binding(item.scenario, item.recipe, recipe, on_stale=item.on_stale)
+        for item, recipe in _loaded(served)
+        if isinstance(recipe, HarnessRecipe)
+    )
+
+
+def _loaded(served: ServeConfig | None) -> list[tuple[RecipeBinding, Recipe]]:
+    bound = served.reef if served is not None else ()
+    return [(item, load_recipe(item.recipe, item.knobs)) for item in bound]

@@ -66,7 +66,7 @@ class RedisLease:
         """
         if self._lock is None:
             self._lock = _locked(self._lock_path)
-        token = self.token if self.token else await self._hold(0, floor)
+        token = self.token or await self._hold(0, floor)
         if not token:
             raise Unavailable(f"stands by: another host has the lease of {self._name}")
         self.token = token
@@ -74,12 +74,12 @@ class RedisLease:
         return token
 
     async def keep(self) -> None:
-        """Renew the lease until cancelled. Raises LeaseLost if another host has it."""
+        """Renew the lease, once it is acquired, until cancelled. Raises LeaseLost."""
         while True:
             await asyncio.sleep(self._ttl_s / 3)
             try:
-                if not await self._hold(self.token, self.token):
-                    raise LeaseLost(f"another host has taken over {self._name}")
+                if self.token:
+                    await self.verify()
             except LeaseLost:
                 raise
             except Unavailable as error:  # while Redis is away no other host can take it either

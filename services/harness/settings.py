@@ -1,4 +1,4 @@
-"""What the harness service can be told: `REEF_HARNESS_*`."""
+"""The settings of the harness service: `REEF_HARNESS_*`."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -7,12 +7,13 @@ from reefcommon.settings import HostSettings
 
 
 class Settings(HostSettings):
-    """Bounds and pace of this service. Where the outside systems are: `reefcommon.settings.SystemSettings`."""
+    """Limits and pace of this service. Outside systems: `reefcommon.settings.SystemSettings`."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_HARNESS_")
 
     max_attempts: int = Field(
-        6,
-        ge=1,
-        description="tries of a step that fails for a reason other than an outside system being away",
+        6, ge=1, description="tries of a proposal that takes too long; then its samples are refused"
+    )
+    propose_timeout_s: float = Field(
+        600.0, gt=0, description="longest time that a recipe's propose may take"
     )

@@ -1,4 +1,4 @@
-"""StepProcess as a child process that speaks JSON lines: started at the first step, kept warm, killed when it hangs."""
+"""StepProcess as a child process that speaks JSON lines. It is kept between steps."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,10 @@ import orjson
 import structlog
 
 from reefcommon.errors import Poison, Transient, Unavailable
-from services.trainer.domain import Binding
-from services.trainer.handlers import StepReply, StepRequest
+from reefcommon.recipe import WeightRecipe
+from reefkit.jobs.ports import StepTimeout
+from reefkit.recipe_binding import Binding
+from services.trainer.ports import StateDamaged, StepReply, StepRequest
 
 log = structlog.get_logger()
 
@@ -28,7 +30,7 @@ FULL_BELOW_BYTES = 16 * 1024 * 1024
 class ChildProcess:
     """The step process of one binding. One step at a time."""
 
-    binding: Binding
+    binding: Binding[WeightRecipe]
     model_path: Path
     log_path: Path
     timeout_s: float
@@ -36,8 +38,7 @@ class ChildProcess:
     _child: asyncio.subprocess.Process | None = None
 
     async def step(self, request: StepRequest) -> StepReply:
-        """Raises Poison where the batch can never be trained on, Transient where the process died or took too long, Unavailable where
-        it died on a full disk: that is nothing that the batch could be blamed for."""
+        """Raises also Unavailable if the process died on a full disk: no batch is to blame."""
         await asyncio.to_thread(bound_log, self.log_path)
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -45,19 +46,23 @@ class ChildProcess:
                 reply = await self._ask(child, as_line(request))
         except TimeoutError:
             await self.stop()
-            raise Transient(
-                f"the step took longer than {self.timeout_s:.0f} s and was stopped (REEF_TRAINER_STEP_TIMEOUT_S)"
+            raise StepTimeout(
+                f"the step took longer than {self.timeout_s:.0f} s and was stopped"
+                " (REEF_TRAINER_STEP_TIMEOUT_S)"
             ) from None
         except asyncio.CancelledError:
             await self.stop()
             raise
-        if "poison" in reply:
-            await self.stop()  # a batch that failed half-way leaves a learner that stands nowhere
-            raise Poison(reply["poison"])
-        return StepReply(**reply["ok"])
+        if "ok" in reply:
+            return StepReply(**reply["ok"])
+        await self.stop()  # a batch that failed half-way leaves a learner in an unknown state
+        if "damaged" in reply:
+            raise StateDamaged(reply["damaged"])
+        error = Poison(reply["poison"])
+        error.add_note(reply.get("trace", ""))
+        raise error
 
     async def stop(self) -> None:
-        """End it; the next step starts a fresh one."""
         child, self._child = self._child, None
         if child is None or child.returncode is not None:
             return
@@ -109,7 +114,8 @@ class ChildProcess:
             why = f"the step process ended with code {code}: {self._tail()}"
             if (free := shutil.disk_usage(self.log_path.parent).free) < FULL_BELOW_BYTES:
                 raise Unavailable(
-                    f"{why}; the disk is full ({free / 1024**2:.0f} MB are free in {self.log_path.parent})"
+                    f"{why}; the disk is full ({free / 1024**2:.0f} MB are free in"
+                    f" {self.log_path.parent})"
                 )
             raise Transient(why)
         reply: dict[str, Any] = orjson.loads(answer)
@@ -117,14 +123,13 @@ class ChildProcess:
 
     async def _write(self, child: asyncio.subprocess.Process, line: dict[str, Any]) -> None:
         assert child.stdin is not None
-        # A child that has died is found by the read that follows: it alone knows the exit code. RuntimeError: uvloop, of a pipe that it
-        # has closed already because its other end is gone.
+        # A dead child is found by the read that follows, which knows the exit code. uvloop raises
+        # RuntimeError for a pipe that it has closed because the other end is gone.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
             child.stdin.write(orjson.dumps(line) + b"\n")
             await child.stdin.drain()
 
     def _tail(self) -> str:
-        """The end of what it printed."""
         with self.log_path.open("rb") as stream:
             stream.seek(max(self.log_path.stat().st_size - TAIL_BYTES, 0))
             lines = stream.read().decode(errors="replace").strip().splitlines()
@@ -132,19 +137,19 @@ class ChildProcess:
 
 
 def bound_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Empty a log that has grown too large, its text kept as `<name>.1`. The step process appends: it goes on at the new beginning."""
+    """Move the text of a log that is too large to `<name>.1`. A process may be appending to it."""
     if path.is_file() and path.stat().st_size > max_bytes:
         shutil.copyfile(path, path.with_name(f"{path.name}.1"))
         os.truncate(path, 0)
 
 
 def as_line(request: StepRequest) -> dict[str, Any]:
-    """A request as the step process reads it."""
+    """Return a request as the step process reads it."""
     return {
         "job_id": request.job_id,
         "state": str(request.state) if request.state else None,
         "actor": str(request.actor) if request.actor else None,
         "adopt": request.adopt,
-        "out": str(request.out),
+        "out": str(request.out) if request.out else None,
         "batch": [sample.model_dump(mode="json") for sample in request.batch],
     }

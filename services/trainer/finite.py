@@ -1,4 +1,7 @@
-"""Whether every number of a saved state, or of an exported adapter, is finite. Serving nodes do not ask, and a NaN never heals."""
+"""The check that all numbers of a saved state, or of an exported adapter, are finite.
+
+Serving nodes do not check, and a NaN stays in all later steps.
+"""
 
 import math
 import shutil
@@ -7,34 +10,36 @@ from pathlib import Path
 from typing import Any
 
 from reefcommon.errors import Poison
+from services.trainer.ports import StateDamaged
 
 TENSOR_FILES = (".pt", ".safetensors")
 
 
 def check_new(staged: Path) -> None:
-    """Of what a step leaves behind, before it counts. Raises Poison; then it is gone."""
-    if (what := not_finite(staged)) is not None:
+    """Check the output of a step before it counts. Raises Poison, and removes the output then."""
+    if (fault := not_finite(staged)) is not None:
         shutil.rmtree(staged, ignore_errors=True)
-        raise Poison(f"the step leaves {what}, so that nothing of it is kept")
+        raise Poison(f"the step leaves {fault}, so that nothing of it is kept")
 
 
 def check_saved(state: Path) -> None:
-    """Of a state that a step starts from: one was saved before states were looked at, or the disk has changed it.
+    """Check a state that a step starts from: the disk may have changed it.
 
     Raises:
-        Poison: it is set aside; the next batch starts without it.
+        StateDamaged: the state is set aside, so that the next step starts without it.
     """
-    if (what := not_finite(state)) is not None:
+    if (fault := not_finite(state)) is not None:
         aside = state.with_name(f"{state.name}.damaged")
         shutil.rmtree(aside, ignore_errors=True)
         state.rename(aside)
-        raise Poison(
-            f"the saved state {state.name} holds {what}: it is set aside, and the next batch starts without it"
+        raise StateDamaged(
+            f"the saved state {state.name} holds {fault}: it is set aside, and the next batch"
+            " starts without it"
         )
 
 
 def not_finite(tree: Path) -> str | None:
-    """Which number below `tree` is NaN or infinite, in words; None where all are finite. Only files of tensors are looked at."""
+    """Name the first tensor below `tree` with a NaN or an infinity; None if there is none."""
     for path in sorted(tree.rglob("*")):
         if path.suffix in TENSOR_FILES:
             for name, value in _values("", _loaded(path)):
@@ -54,10 +59,9 @@ def _loaded(path: Path) -> Any:
 
 
 def _values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of nested dictionaries and lists, each with the way to it."""
     if isinstance(value, dict | list | tuple):
-        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _values(f"{name}.{key}" if name else str(key), one)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _values(f"{name}.{key}" if name else str(key), item)
     else:
         yield name, value
 

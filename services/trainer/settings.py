@@ -1,4 +1,4 @@
-"""What the trainer can be told: `REEF_TRAINER_*`."""
+"""The settings of the trainer: `REEF_TRAINER_*`."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -7,23 +7,27 @@ from reefcommon.settings import HostSettings
 
 
 class Settings(HostSettings):
-    """Bounds and pace of this service. Where the outside systems are: `reefcommon.settings.SystemSettings`."""
+    """Limits and pace of this service. Outside systems: `reefcommon.settings.SystemSettings`."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_TRAINER_")
 
     step_timeout_s: float = Field(
         3600.0, gt=0, description="a step that takes longer is killed and tried again"
     )
+    # Linux weighs nice 0 with 1024, nice 3 with 526 and nice 10 with 110: beside one busy process
+    # a step at 3 gets a third of the core, at 10 a tenth, and next to nothing beside several.
     niceness: int = Field(
-        10,
+        3,
         ge=0,
         le=19,
-        description="nice value of the step processes, so that serving on the same machine goes first",
+        description="nice value of the step processes: serving on the same machine goes first, and"
+        " a step still gets its share",
     )
     kept_states: int = Field(
         4,
         ge=1,
-        description="checkpoints of published releases kept per recipe, newest first, beside the head's",
+        description="checkpoints of published releases kept per recipe, newest first, beside the"
+        " head's",
     )
     max_attempts: int = Field(
         5, ge=1, description="tries of a job whose step process dies; then its samples are refused"

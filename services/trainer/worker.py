@@ -1,11 +1,11 @@
-"""The step process: `python -m services.trainer.worker <package.module:Recipe> <model directory> <niceness>`.
+"""The step process: `python -m services.trainer.worker <module:Recipe> <model dir> <niceness>`.
 
-    stdin   line 1: the recipe's knobs; then one step per line: {job_id, state, actor, adopt, out, batch}
-    stdout  one reply per line: {ok: {step, proposes, metrics}} | {poison: why}
-    stderr  everything that libraries print
+    stdin   line 1: the knobs; then one step a line: {job_id, state, actor, adopt, out, batch}
+    stdout  one reply a line: {ok: {step, proposes, metrics}} | {poison, trace} | {damaged}
+    stderr  the output of libraries
 
-It keeps the learner between steps, and loads a state only where the request starts from another one than it holds. When its input
-ends, it ends: a trainer that was killed leaves no step process behind.
+The learner is kept between steps. A state is loaded only if the request starts from another one.
+The process ends when its input ends, so that a killed trainer leaves no step process behind.
 """
 
 import contextlib
@@ -15,45 +15,53 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.errors import Poison
 from reefcommon.events import SampleReady
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
+from reefkit.jobs.faults import place_of
 from services.trainer import finite
-from services.trainer.filesystem import ADAPTER, REPLY
+from services.trainer.checkpoints import REPLY
+from services.trainer.ports import StateDamaged
 
-Held = tuple[str | None, str | None, str | None]
-"""(state, actor, adopt) that the learner stands at."""
+ADAPTER = "adapter"
+LAST_LINES = 6
+Position = tuple[str | None, str | None, str | None]
+"""(state, actor, adopt) of the learner."""
 
 
 class Worker:
-    """One recipe's learner, and where it stands."""
+    """The learner of one recipe, and its position."""
 
     def __init__(self, recipe: WeightRecipe, model_path: Path) -> None:
         self._recipe, self._model_path = recipe, model_path
         self._learner: Learner | None = None
-        self._held: Held | None = None
+        self._position: Position | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """One step, its state put in place by a rename. Raises Poison where the batch, or the start, can never be used, and where the step
-        leaves numbers that are not finite: what was saved before stays what the next one starts from."""
+        """Make one step, and put its state in place by a rename. Without `out`, only try it.
+
+        Raises:
+            StateDamaged: the start cannot be used.
+            Poison: the batch cannot be used, or the step leaves numbers that are not finite. The
+                earlier states are unchanged.
+        """
         learner = self._at((request["state"], request["actor"], request["adopt"]))
-        self._held = (
-            None  # until the step is done, the learner stands nowhere that can be gone back to
-        )
+        self._position = None  # a step that fails half-way leaves the learner in an unknown state
         result = learner.step([SampleReady.model_validate(sample) for sample in request["batch"]])
         figures = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
-        reply = {
-            "step": result.step,
-            "proposes": self._recipe.proposes(result.step),
-            "metrics": figures,
-        }
-        out = Path(request["out"])
+        proposes = self._recipe.proposes(result.step)
+        reply = {"step": result.step, "proposes": proposes, "metrics": figures}
+        if request["out"] is not None:
+            self._save(learner, Path(request["out"]), reply)
+        return reply
+
+    def _save(self, learner: Learner, out: Path, reply: dict[str, Any]) -> None:
         staged = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
@@ -66,13 +74,11 @@ class Worker:
         shutil.rmtree(out, ignore_errors=True)
         staged.rename(out)
         _sync_directory(out.parent)
-        self._held = (str(out), None, None)
-        return reply
+        self._position = (str(out), None, None)
 
-    def _at(self, start: Held) -> Learner:
-        """The learner at the state that the step starts from."""
+    def _at(self, start: Position) -> Learner:
         state, actor, adopt = start
-        if self._learner is not None and self._held == start:
+        if self._learner is not None and self._position == start:
             return self._learner
         for saved in filter(None, (state, actor)):
             finite.check_saved(Path(saved))
@@ -87,7 +93,6 @@ class Worker:
 
 
 def _sync(tree: Path) -> None:
-    """Everything below `tree` is on the disk before the rename makes it visible."""
     for path in sorted(tree.rglob("*"), reverse=True):
         if path.is_file():
             with path.open("rb") as stream:
@@ -110,14 +115,18 @@ def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWrite
     for line in requests:
         try:
             reply: dict[str, Any] = {"ok": worker.handle(orjson.loads(line))}
-        except Poison as error:
-            reply = {"poison": str(error)}
+        except StateDamaged as error:
+            reply = {"damaged": str(error)}
+        except Exception as error:  # noqa: BLE001  # the learner is its author's code
+            lines = traceback.format_exc().strip().splitlines()
+            sys.stderr.write("\n".join((*lines, "")))
+            reply = {"poison": place_of(error), "trace": "\n".join(lines[-LAST_LINES:])}
         replies.write(orjson.dumps(reply) + b"\n")
         replies.flush()
 
 
 def main() -> None:
-    """Take the pipes for the protocol, so that no library's print can break it."""
+    """Take the pipes for the protocol, so that a library's print cannot break it."""
     dotted, model_path, niceness = sys.argv[1:4]
     # Ctrl-C reaches the whole group; the trainer decides when its step process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Damaged ledgers of the trainer and of the harness service: one message that says what to do, an exit status, and no traceback."""
+"""A damaged job store: one message that says what to do, an exit status, and no traceback."""
 
 import os
 import signal
@@ -10,35 +10,29 @@ from typing import Any
 
 import pytest
 
+from reefcommon import topics
 from reefcommon.errors import BadConfig, Unavailable
-from services.harness.sqlite import SqliteLedger as HarnessLedger
-from services.trainer.ledger import SqliteLedger as TrainerLedger
+from reefkit.jobs.store import JobStore
 from tests.recipes.samples import sample
 
-LEDGERS = {"trainer": TrainerLedger, "harness": HarnessLedger}
+KEY = "default/sao"
 
 
-def fill(ledger: Any) -> None:
+def fill(store: JobStore) -> None:
     for number in range(200):
-        if isinstance(ledger, TrainerLedger):
-            ledger.put("default/sao", sample(number))
-        else:
-            ledger.add_sample(["default/sao"], sample(number))
+        item = sample(number)
+        store.put(KEY, item, (item, topics.SAMPLES), text_only=False)
 
 
-def read(ledger: Any) -> object:
-    return (
-        ledger.waiting("default/sao")
-        if isinstance(ledger, TrainerLedger)
-        else ledger.waiting("default/sao", 1000)
-    )
+def read(store: JobStore) -> object:
+    return store.window(KEY, 1000)
 
 
-@pytest.fixture(params=LEDGERS)
+@pytest.fixture(params=["trainer", "harness"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Any, Path]]:
     """A ledger with samples, all of them in the main file, open; and where it lies."""
     path = tmp_path / request.param / "ledger.sqlite"
-    ledger: Any = LEDGERS[request.param](path)
+    ledger = JobStore(path)
     fill(ledger)
     ledger._db.execute("pragma wal_checkpoint(truncate)")
     yield ledger, path
@@ -96,9 +90,7 @@ def test_a_value_that_is_no_text(made: tuple[Any, Path], monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "kill", lambda *_: None)
     ledger._db.execute("update samples set binding = cast(x'ff' as text) where seq = 3")
     with pytest.raises(Unavailable, match="is damaged"):
-        ledger.summary() if isinstance(ledger, HarnessLedger) else ledger._rows(
-            "select binding from samples"
-        )
+        ledger._rows("select binding from samples")
 
 
 def test_the_process_says_it_and_ends(made: tuple[Any, Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Release
-from reefkit.rejected_contents import Lost, Rejected
+from reefkit.rejected_contents import LostContent, RejectedContents
 
 NOW = datetime(2026, 1, 8, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(days=9), NOW - timedelta(days=1)
@@ -35,12 +35,12 @@ def release(sequence: int, content: str) -> Release:
 class Ledger:
     """Losses in memory."""
 
-    rejected: list[Lost]
+    rejected: list[LostContent]
     used: set[str] = field(default_factory=set)
     known: Release | None = None
     gone: list[str] = field(default_factory=list)
 
-    def lost(self, scenario: str) -> list[Lost]:
+    def lost(self, scenario: str) -> list[LostContent]:
         return [one for one in self.rejected if one.job_id not in self.gone]
 
     def contents_in_use(self, scenario: str) -> set[str]:
@@ -83,13 +83,13 @@ class Outside:
         self.dropped += contents
 
 
-def rejected(ledger: Ledger, outside: Outside) -> Rejected:
-    return Rejected(ledger, outside, outside, asyncio.Lock())  # type: ignore[arg-type]
+def rejected(ledger: Ledger, outside: Outside) -> RejectedContents:
+    return RejectedContents(ledger, outside, outside, asyncio.Lock())  # type: ignore[arg-type]
 
 
 def lost(*found: tuple[str, datetime]) -> Ledger:
     return Ledger(
-        [Lost(f"job-{number}", content, at) for number, (content, at) in enumerate(found)]
+        [LostContent(f"job-{number}", content, at) for number, (content, at) in enumerate(found)]
     )
 
 

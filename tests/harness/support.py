@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 from recipes.feedback_rules.recipe import FeedbackRulesKnobs, FeedbackRulesRecipe
 from reefcommon.events import (
@@ -14,14 +13,20 @@ from reefcommon.events import (
     ReleasePublished,
     ReleaseRejected,
     SampleReady,
+    utc_now,
 )
+from reefcommon.harness.admission import CHAT
 from reefcommon.releases import next_contents
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.git import GitArtifactStore
-from services.harness.app import build
-from services.harness.domain import Binding
-from services.harness.sqlite import SqliteLedger
-from services.harness.worker import Patience
+from reefkit.jobs.loop import Ports
+from reefkit.jobs.outbox import Outbox
+from reefkit.jobs.ports import SoleHost
+from reefkit.jobs.service import Kit, build
+from reefkit.jobs.store import JobStore
+from reefkit.recipe_binding import Binding
+from reefkit.retry import RetryPolicy
+from services.harness.executor import HarnessExecutor
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SCENARIO = "default"
@@ -114,18 +119,33 @@ class Published:
         return list(found.values())
 
 
-def service(
-    home: Path, publisher, *, bindings=(BINDING,), ledger=None, artifacts=None, max_attempts=3
-):
-    """The service's worker as production builds it, on the files under `home`."""
-    return build(
-        bindings,
-        ledger or SqliteLedger(home / "ledger.sqlite"),
-        artifacts or GitArtifactStore(home / "artifacts.git"),
-        publisher,
-        trees=FetchedTrees(home / "trees"),
-        patience=Patience(first_delay_s=0.01, max_delay_s=0.02, max_attempts=max_attempts),
-    )
+class Hosted:
+    """The service as production builds it, on the files under `home`."""
+
+    def __init__(
+        self, home, publisher, *, bindings=(BINDING,), store=None, artifacts=None, max_attempts=3
+    ):
+        self.store = store or JobStore(home / "ledger.sqlite")
+        self.artifacts = artifacts or GitArtifactStore(home / "artifacts.git")
+        self.trees = FetchedTrees(home / "trees")
+        kit = Kit(home, self.store, self.artifacts, self.trees)
+        retry = RetryPolicy(0.01, 0.02, max_attempts)
+        outbox = Outbox(self.store, publisher, SoleHost())
+        self.ports = Ports(outbox, self.artifacts, utc_now, retry, 10.0)
+        self.handlers = build(bindings, kit, self.ports, executor)
+        self.loops = {loop.binding.key: loop for loop in self.handlers.loops}
+
+    async def turn(self, binding=BINDING):
+        """Run one binding until nothing can be done."""
+        while await self.loops[binding.key].once():
+            pass
+
+
+def executor(binding, kit):
+    return HarnessExecutor(binding, kit, CHAT, propose_timeout_s=10.0)
+
+
+service = Hosted
 
 
 async def fed(worker, *numbers, words=GREET):

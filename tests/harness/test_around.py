@@ -4,21 +4,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from reefcommon.config import RecipeBinding, ServeConfig
 from reefcommon.errors import BadConfig, Unavailable
-from reefcommon.events import CandidateProposed, StepCompleted
+from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
 from reefcommon.harness.tree import HarnessRecipe, Mutation
 from reefcommon.recipe import Decision, Dimensions, Knobs
 from reefkit.artifacts.git import GitArtifactStore
-from services.harness import app
-from services.harness.domain import Binding
-from services.harness.sqlite import SqliteLedger
+from reefkit.recipe_binding import Binding, harness_bindings
 from tests.harness.support import (
     BINDING,
     Published,
     base_release,
     fed,
     first,
-    sample,
     service,
 )
 
@@ -44,12 +42,11 @@ async def test_t2_the_artifact_store_is_away_and_the_window_waits_for_it(tmp_pat
     await worker.handlers.on_publication(first(base_release()))
     await fed(worker, 1, 2, 3)
     for _ in range(8):  # more than a failing recipe is allowed
-        assert await worker.turn(BINDING) == pytest.approx(0.02, abs=0.011)
-    assert worker.failing == {BINDING.key: "the artifact store does not answer"}
+        with pytest.raises(Unavailable, match="the artifact store does not answer"):
+            await worker.turn()
     assert out.events == []
     store.away = False
-    assert await worker.turn(BINDING) is None
-    assert worker.failing == {}
+    await worker.turn()
     assert len(out.of(CandidateProposed)) == 1
 
 
@@ -74,44 +71,37 @@ class Moody(HarnessRecipe):
         )
 
 
-async def test_a_recipe_that_fails_loses_its_window_and_not_the_service(tmp_path):
+async def test_a_recipe_that_fails_loses_its_sample_and_not_the_service(tmp_path):
     out = Published()
     binding = Binding("default", "tests:Moody", Moody(Knobs()))
     worker = service(tmp_path, out, bindings=(binding, BINDING))
     await worker.handlers.on_publication(first(base_release()))
     await fed(worker, 1, 2, 3)
-    for _ in range(7):
-        await worker.turn(binding)
+    await worker.turn(binding)
     await worker.turn(BINDING)
-    assert [(step.recipe, step.reason and step.reason.split(" in ")[0]) for step in out.of(StepCompleted)] == [
-        ("moody", "failed: ZeroDivisionError"), ("moody", "failed: Poison"), ("moody", None), ("feedback_rules", None),
-    ]  # fmt: skip
+    assert [step.recipe for step in out.of(StepCompleted)] == ["moody", "feedback_rules"]
+    refusals = {event.sample_id: event.reason for event in out.of(SampleRefused)}
+    assert refusals["smp-1"].startswith(
+        "refused by the learner: ZeroDivisionError at test_around.py"
+    )
+    assert refusals["smp-2"].endswith("proposed something that is not a Mutation")
     assert not any("secret words" in event.model_dump_json() for event in out.events)
 
 
-def test_only_harness_recipes_are_hosted(monkeypatch):
-    from reefcommon.config import RecipeBinding
-
+def test_only_harness_recipes_are_hosted():
     bound = RecipeBinding(recipe=BINDING.dotted, scenario="s", batch_size=2, min_agreement=2)
     weights = RecipeBinding(recipe="recipes.sao.recipe:SAORecipe")
-    hosted = app.harness_bindings((bound, weights))
+    hosted = harness_bindings(ServeConfig(reef=(bound, weights)))
     assert [(item.scenario, item.dotted, item.recipe.knobs.batch_size) for item in hosted] == [
         ("s", BINDING.dotted, 2)
     ]
     with pytest.raises(BadConfig, match="batch_size"):
-        app.harness_bindings(
-            (
-                bound.model_copy(update={"recipe": BINDING.dotted}),
-                RecipeBinding(recipe=BINDING.dotted, batch_size=0),
-            )
-        )
+        harness_bindings(ServeConfig(reef=(RecipeBinding(recipe=BINDING.dotted, batch_size=0),)))
 
 
-def test_two_bindings_of_one_recipe_have_separate_inboxes(tmp_path):
+async def test_two_bindings_of_one_scenario_have_separate_samples(tmp_path):
     other = replace(BINDING, dotted="another:Recipe")
-    ledger = SqliteLedger(tmp_path / "l.sqlite")
-    assert ledger.add_sample([BINDING.key, other.key], sample(1)) == 2
-    assert ledger.add_sample([BINDING.key, other.key], sample(1)) == 0
-    ledger.refuse(BINDING.key, [("smp-1", "no")], ())
-    assert [len(ledger.waiting(item.key, 5)) for item in (BINDING, other)] == [0, 1]
-    ledger.close()
+    worker = service(tmp_path, Published(), bindings=(BINDING, other))
+    await fed(worker, 1, 1)
+    worker.store.refuse(BINDING.key, {"smp-1": "no"}, ())
+    assert [len(worker.store.window(item.key, 5)) for item in (BINDING, other)] == [0, 1]

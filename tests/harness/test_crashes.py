@@ -6,10 +6,9 @@ import pytest
 
 from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
 from reefkit.artifacts.git import GitArtifactStore
-from services.harness.sqlite import SqliteLedger
+from reefkit.jobs.store import JobStore
 from tests.harness.support import (
     AT,
-    BINDING,
     Published,
     base_release,
     fed,
@@ -69,7 +68,7 @@ class MortalPublisher:
             raise Killed
 
 
-WRITES = ("add_sample", "refuse", "start", "save", "put_head", "sent")
+WRITES = ("put", "refuse", "open", "save", "advance", "acknowledge")
 
 
 async def whole_story(worker, out):
@@ -87,15 +86,14 @@ async def whole_story(worker, out):
 
 
 async def advance(worker):
-    while await worker.handlers.advance(BINDING):
-        pass
+    await worker.turn()
 
 
 async def run_with_a_crash(home, at, before):
     out, lives = Published(), Lives(at, before)
-    ledger = SqliteLedger(home / "ledger.sqlite")
+    ledger = JobStore(home / "ledger.sqlite")
     worker = service(
-        home, MortalPublisher(lives, out), ledger=lives.wrap(ledger, WRITES),
+        home, MortalPublisher(lives, out), store=lives.wrap(ledger, WRITES),
         artifacts=lives.wrap(GitArtifactStore(home / "artifacts.git"), ("put",)),
     )  # fmt: skip
     died = False
@@ -106,16 +104,19 @@ async def run_with_a_crash(home, at, before):
     ledger.close()
     restarted = service(home, out)
     await whole_story(restarted, out)
-    restarted.handlers.inbox.close()
+    restarted.store.close()
     return out, died
+
+
+def timeless(event, **changes):
+    metrics = {name: x for name, x in event.metrics.items() if not name.startswith("duration/")}
+    return event.model_copy(update={"at": AT, "metrics": metrics, **changes})
 
 
 def outcome(out):
     """What others see, less the times."""
-    candidates = [event.model_copy(update={"at": AT}) for event in out.of(CandidateProposed)]
-    steps = [
-        event.model_copy(update={"at": AT, "duration_s": 0.0}) for event in out.of(StepCompleted)
-    ]
+    candidates = [timeless(event) for event in out.of(CandidateProposed)]
+    steps = [timeless(event, duration_s=0.0) for event in out.of(StepCompleted)]
     return candidates, steps, [(event.event_id, event.reason) for event in out.of(SampleRefused)]
 
 

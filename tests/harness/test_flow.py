@@ -52,7 +52,7 @@ async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
 
     async with TestKafkaBroker(broker):
         publisher = KafkaPublisher(broker)
-        task = asyncio.create_task(worker.run())
+        task = asyncio.create_task(worker.loops[BINDING.key].run())
         await publisher.publish(first(base_release()), topics.RELEASES)
         for number in (1, 2, 3):
             await publisher.publish(sample(number, untrainable="no_token_ids"), topics.SAMPLES)
@@ -66,11 +66,8 @@ async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
         await until(lambda: len(seen.of(StepCompleted)) == 2)
         assert [item.base_release_id for item in seen.of(CandidateProposed)] == ["rel-0", "rel-1"]
         task.cancel()
-    assert worker.handlers.inbox.summary()[BINDING.key] == {
-        "samples_used": 6,
-        "jobs_selected": 1,
-        "jobs_awaiting": 1,
-    }
+    assert worker.store.counts("samples", BINDING.key) == {"used": 6}
+    assert worker.store.counts("jobs", BINDING.key) == {"published": 1, "announced": 1}
 
 
 def free_port() -> int:
@@ -79,10 +76,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-async def started(home, bootstrap, port):
+async def started(home, bootstrap, port, redis="redis://127.0.0.1:1/0"):
     env = {
         **os.environ, "REEF_CONFIG": str(home / "serve.yaml"), "REEF_STATE_DIR": str(home), "REEF_KAFKA_BOOTSTRAP": bootstrap,
-        "REEF_HARNESS_PORT": str(port), "PYTHONPATH": f"{ROOT}:{ROOT / 'libs'}", "OMP_NUM_THREADS": "1",
+        "REEF_HARNESS_PORT": str(port), "REEF_REDIS_URL": redis, "PYTHONPATH": f"{ROOT}:{ROOT / 'libs'}", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     log = (home / "harness.log").open("ab")
     with log:
@@ -106,8 +103,9 @@ async def ready(port):
 
 
 @pytest.mark.broker
+@pytest.mark.redis
 async def test_the_process_killed_after_each_half_makes_each_candidate_once(
-    own_kafka_bootstrap, tmp_path
+    own_kafka_bootstrap, redis_url, tmp_path
 ):
     """Fed by the real broker, killed with SIGKILL while a verdict is due, started again, stopped with SIGTERM: two candidates, a clean stop."""
     await ensure_topics(own_kafka_bootstrap)
@@ -122,7 +120,7 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(
     )
     await consumer.start()
     port = free_port()
-    process = await started(tmp_path, own_kafka_bootstrap, port)
+    process = await started(tmp_path, own_kafka_bootstrap, port, redis_url)
     try:
         await publisher.publish(first(base_release()), topics.RELEASES)
         for number in (1, 2, 3):
@@ -134,7 +132,7 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(
         for number in (4, 5, 6):
             await publisher.publish(sample(number, "Be brief."), topics.SAMPLES)
         await publisher.publish(published(one, base_release()), topics.RELEASES)
-        process = await started(tmp_path, own_kafka_bootstrap, port)
+        process = await started(tmp_path, own_kafka_bootstrap, port, redis_url)
         assert (await ready(port))["failures"] == {}
         found = {one.event_id: one}
         async with asyncio.timeout(60):
@@ -143,7 +141,8 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(
                 assert found.setdefault(event.event_id, event) == event
         assert [item.base_release_id for item in found.values()] == ["rel-0", "rel-1"]
         counts = (await asyncio.to_thread(get, port, "/status"))["bindings"][BINDING.key]
-        assert counts == {"samples_used": 6, "jobs_selected": 1, "jobs_awaiting": 1}
+        assert counts["samples"] == {"used": 6}
+        assert counts["jobs"] == {"published": 1, "announced": 1}
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(20):
             # The HTTP server drains, then lets the signal end the process.

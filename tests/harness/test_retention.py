@@ -9,9 +9,9 @@ import pytest
 from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateProposed, SampleRefused, utc_now
 from reefcommon.ids import time_ordered_hex
-from reefkit.rejected_contents import Rejected
-from services.harness.retention import Retention
-from services.harness.sqlite import SqliteLedger
+from reefcommon.settings import HostSettings
+from reefkit.jobs.host import Retention
+from reefkit.rejected_contents import RejectedContents
 from tests.harness.support import (
     BINDING,
     Published,
@@ -38,8 +38,8 @@ async def made(tmp_path):
     out = Published()
     worker = service(tmp_path, out)
     await worker.handlers.on_publication(first(base_release()))
-    yield worker, out, worker.handlers.inbox
-    worker.handlers.inbox.close()
+    yield worker, out, worker.store
+    worker.store.close()
 
 
 class Heads:
@@ -66,20 +66,17 @@ class Dropping:
 
 
 def retention(worker, now, heads=None, store=None):
-    handlers = worker.handlers
-    rejected = Rejected(
-        handlers.inbox, store or Dropping(), heads or Heads(base_release()), handlers.storing
+    rejected = RejectedContents(
+        worker.store, store or Dropping(), heads or Heads(base_release()), worker.ports.storing
     )
-    return Retention(
-        (BINDING,), handlers.inbox, handlers.trees, rejected, 30 * 86400.0, 7 * 86400.0, lambda: now
-    )
+    settings = HostSettings(settled_kept_s=30 * 86400.0, rejected_kept_s=7 * 86400.0)
+    return Retention("harness", worker.handlers, worker.trees, rejected, settings, lambda: now)
 
 
 async def window(worker, out, day, number, words):
     for offset in range(3):
         await worker.handlers.on_sample(said(number + offset, day, words))
-    while await worker.handlers.advance(BINDING):
-        pass
+    await worker.turn()
     return out.of(CandidateProposed)[-1]
 
 
@@ -100,22 +97,18 @@ async def test_ended_windows_are_forgotten_and_their_samples_are_refused_when_th
         "trees": 0,
         "contents": 0,
     }
-    assert ledger.summary()[BINDING.key] == {
-        "samples_used": 3,
-        "samples_waiting": 1,
-        "jobs_awaiting": 1,
-    }
+    assert ledger.counts("samples", BINDING.key) == {"used": 3, "waiting": 1}
+    assert ledger.counts("jobs", BINDING.key) == {"announced": 1}
     again = said(0, 0)
     await worker.handlers.on_sample(again)
     await worker.handlers.on_sample(again)
     await worker.handlers.on_publication(rejected(second))
-    while await worker.handlers.advance(BINDING):
-        pass
+    await worker.turn()
     assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [
         ("smp-0", "too_old")
     ]
     assert len(out.of(CandidateProposed)) == 2
-    assert ledger.last_step(BINDING.key) == 2, "steps go on counting"
+    assert ledger.next_step(BINDING.key) == 3, "steps go on counting"
 
 
 async def test_what_a_recipe_is_shown_as_its_mistakes_stays(made):
@@ -123,7 +116,7 @@ async def test_what_a_recipe_is_shown_as_its_mistakes_stays(made):
     await worker.handlers.on_publication(rejected(await window(worker, out, 0, 0, "Rule one.")))
     await worker.handlers.on_publication(rejected(await window(worker, out, 1, 10, "Rule two.")))
     assert (await retention(worker, T0 + timedelta(days=300)).round())["jobs"] == 0
-    assert len(ledger.rejected(BINDING.key)) == 2
+    assert len(ledger.rejections(BINDING.key, 9)) == 2
 
 
 async def test_trees_that_nothing_starts_from_are_removed(made):
@@ -131,7 +124,7 @@ async def test_trees_that_nothing_starts_from_are_removed(made):
     candidate = await window(worker, out, 0, 0, "Please greet me with Hello first.")
     await worker.handlers.on_publication(published(candidate, base_release()))
     await window(worker, out, 1, 10, "Be brief.")
-    trees = worker.handlers.trees.root
+    trees = worker.trees.root
     (trees / "harness-old").mkdir()
     assert (await retention(worker, T0).round())["trees"] == 1
     assert {path.name for path in trees.iterdir()} == {candidate.content_id}
@@ -189,9 +182,9 @@ async def test_nothing_is_dropped_while_the_chain_is_not_whole(made):
 async def test_a_content_that_is_made_again_while_it_is_dropped_is_there(made, tmp_path):
     """The store has it already when it is made again, and drops it before the job says that it uses it: were the two not kept apart."""
     worker, out, ledger = made
-    store = worker.handlers.artifacts
+    store = worker.artifacts
     content = await lose(worker, out, 0)
-    ledger.rejected = lambda binding: []  # as a recipe that does not mind its mistakes
+    ledger.rejections = lambda binding, limit: []  # as a recipe that does not mind its mistakes
     dropping = retention(worker, utc_now() + timedelta(days=8), store=store)
     rounds, put, loop = [], store.put, asyncio.get_running_loop()
 
@@ -207,12 +200,3 @@ async def test_a_content_that_is_made_again_while_it_is_dropped_is_there(made, t
     assert again.content_id == content
     await asyncio.wrap_future(rounds[0])
     assert store.get(content, "default", tmp_path / "there").content_id == content
-
-
-async def test_a_ledger_of_an_earlier_version_drops_what_it_knows_of(made, tmp_path):
-    worker, out, ledger = made
-    content = await lose(worker, out, 0)
-    ledger._db.execute("alter table jobs drop column dropped")
-    reopened = SqliteLedger(tmp_path / "ledger.sqlite")
-    assert [one.content for one in reopened.lost("default")] == [content]
-    reopened.close()

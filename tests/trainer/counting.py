@@ -1,7 +1,8 @@
 """A recipe without torch, so that the trainer's own behaviour can be tested in milliseconds.
 
 Its policy is a list of the sample ids that it was trained on, its critic a count. Scores tell the learner what to do:
--1 the batch is poison, -2 the process dies (once per marker file), -3 it hangs.
+-1 the batch is poison, -2 the process dies (once per marker file), -3 it hangs, -4 it always dies,
+-5 the learner raises.
 """
 
 import json
@@ -49,6 +50,12 @@ class CountingLearner:
                 sys.stdout.write("about to die\n")
                 sys.stdout.flush()
                 os._exit(9)
+            if sample.score == -4:
+                sys.stdout.write("dies again\n")
+                sys.stdout.flush()
+                os._exit(9)
+            if sample.score == -5:
+                raise OverflowError(sample.event_id)
             if sample.score == -3 and not marker.exists():
                 marker.touch()
                 time.sleep(60)

@@ -22,13 +22,17 @@ from reefcommon.events import (
 )
 from reefcommon.topics import Topic
 from reefkit.artifacts.cache import FetchedTrees
-from services.trainer.app import build
+from reefkit.jobs.loop import Ports
+from reefkit.jobs.outbox import Outbox
+from reefkit.jobs.ports import SoleHost
+from reefkit.jobs.service import Kit, build
+from reefkit.jobs.store import JobStore
+from reefkit.recipe_binding import Binding
+from reefkit.retry import RetryPolicy
+from services.trainer.checkpoints import DirectoryCheckpoints
 from services.trainer.child import ChildProcess, as_line
-from services.trainer.domain import Binding
-from services.trainer.filesystem import DirectoryCheckpoints
-from services.trainer.handlers import StepProcess, StepReply, StepRequest
-from services.trainer.learning import Patience, Ports
-from services.trainer.ledger import SqliteLedger
+from services.trainer.executor import WeightExecutor
+from services.trainer.ports import StepProcess, StepReply, StepRequest
 from services.trainer.worker import Worker
 from tests.trainer.counting import ADAPTER, CountingRecipe, Knobs
 
@@ -115,24 +119,24 @@ class Shelf:
         return json.loads((self.root / content_id / ADAPTER).read_text())
 
 
-class MortalLedger(SqliteLedger):
-    """A ledger whose writes are effects too."""
+class MortalStore(JobStore):
+    """A job store whose writes are effects too."""
 
     def __init__(self, path: Path, mortal: Mortal) -> None:
         super().__init__(path)
         self.mortal = mortal
 
-    def open(self, job, batch):
-        self.mortal.effect("open", lambda: SqliteLedger.open(self, job, batch))
+    def open(self, job, batch, **how):
+        self.mortal.effect("open", lambda: JobStore.open(self, job, batch, **how))
 
-    def save(self, job):
-        self.mortal.effect(f"save {job.state}", lambda: SqliteLedger.save(self, job))
+    def save(self, job, **how):
+        return self.mortal.effect(f"save {job.state}", lambda: JobStore.save(self, job, **how))
 
-    def refuse(self, binding, refusals, now):
-        self.mortal.effect("refuse", lambda: SqliteLedger.refuse(self, binding, refusals, now))
+    def refuse(self, binding, refusals, events):
+        self.mortal.effect("refuse", lambda: JobStore.refuse(self, binding, refusals, events))
 
-    def told(self, binding, sample_ids):
-        self.mortal.effect("told", lambda: SqliteLedger.told(self, binding, sample_ids))
+    def acknowledge(self, number):
+        self.mortal.effect("acknowledge", lambda: JobStore.acknowledge(self, number))
 
 
 class InProcess:
@@ -171,36 +175,38 @@ class Rig:
         mortal: Mortal | None = None,
         attempts: int = 3,
         timeout_s: float | None = None,
+        on_stale: str = "merge",
         **knobs: Any,
     ) -> None:
-        self.home, self.knobs = home, knobs
+        self.home, self.knobs, self.on_stale = home, knobs, on_stale
         self.mortal = mortal or Mortal()
         self.stepped: list[str] = []
         (home / "model").mkdir(parents=True, exist_ok=True)
         self.bus, self.shelf = Bus(self.mortal), Shelf(home / "shelf", self.mortal)
-        self.patience, self.timeout_s = Patience(0.01, 0.05, attempts), timeout_s
+        self.retry, self.timeout_s = RetryPolicy(0.01, 0.05, attempts), timeout_s
         self.now = AT
         self._begin()
 
     def _begin(self) -> None:
-        self.ledger = MortalLedger(self.home / "ledger.sqlite", self.mortal)
+        self.store = MortalStore(self.home / "ledger.sqlite", self.mortal)
         self.checkpoints = DirectoryCheckpoints(self.home / "states")
-        ports = Ports(
-            inbox=self.ledger,
-            jobs=self.ledger,
-            heads=self.ledger,
-            checkpoints=self.checkpoints,
-            artifacts=self.shelf,
-            publisher=self.bus,
-            clock=self._clock,
-            adapters=FetchedTrees(self.home / "adapters"),
-            kept_states=2,
+        self.trees = FetchedTrees(self.home / "trees")
+        kit = Kit(self.home, self.store, self.shelf, self.trees)
+        self.ports = Ports(
+            Outbox(self.store, self.bus, SoleHost()), self.shelf, self._clock, self.retry
         )
         binding = Binding(
-            "default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs))
-        )
-        self.handlers, (self.loop,) = build(
-            (binding,), self.ledger, ports, self._process, self.patience
+            "default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs)),
+            on_stale=self.on_stale,
+        )  # fmt: skip
+        self.handlers = build((binding,), kit, self.ports, self._executor)
+        (self.loop,) = self.handlers.loops
+        self.key = binding.key
+
+    def _executor(self, binding: Binding, kit: Kit) -> WeightExecutor:
+        process = self._process(binding)
+        return WeightExecutor(
+            binding, kit, self.checkpoints, process, kept_states=2, clock=self._clock
         )
 
     def _process(self, binding: Binding) -> StepProcess:
@@ -224,8 +230,8 @@ class Rig:
         self._begin()
 
     async def stop(self) -> None:
-        await self.loop.process.stop()
-        self.ledger.close()
+        await self.loop.executor.stop()
+        self.store.close()
 
     async def settle(self) -> None:
         """Run until nothing can be done."""
@@ -250,13 +256,13 @@ class Rig:
             )
         )
 
-    async def reject(self, candidate: str) -> None:
+    async def reject(self, candidate: str, outcome: str = "rejected") -> None:
         await self.handlers.on_publication(
             ReleaseRejected(
                 event_id=f"rej-{candidate}",
                 at=AT,
                 scenario="default",
-                outcome="rejected",
+                outcome=outcome,
                 reason="worse",
                 candidate_id=candidate,
             )

@@ -5,18 +5,13 @@ from dataclasses import replace
 import pytest
 
 from reefcommon.evaluation import is_held_out
-from reefcommon.events import ReleasePublished
-from services.trainer.domain import (
-    Binding,
-    Start,
-    choose,
-    open_job,
-    plan_start,
-    sort_by_use,
-    states_to_keep,
-    verdict_of,
-    weights_content,
-)
+from reefcommon.ids import LoadId
+from reefkit.jobs.admission import Admission
+from reefkit.jobs.faults import BoundedCall
+from reefkit.jobs.model import content_of, open_job
+from reefkit.recipe_binding import Binding
+from services.trainer.domain import Start, batch_facts, plan_start, states_to_keep
+from services.trainer.executor import WeightExecutor
 from tests.recipes.samples import AT, sample
 from tests.trainer.counting import CountingRecipe, Knobs
 from tests.trainer.rig import release
@@ -24,16 +19,19 @@ from tests.trainer.rig import release
 BINDING = Binding("default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs()))
 
 
+def opened(samples, head):
+    return open_job(BINDING, "lora", head, samples, step=1, plan={}, now=AT)
+
+
 def job(number, *, base="base", content=None, verdict=None):
-    opened = open_job(BINDING, release(5, base), [sample(number)], Start(), AT)
+    state = (verdict or "announced") if content is not None else "finished"
     return replace(
-        opened,
+        opened([sample(number)], release(5, base)),
         job_id=f"job-{number}",
-        state="complete",
+        state=state,
         step=number,
         proposes=content is not None,
         content_id=content,
-        verdict=verdict,
         finished_at=AT,
     )
 
@@ -87,39 +85,37 @@ def test_weights_of_a_harness_release_are_those_below_it():
             "contents": {"lora": "lora-1", "harness": "harness-1"},
         }
     )
-    assert weights_content(composite) == "lora-1"
-    assert weights_content(release(1)) == "base"
+    assert content_of(composite, "lora") == "lora-1"
+    assert content_of(release(1), "lora") == "base"
 
 
-def test_a_record_is_used_once_and_its_second_sample_waits_for_the_first():
+async def choose(binding, waiting, used, head):
+    executor = WeightExecutor(binding, None, None, None, kept_states=1, clock=None)
+    return await Admission(binding, executor, BoundedCall("decide", 10.0)).choose(
+        waiting, used, head
+    )
+
+
+async def test_a_record_is_used_once_and_its_second_sample_waits_for_the_first():
     a, b, c = (
         sample(0, record_ids=("r1", "r2")),
         sample(1, record_ids=("r2",)),
         sample(2, record_ids=("r3",)),
     )
-    assert [s.event_id for s in sort_by_use([a, b, c], set()).fresh] == ["smp-0", "smp-2"]
-    usable = sort_by_use([b, c], {"r2"})
-    assert [s.event_id for s in usable.spent] == ["smp-1"]
-    assert [
-        (s.event_id, why) for s, why, _ in choose(BINDING, [b, c], {"r2"}, release(5)).refused
-    ] == [("smp-1", "already_trained")]
+    choice = await choose(BINDING, [a, b, c], set(), release(5))
+    assert [s.event_id for s in choice.batch] == ["smp-0", "smp-2"]
+    assert choice.refused == ()
+    choice = await choose(BINDING, [b, c], {"r2"}, release(5))
+    assert [(r.sample.event_id, r.reason) for r in choice.refused] == [("smp-1", "already_trained")]
 
 
 def test_the_same_inputs_give_the_same_job():
     batch = [sample(0), sample(1)]
-    one = open_job(BINDING, release(5), batch, Start(), AT)
-    assert one.job_id == open_job(BINDING, release(5), batch[::-1], Start(), AT).job_id
-    assert one.job_id != open_job(BINDING, release(6), batch, Start(), AT).job_id
-    assert one.facts["lag_max"] == 0.0
-    assert open_job(BINDING, release(7), batch, Start(), AT).facts["lag_mean"] == 2.0
-
-
-def test_verdicts_are_read_from_the_release_chain():
-    event = ReleasePublished(
-        event_id="r9", at=AT, scenario="default", release=release(9, "lora-9", "cnd-1")
-    )
-    assert verdict_of(event) == ("cnd-1", "published")
-    assert verdict_of(event.model_copy(update={"release": release(9, "lora-9")})) is None
+    first = opened(batch, release(5))
+    assert first.job_id == opened(batch[::-1], release(5)).job_id
+    assert first.job_id != opened(batch, release(6)).job_id
+    assert batch_facts(batch, LoadId("run", 5), AT)["lag_max"] == 0.0
+    assert batch_facts(batch, LoadId("run", 7), AT)["lag_mean"] == 2.0
 
 
 def test_bounded_disk():
@@ -130,10 +126,12 @@ def test_bounded_disk():
     assert states_to_keep(jobs, "lora-2", 2) == {"job-2", "job-6", "job-8"}
 
 
-def test_what_is_under_way_keeps_what_it_starts_from_and_what_is_not_judged_keeps_itself():
+def test_unfinished_jobs_keep_their_starts_and_states():
     jobs = [job(i, content=f"lora-{i}", verdict="rejected") for i in range(1, 6)]
     jobs[2] = job(3, content="lora-3")
-    running = replace(job(6), state="running", start=Start(state="job-4", actor="job-1"))
+    running = replace(
+        job(6), state="open", plan={"start": {"state": "job-4", "actor": "job-1", "adopt": None}}
+    )
     assert states_to_keep([*jobs, running], "base", 2) == {
         "job-1",
         "job-3",
@@ -143,17 +141,13 @@ def test_what_is_under_way_keeps_what_it_starts_from_and_what_is_not_judged_keep
     }
 
 
-def test_where_candidates_are_judged_by_replay_the_judges_are_never_trained_on():
+async def test_held_out_samples_are_never_trained_on():
     judging = replace(BINDING, holds_out=True, recipe=CountingRecipe(Knobs(batch_size=20)))
     waiting = [sample(number) for number in range(40)]
-    decision = choose(judging, waiting, set(), release(5))
-    apart = {s.event_id for s, why, _ in decision.refused if why == "held_out"}
+    choice = await choose(judging, waiting, set(), release(5))
+    apart = {r.sample.event_id for r in choice.refused if r.reason == "held_out"}
     assert apart == {s.event_id for s in waiting if is_held_out(s.event_id)}
     assert apart
-    assert len(decision.batch) == 20
-    assert apart.isdisjoint(s.event_id for s in decision.batch)
-    assert not [
-        why
-        for _, why, _ in choose(BINDING, waiting, set(), release(5)).refused
-        if why == "held_out"
-    ]
+    assert len(choice.batch) == 20
+    assert apart.isdisjoint(s.event_id for s in choice.batch)
+    assert (await choose(BINDING, waiting, set(), release(5))).refused == ()

@@ -2,14 +2,13 @@
 
 import asyncio
 import shutil
-from dataclasses import replace
 
 import pytest
 
 from reefcommon.errors import Transient, Unavailable
 from reefcommon.events import ReleasePublished
 from reefcommon.recipe import Decision
-from services.trainer.learning import Learning
+from reefkit.jobs.loop import HostLoop
 from tests.recipes.samples import AT, sample
 from tests.trainer.counting import CountingRecipe
 from tests.trainer.rig import Killed, Mortal, Rig, release
@@ -40,18 +39,18 @@ async def test_a_batch_becomes_one_candidate_and_waits_for_its_verdict(rig):
     assert "odd" not in step.metrics  # only finite figures
     assert step.metrics["lag_max"] == 0.0
     assert rig.shelf.trained_on(candidate.content_id) == ["smp-0", "smp-1"]
-    assert rig.loop.doing == "waiting for the verdict on its candidate"
-    assert rig.ledger.counts(rig.loop.binding.key) == {"trained": 2, "waiting": 2}
+    assert rig.loop.shown.doing == "waiting for the verdict on its candidate"
+    assert rig.store.counts("samples", rig.key) == {"used": 2, "waiting": 2}
 
 
 async def test_a_restart_shows_the_last_finished_step(rig):
     await arrive(rig, 0, 1)
     await rig.settle()
-    shown = rig.loop.step, rig.loop.last_metrics
+    shown = rig.loop.shown.step, rig.loop.shown.metrics
     assert shown[0] == 1
     assert shown[1]
     await rig.restart()
-    assert (rig.loop.step, rig.loop.last_metrics) == shown
+    assert (rig.loop.shown.step, rig.loop.shown.metrics) == shown
 
 
 async def test_published_rejected_and_rolled_back_actors(rig):
@@ -103,7 +102,7 @@ async def test_a_state_that_was_lost_costs_the_critic_and_not_the_actor(rig):
     await rig.settle()
     candidate = rig.bus.candidates[-1]
     await rig.publish(6, candidate.content_id, candidate=candidate.event_id)
-    shutil.rmtree(rig.checkpoints.path(rig.loop.binding.key, rig.bus.steps[-1].event_id))
+    shutil.rmtree(rig.checkpoints.path(rig.key, rig.bus.steps[-1].event_id))
     await rig.restart()
     await arrive(rig, 2, 3, load_id="run:6")
     await rig.settle()
@@ -130,7 +129,10 @@ async def test_other_base_weights_than_the_learners_are_waited_out(rig):
     )
     await arrive(rig, 0, 1, load_id="run:6")
     await rig.settle()
-    assert (rig.loop.doing.partition(" serves")[0], rig.bus.steps) == ("waiting: checkpoint-1", [])
+    assert (rig.loop.shown.doing.partition(" serves")[0], rig.bus.steps) == (
+        "waiting: checkpoint-1",
+        [],
+    )
     await rig.publish(7)
     await arrive(rig, 2, 3, load_id="run:7")
     await rig.settle()
@@ -166,7 +168,7 @@ async def test_refusals_are_durable_and_told_when_the_broker_is_back(tmp_path):
     ]
     assert rig.bus.steps[0].sample_ids == ("smp-0", "smp-1")
     assert rig.bus.steps[0].metrics["lag_max"] == 2.0
-    assert rig.ledger.refusals(rig.loop.binding.key) == {"stale": 1, "other_incarnation": 1}
+    assert rig.store.refusals(rig.key) == {"stale": 1, "other_incarnation": 1}
     await rig.stop()
 
 
@@ -208,13 +210,13 @@ async def test_a_recipe_that_decides_nonsense_stops_its_own_learning_until_it_is
 
 async def test_a_full_disk_is_waited_for(rig):
     """A sample that cannot be kept now is no dead letter: its handler is called again for as long as the disk is full."""
-    size = rig.ledger._db.execute("pragma page_count").fetchone()[0]
-    rig.ledger._db.execute(f"pragma max_page_count = {size}")
+    size = rig.store._db.execute("pragma page_count").fetchone()[0]
+    rig.store._db.execute(f"pragma max_page_count = {size}")
     with pytest.raises(Unavailable, match="is the disk full"):
         await rig.handlers.on_sample(sample(0, feedback="x" * 50_000))
-    rig.ledger._db.execute("pragma max_page_count = 100000")
+    rig.store._db.execute("pragma max_page_count = 100000")
     await rig.handlers.on_sample(sample(0, feedback="x" * 50_000))
-    assert rig.ledger.counts(rig.loop.binding.key) == {"waiting": 1}
+    assert rig.store.counts("samples", rig.key) == {"waiting": 1}
 
 
 async def test_the_store_refuses_the_write(rig):
@@ -225,7 +227,7 @@ async def test_the_store_refuses_the_write(rig):
         with pytest.raises(Exception, match="does not take it"):
             await rig.settle()
     assert rig.bus.events == []
-    assert rig.ledger.counts(rig.loop.binding.key) == {"taken": 2}
+    assert rig.store.counts("samples", rig.key) == {"taken": 2}
     assert len(rig.stepped) == 1
     rig.shelf.away = False
     await rig.restart()
@@ -245,7 +247,7 @@ async def test_resume_keeps_the_staleness_bound(tmp_path):
         if step % 7 == 3:
             await rig.restart()
         await rig.settle()
-        assert rig.loop.doing == "waiting for the verdict on its candidate"
+        assert rig.loop.shown.doing == "waiting for the verdict on its candidate"
         candidate = rig.bus.candidates[-1]
         await rig.publish(41 + step, candidate.content_id, candidate=candidate.event_id)
     assert len(rig.bus.steps) == 20
@@ -253,7 +255,7 @@ async def test_resume_keeps_the_staleness_bound(tmp_path):
     # run:38 and run:39 were fresh enough at first; each step takes one, so that the head runs ahead of the rest.
     assert {e.reason for e in rig.bus.refusals} == {"stale"}
     assert len({e.sample_id for e in rig.bus.refusals}) == len(rig.bus.refusals)
-    assert len(rig.checkpoints.kept(rig.loop.binding.key)) <= 4
+    assert len(rig.checkpoints.kept(rig.key)) <= 4
     await rig.stop()
 
 
@@ -280,9 +282,9 @@ async def test_killed_at_every_effect(tmp_path, after):
         killed.append(await killed_at(tmp_path / str(effect), effect, after))
     assert len(killed) > 11
     assert killed[-4:] == [
-        "publish CandidateProposed",
         "publish StepCompleted",
-        "save complete",
+        "acknowledge",
+        "save announced",
         None,
     ]
 
@@ -308,11 +310,11 @@ async def killed_at(home, effect, after):
     )
     assert rig.shelf.trained_on(rig.bus.candidates[0].content_id) == ["smp-0", "smp-1"]
     assert rig.bus.steps[0].step == 1
-    assert rig.ledger.counts(rig.loop.binding.key) == {"trained": 2, "refused": 1}
+    assert rig.store.counts("samples", rig.key) == {"used": 2, "refused": 1}
     assert {(e.event_id, e.sample_id, e.reason) for e in rig.bus.refusals} == {
         (rig.bus.refusals[0].event_id, "smp-7", "stale")
     }
-    assert not [*rig.ledger.untold(rig.loop.binding.key)]
+    assert rig.store.unsent(9) == []
     await rig.stop()
     return rig.mortal.killed_at
 
@@ -335,7 +337,7 @@ class Stumbling:
 
 async def test_what_one_job_suffered_is_not_counted_against_the_next(tmp_path):
     rig = Rig(tmp_path, attempts=2, warmup=99)
-    rig.loop.process = process = Stumbling(rig.loop.process)
+    rig.loop.executor.process = process = Stumbling(rig.loop.executor.process)
     await rig.publish(5)
     for first in (0, 2):
         await arrive(rig, first, first + 1)
@@ -358,7 +360,7 @@ async def test_nothing_is_stored_while_contents_are_being_dropped(rig):
     await arrive(rig, 0, 1)
     for _ in range(2):  # opened, trained
         assert await rig.loop.once()
-    async with rig.loop.ports.storing:
+    async with rig.ports.storing:
         storing = asyncio.create_task(rig.loop.once())
         await asyncio.wait((storing,), timeout=0.1)
         assert not rig.shelf.root.exists()
@@ -366,23 +368,22 @@ async def test_nothing_is_stored_while_contents_are_being_dropped(rig):
     assert len(list(rig.shelf.root.iterdir())) == 1
 
 
-async def test_whoever_sees_the_verdict_sees_the_head_that_it_made(rig):
+async def test_a_verdict_is_seen_with_the_head_that_it_made(rig, monkeypatch):
     """Else the next job would be opened on the release before, and its samples be taken for older than they are."""
     await arrive(rig, 0, 1)
     await rig.settle()
     (candidate,) = rig.bus.candidates
     seen = []
 
-    class Looking:
-        def judge(self, candidate_id, verdict):
-            seen.append((verdict, rig.ledger.head("default").sequence))
+    async def judge(_loop, job, publication):
+        seen.append((job.candidate_id, rig.store.head("default").sequence))
 
-    handlers = replace(rig.handlers, jobs=Looking())
+    monkeypatch.setattr(HostLoop, "judge", judge)
     won = release(6, candidate.content_id, candidate.event_id)
-    await handlers.on_publication(
+    await rig.handlers.on_publication(
         ReleasePublished(event_id="r6", at=AT, scenario="default", release=won)
     )
-    assert seen == [("published", 6)]
+    assert seen == [(candidate.event_id, 6)]
 
 
 async def test_a_loop_looks_once_for_each_time_that_it_is_woken(rig, monkeypatch):
@@ -393,7 +394,7 @@ async def test_a_loop_looks_once_for_each_time_that_it_is_woken(rig, monkeypatch
         await asyncio.sleep(0)
         return False
 
-    monkeypatch.setattr(Learning, "once", once)
+    monkeypatch.setattr(HostLoop, "once", once)
     running = asyncio.create_task(rig.loop.run())
     for number in (1, 2, 3):
         for _ in range(20):

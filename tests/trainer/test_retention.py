@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reefcommon.ids import record_times_ms, time_ordered_hex
-from reefkit.rejected_contents import Rejected
+from reefcommon.settings import HostSettings
+from reefkit.jobs.host import Retention
+from reefkit.rejected_contents import RejectedContents
 from services.trainer.child import bound_log
-from services.trainer.retention import Retention
 from tests.recipes.samples import sample
 from tests.trainer.rig import AT, Rig, release
 
@@ -58,10 +59,11 @@ async def rig(tmp_path):
 def retention(
     rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None
 ) -> Retention:
-    return Retention(
-        bindings=(rig.loop.binding,), ledger=rig.ledger, checkpoints=rig.checkpoints, adapters=rig.loop.ports.adapters,
-        rejected=Rejected(rig.ledger, store or Dropping(), heads or Heads(), rig.loop.ports.storing), settled_kept_s=30 * DAY_S, rejected_kept_s=7 * DAY_S, clock=lambda: now,
-    )  # fmt: skip
+    rejected = RejectedContents(
+        rig.store, store or Dropping(), heads or Heads("base"), rig.ports.storing
+    )
+    settings = HostSettings(settled_kept_s=30 * DAY_S, rejected_kept_s=7 * DAY_S)
+    return Retention("trainer", rig.handlers, rig.trees, rejected, settings, lambda: now)
 
 
 async def step(
@@ -82,7 +84,7 @@ async def step(
 
 
 def rows(rig: Rig, table: str) -> int:
-    return rig.ledger._rows(f"select count(*) from {table}")[0][0]
+    return rig.store._rows(f"select count(*) from {table}")[0][0]
 
 
 async def test_settled_work_is_forgotten_and_its_samples_are_refused_when_they_come_again(rig):
@@ -106,7 +108,7 @@ async def test_settled_work_is_forgotten_and_its_samples_are_refused_when_they_c
         ("smp-77", "too_old"),
     }
     assert [sample_id for job in rig.bus.steps for sample_id in job.sample_ids] == trained
-    assert rig.ledger.counts(rig.loop.binding.key)["waiting"] == 1, (
+    assert rig.store.counts("samples", rig.key)["waiting"] == 1, (
         "what is newer than the horizon waits as ever"
     )
 
@@ -118,12 +120,12 @@ async def test_nothing_that_is_of_use_is_forgotten(rig):
     )  # waits for a second one
     assert (await retention(rig, far).round())["samples"] == 0
     await step(rig, 0, 0, publish=6)
-    held = {job.job_id for job in [rig.ledger.last(rig.loop.binding.key)]}
-    assert rig.checkpoints.kept(rig.loop.binding.key) == held
+    held = {job.job_id for job in [rig.store.last(rig.key)]}
+    assert rig.checkpoints.kept(rig.key) == held
     assert (await retention(rig, far).round())["jobs"] == 0, (
         "the last job, whose state the next step starts from"
     )
-    waiting = rig.ledger.counts(rig.loop.binding.key)["waiting"]
+    waiting = rig.store.counts("samples", rig.key)["waiting"]
     assert waiting == 1
     await rig.handlers.on_sample(sample(901, record_ids=(receipt(1, 91),), load_id="run:6"))
     await rig.settle()
@@ -151,7 +153,7 @@ async def test_a_receipt_that_a_client_chose_says_no_time_and_is_remembered(rig)
         await step(rig, number, 10 * number, publish=6 + number, load=f"run:{5 + number}")
     await retention(rig, T0 + timedelta(days=365)).round()
     assert rows(rig, "jobs") == 3, "its job is gone, which tells most of what is kept"
-    assert {record for (record,) in rig.ledger._rows("select record_id from records")} >= {
+    assert {record for (record,) in rig.store._rows("select record_id from records")} >= {
         "my-own-0",
         "my-own-1",
     }
@@ -192,9 +194,9 @@ def test_the_log_of_a_step_process_is_bounded(tmp_path):
 
 async def test_fetched_adapters_do_not_pile_up(rig):
     for name in ("lora-1", "lora-2"):
-        (rig.home / "adapters" / name).mkdir(parents=True)
-    assert (await retention(rig, AT).round())["adapters"] == 2
-    assert list((rig.home / "adapters").iterdir()) == []
+        (rig.home / "trees" / name).mkdir(parents=True)
+    assert (await retention(rig, AT).round())["trees"] == 2
+    assert list((rig.home / "trees").iterdir()) == []
 
 
 class Late:
@@ -219,15 +221,15 @@ async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has
     other = Rig(tmp_path / "other")
     other.bus, other.shelf = rig.bus, rig.shelf
     await other.restart()
-    other.loop.process = late = Late(other.loop.process)
-    adapters, now, learning = other.loop.ports.adapters, asyncio.get_running_loop(), []
+    other.loop.executor.process = late = Late(other.loop.executor.process)
+    adapters, now, learning = other.trees, asyncio.get_running_loop(), []
     adapters.fetch(other.shelf, content, "default")
     await other.publish(6, content)
     for number in (2, 3):
         await other.handlers.on_sample(sample(number, load_id="run:6"))
 
     def look():
-        seen = retention(other, AT)._adopted()
+        seen = retention(other, AT).contents_in_use()
         learning.append(asyncio.run_coroutine_threadsafe(other.settle(), now))
         with suppress(TimeoutError):
             learning[0].result(0.5)  # as far as it comes before the round goes on
@@ -243,28 +245,3 @@ async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has
         "smp-3",
     ]
     await other.stop()
-
-
-async def test_a_ledger_of_an_earlier_version_is_taken_over_and_what_has_no_age_is_kept(tmp_path):
-    import sqlite3
-
-    with sqlite3.connect(tmp_path / "ledger.sqlite") as db:
-        db.execute(
-            "create table samples (seq integer primary key autoincrement, binding text not null, sample_id text not null, state text not null,"
-            " body blob, reason text, lag integer, refused_at text, told integer not null default 0, job_id text, unique (binding, sample_id))"
-        )
-        db.execute(
-            "create table jobs (seq integer primary key autoincrement, job_id text unique not null, binding text not null, state text not null,"
-            " candidate_id text, body text not null)"
-        )
-        db.execute(
-            "insert into samples (binding, sample_id, state, told) values ('default/tests.trainer.counting:CountingRecipe', 'smp-0', 'refused', 1)"
-        )
-    db.close()
-    rig = Rig(tmp_path)
-    await rig.publish(5)
-    await retention(rig, T0 + timedelta(days=365)).round()
-    await rig.handlers.on_sample(sample(0, record_ids=(receipt(0),)))
-    assert rows(rig, "samples") == 1
-    assert rig.ledger.counts(rig.loop.binding.key) == {"refused": 1}
-    await rig.stop()

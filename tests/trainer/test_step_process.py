@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from types import SimpleNamespace
 
@@ -52,7 +53,7 @@ async def test_a_process_that_is_killed_between_steps(tmp_path):
     rig = await ready(tmp_path, warmup=99)
     await arrive(rig, (1, 1))
     await rig.settle()
-    os.kill(rig.loop.process._child.pid, signal.SIGKILL)
+    os.kill(rig.loop.executor.process._child.pid, signal.SIGKILL)
     await arrive(rig, (1, 1), first=2)
     with pytest.raises(Transient, match="ended with code -9"):
         await rig.settle()
@@ -68,7 +69,7 @@ def test_a_process_that_was_killed_long_ago_under_the_loop_of_the_service(tmp_pa
         rig = await ready(tmp_path, warmup=99)
         await arrive(rig, (1, 1))
         await rig.settle()
-        child = rig.loop.process._child
+        child = rig.loop.executor.process._child
         os.kill(child.pid, signal.SIGKILL)
         await child.wait()
         while not child.stdin.is_closing():
@@ -89,9 +90,9 @@ async def test_a_process_that_hangs_is_killed(tmp_path):
     await arrive(rig, (1, -3))
     with pytest.raises(Transient, match="longer than 0 s"):
         await rig.settle()
-    assert rig.loop.process._child is None
+    assert rig.loop.executor.process._child is None
     (tmp_path / "model" / "smp-1").touch()
-    rig.loop.process.timeout_s = 120.0
+    rig.loop.executor.process.timeout_s = 120.0
     await rig.settle()
     assert len(rig.bus.steps) == 1
     await rig.stop()
@@ -102,25 +103,38 @@ async def test_a_poisonous_batch_is_refused_and_learning_goes_on(tmp_path):
     await arrive(rig, (1, -1, 1, 1))
     await rig.settle()
     assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [
-        ("smp-0", "refused by the learner: nothing can be learnt from -1"),
         ("smp-1", "refused by the learner: nothing can be learnt from -1"),
     ]
-    assert [step.sample_ids for step in rig.bus.steps] == [("smp-2", "smp-3")]
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-2")]
     await rig.stop()
 
 
-async def test_a_job_whose_process_always_dies_fails_after_its_attempts(tmp_path):
-    rig = await ready(tmp_path, attempts=2)
-    (tmp_path / "model").rmdir()  # the marker cannot be made: it dies of that every time
-    await arrive(rig, (1, -2))
+async def test_the_sample_that_kills_the_process_is_refused_alone(tmp_path):
+    rig = await ready(tmp_path, attempts=2, batch_size=4)
+    await arrive(rig, (1, 1, -4, 1))
     with pytest.raises(Transient):
         await rig.settle()
     await rig.settle()
-    assert rig.bus.steps == []
-    assert len(rig.bus.refusals) == 2
-    assert rig.bus.refusals[0].reason.startswith(
-        "the step failed 2 times; last: the step process ended with code 1"
-    )
+    await arrive(rig, (1,), first=4)
+    await rig.settle()
+    assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [
+        ("smp-2", "refused by the learner: the step process ended with code 9: dies again")
+    ]
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1", "smp-3", "smp-4")]
+    await rig.stop()
+
+
+async def test_an_exception_of_the_learner_shows_file_line_and_sample(tmp_path):
+    rig = await ready(tmp_path, batch_size=3)
+    await arrive(rig, (1, -5, 1, 1))
+    await rig.settle()
+    (refusal,) = rig.bus.refusals
+    assert refusal.sample_id == "smp-1"
+    assert re.fullmatch(r"refused by the learner: OverflowError at counting.py:\d+", refusal.reason)
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-2", "smp-3")]
+    error = rig.loop.facts()["last_error"]
+    assert "raise OverflowError(sample.event_id)" in error
+    assert "counting.py" in error
     await rig.stop()
 
 
@@ -132,10 +146,10 @@ async def test_the_loop_runs_until_it_is_cancelled_and_leaves_no_process(tmp_pat
     async with asyncio.timeout(120):
         while not rig.bus.steps:
             await asyncio.sleep(0.02)
-    pid = rig.loop.process._child.pid
+    pid = rig.loop.executor.process._child.pid
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    rig.ledger.close()
+    rig.store.close()

@@ -5,19 +5,20 @@
 A kind of recipe is an `Executor`. The host keeps jobs and samples in a `JobStore`, sends events
 from one outbox, retries, applies verdicts, and forgets. One binding has one unfinished job.
 
-| state      | the disk holds                        | next                                           |
-|------------|---------------------------------------|------------------------------------------------|
-| open       | the job has its samples               | produced, or gone: samples wait or are refused |
-| produced   | the output of `Executor.run`          | stored, finished, refused                      |
-| stored     | the content's id, events in the outbox| announced                                      |
-| announced  | the broker has the events             | published, pending, rejected, conflicted, aborted |
-| conflicted | the head moved before the verdict     | stored or produced on the new head, aborted    |
-| pending    | a person decides                      | published, rejected, aborted                   |
-| published  | the content serves                    | end                                            |
-| rejected   | the candidate lost on its merits      | end                                            |
-| aborted    | it was not judged, or lost its base   | end; published if a person promotes it         |
-| finished   | a step without a candidate            | end                                            |
-| refused    | an output that may not be proposed    | end; the recipe sees it as a rejection         |
+    state       the disk holds                          next
+    open        the job has its samples                 produced, or gone (its samples wait,
+                                                        or are refused)
+    produced    the output of `Executor.run`            stored, finished, refused
+    stored      the content's id, events in the outbox  announced
+    announced   the broker has the events               published, pending, rejected,
+                                                        conflicted, aborted
+    conflicted  the head moved before the verdict       stored or produced on the new head, aborted
+    pending     a person decides                        published, rejected, aborted
+    published   the content serves                      end
+    rejected    the candidate lost on its merits        end
+    aborted     it was not judged, or lost its base     end; published if a person promotes it
+    finished    a step without a candidate              end
+    refused     an output that may not be proposed      end; the recipe sees it as a rejection
 
 Each transition is one transaction that names the state it expects, so a repeat changes nothing. A
 process that was killed goes on from the last transition. What it repeats is idempotent: a step

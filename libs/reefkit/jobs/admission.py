@@ -59,7 +59,7 @@ class Admission:
             decision = await self._decide(fresh, head)
         except Transient:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # the recipe is its author's code
             culprits = await self._culprits(fresh, head, error)
             return Choice((), (*refused, *culprits))
         own = [Refusal(sample, reason, lag) for sample, reason, lag in decision.refused]
@@ -107,7 +107,8 @@ class Admission:
                 return True
             return False
 
-        broken = Transient(f"{self.binding.dotted} cannot decide: {type(error).__name__}: {error}")
+        words = f"{type(error).__name__}: {error}"
+        broken = Transient(f"{self.binding.dotted} cannot decide: {words}")
         if not offered or await fails(()):
             raise broken from error
         found = await minimal_failing(offered, fails)

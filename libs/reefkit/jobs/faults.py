@@ -1,6 +1,7 @@
 """Faults in a recipe's code: calls with a time limit, the samples that cause a fault, its place."""
 
 import asyncio
+import sysconfig
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reefcommon.errors import Poison, Transient
+from reefcommon.errors import ReefError, Transient
 
 T = TypeVar("T")
 S = TypeVar("S")
-_LAST_LINES = 3
+_LAST_LINES = 6
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class BoundedCall(Generic[T]):
                 future.set_exception(error)
                 future.exception()  # marks it as seen, for a caller that has given up
             else:
-                future.set_result(result)  # type: ignore[arg-type]
+                future.set_result(result)
 
         def work() -> None:
             try:
@@ -55,7 +57,8 @@ class BoundedCall(Generic[T]):
         done, _ = await asyncio.wait((future,), timeout=self.limit_s)
         if not done:
             raise Transient(f"{self.name} takes longer than {self.limit_s:.0f} s")
-        return future.result()
+        result: T = future.result()
+        return result
 
 
 async def minimal_failing(
@@ -89,11 +92,13 @@ async def minimal_failing(
 def place_of(error: BaseException) -> str:
     """Return type and place of an error, without its words: they may quote a user.
 
-    The message of Poison is meant for people and is kept.
+    The messages of Reef's own errors are meant for people and are kept.
     """
-    if isinstance(error, Poison):
+    if isinstance(error, ReefError):
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
+    every = traceback.extract_tb(error.__traceback__)
+    # The deepest line of the author, not of a library that was called there.
+    frames = [frame for frame in every if not frame.filename.startswith(_LIBRARIES)] or every
     at = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{at}"
 
@@ -101,4 +106,4 @@ def place_of(error: BaseException) -> str:
 def last_lines(error: BaseException) -> str:
     """Return the last lines of a traceback, for the log and `/status`."""
     lines = "".join(traceback.format_exception(error)).strip().splitlines()
-    return "\n".join(line.rstrip() for line in lines[-2 * _LAST_LINES :])
+    return "\n".join(line.rstrip() for line in lines[-_LAST_LINES:])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from reefcommon import topics
+from reefcommon import ids, topics
 from reefcommon.artifacts import ArtifactStore, describe
 from reefcommon.errors import Poison, Transient
 from reefcommon.events import Publication, Release, SampleReady
@@ -139,9 +139,7 @@ class HostLoop:
     async def judge(self, job: Job, publication: Publication) -> None:
         """Apply the verdict on this job's candidate."""
         after = model.after_verdict(job, publication)
-        if after is None or not await asyncio.to_thread(
-            self.store.save, after, expected=job.state
-        ):
+        if after is None or not await asyncio.to_thread(self.store.save, after, expected=job.state):
             return
         self._log("job_judged", after, outcome=after.state, reason=after.reason)
         metrics.JOBS.labels(self.binding.key, after.state).inc()
@@ -191,7 +189,9 @@ class HostLoop:
         for item in refused:
             # The part after a colon is free text, and would make a time series of its own.
             metrics.REFUSED.labels(key, item.reason.partition(":")[0]).inc()
-            log.debug("sample_refused", binding=key, sample=item.sample.event_id, reason=item.reason)
+            log.debug(
+                "sample_refused", binding=key, sample=item.sample.event_id, reason=item.reason
+            )
         reasons = {item.sample.event_id: item.reason for item in refused}
         events = [self.binding.refusal(item.sample, item.reason, item.lag, at) for item in refused]
         return reasons, [(event, topics.TRAINING) for event in events]
@@ -225,7 +225,7 @@ class HostLoop:
             finished_at=self.ports.clock(),
         )
         if produced.proposes:
-            produced = replace(produced, candidate_id=model.ids.candidate_id(job.job_id))
+            produced = replace(produced, candidate_id=ids.candidate_id(job.job_id))
         await asyncio.to_thread(self.store.save, produced, expected="open")
 
     async def _refuse(self, job: Job, samples: Sequence[SampleReady], refused: Refused) -> None:

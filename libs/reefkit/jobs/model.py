@@ -176,7 +176,9 @@ def after_verdict(job: Job, publication: Publication) -> Job | None:
             return replace(job, state="pending", reason="waits for a person")
         case ReleaseRejected() if job.state in JUDGEABLE:
             state = _rejection(job, publication)
-            return replace(job, state=state, reason=publication.reason) if state != job.state else None
+            return (
+                replace(job, state=state, reason=publication.reason) if state != job.state else None
+            )
         case _:
             return None
 

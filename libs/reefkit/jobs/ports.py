@@ -143,4 +143,3 @@ class Executor:
 
     async def stop(self) -> None:
         """End whatever runs."""
-

@@ -63,14 +63,14 @@ def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
         return
     db.execute("begin immediate")
     try:
-        old = {name for (name,) in db.execute("select name from sqlite_master where type = 'table'")}
+        old = {
+            name for (name,) in db.execute("select name from sqlite_master where type = 'table'")
+        }
         found = [name for name in _OLD_TABLES if name in old]
         for name in found:
             # An index keeps its name when its table is renamed, and the new table needs the name.
-            for (index,) in db.execute(
-                "select name from sqlite_master where type = 'index' and tbl_name = ? and sql is not null",
-                (name,),
-            ).fetchall():
+            indices = "select name from sqlite_master where type = 'index' and sql is not null"
+            for (index,) in db.execute(f"{indices} and tbl_name = ?", (name,)).fetchall():
                 db.execute(f"drop index {index}")
             db.execute(f"alter table {name} rename to old_{name}")
         for statement in filter(str.strip, _TABLES.split(";\n")):
@@ -133,7 +133,9 @@ def _take_over(db: sqlite3.Connection, found: list[str], recipes: Mapping[str, s
     # Only the trainer's ledger said which refusals were sent; the harness had an outbox.
     trainer = "told" in columns["samples"]
     dropped = "dropped" if "dropped" in columns["jobs"] else "0"
-    for body, state, gone in _ordered(db, f"select body, state, {dropped} from old_jobs order by seq"):
+    for body, state, gone in _ordered(
+        db, f"select body, state, {dropped} from old_jobs order by seq"
+    ):
         old = orjson.loads(body)
         name = recipes.get(old["binding"], "")
         job = _from_trainer(old, state, name) if trainer else _from_harness(old, state)

@@ -48,7 +48,9 @@ class Steps:
                 return _all_refused(samples, reason)
             return await self._narrowed(job, samples, error, reason)
         except Exception as error:  # the recipe is its author's code
-            log.exception("step_failed", binding=job.binding, job=job.job_id)
+            log.warning(
+                "step_failed", binding=job.binding, job=job.job_id, trace=last_lines(error)
+            )
             return await self._narrowed(job, samples, error, _refusal(error))
 
     async def _narrowed(

@@ -12,7 +12,6 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,8 @@ class JobStore:
             if not insert_job(db, job):
                 return
             db.executemany(
-                "update samples set state = 'taken', job_id = ? where binding = ? and sample_id = ?",
+                "update samples set state = 'taken', job_id = ?"
+                " where binding = ? and sample_id = ?",
                 [(job.job_id, job.binding, sample.event_id) for sample in batch],
             )
             if once_per_record:
@@ -172,7 +172,8 @@ class JobStore:
         """Forget a job that made no step: its samples wait again, except the refused."""
         with self._transaction() as db:
             db.execute(
-                "update samples set state = 'waiting', job_id = null where job_id = ?", (job.job_id,)
+                "update samples set state = 'waiting', job_id = null where job_id = ?",
+                (job.job_id,),
             )
             db.execute("delete from records where job_id = ?", (job.job_id,))
             db.execute("delete from jobs where job_id = ?", (job.job_id,))
@@ -195,7 +196,9 @@ class JobStore:
 
     def named(self, job_ids: Collection[str]) -> list[Job]:
         """Return these jobs, oldest first."""
-        query = "select body from jobs where job_id in (select value from json_each(?)) order by seq"
+        query = (
+            "select body from jobs where job_id in (select value from json_each(?)) order by seq"
+        )
         return [load(body) for (body,) in self._rows(query, orjson.dumps(list(job_ids)).decode())]
 
     def next_step(self, binding: str) -> int:

@@ -1,4 +1,4 @@
-"""Checkpoints as directories: `<root>/<binding>/<job>/`, each put in place by one rename when it is whole."""
+"""Checkpoints as directories `<root>/<binding>/<job>/`. A rename puts each in place."""
 
 import shutil
 from collections.abc import Collection
@@ -7,10 +7,9 @@ from pathlib import Path
 import orjson
 
 from reefcommon.ids import digest
-from services.trainer.handlers import StepReply
+from services.trainer.ports import StepReply
 
 REPLY = "reply.json"
-ADAPTER = "adapter"
 
 
 class DirectoryCheckpoints:
@@ -20,16 +19,13 @@ class DirectoryCheckpoints:
         self._root = root
 
     def path(self, binding: str, job_id: str) -> Path:
-        """Where the state of a job lies, or will."""
         return self._home(binding) / job_id
 
     def reply(self, binding: str, job_id: str) -> StepReply | None:
-        """What the step said, where its state is complete."""
         path = self.path(binding, job_id) / REPLY
         return StepReply(**orjson.loads(path.read_bytes())) if path.is_file() else None
 
     def kept(self, binding: str) -> set[str]:
-        """Jobs whose state is there."""
         home = self._home(binding)
         return (
             {path.name for path in home.iterdir() if (path / REPLY).is_file()}
@@ -38,7 +34,6 @@ class DirectoryCheckpoints:
         )
 
     def prune(self, binding: str, keep: Collection[str]) -> None:
-        """Remove the states of this binding's other jobs, and what interrupted steps left."""
         home = self._home(binding)
         for path in home.iterdir() if home.is_dir() else ():
             if path.name not in keep:

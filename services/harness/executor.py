@@ -1,0 +1,96 @@
+"""The executor of harness recipes: each job is one proposal of mutations, admitted by the rules."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from reefcommon.errors import Poison
+from reefcommon.events import Release, SampleReady
+from reefcommon.harness.admission import Adapter, admit
+from reefcommon.harness.files import read_tree, write_tree
+from reefcommon.harness.tree import (
+    MAX_REJECTED,
+    HarnessRecipe,
+    Inadmissible,
+    Mutation,
+    Rejection,
+    Tree,
+)
+from reefcommon.recipe import Decision
+from reefkit.jobs.faults import BoundedCall
+from reefkit.jobs.model import Job, content_of
+from reefkit.jobs.ports import Executor, Nothing, Produced, Result
+from reefkit.jobs.service import Kit
+from reefkit.recipe_binding import Binding
+
+
+class HarnessExecutor(Executor):
+    """One harness recipe that learns from one scenario."""
+
+    kind = "harness"
+    text_only = True
+    rebases = True
+    shown_rejections = MAX_REJECTED
+
+    def __init__(
+        self,
+        binding: Binding[HarnessRecipe],
+        kit: Kit,
+        adapter: Adapter,
+        *,
+        propose_timeout_s: float,
+    ) -> None:
+        self._binding, self._kit, self._adapter = binding, kit, adapter
+        self._propose = BoundedCall[Sequence[Mutation]](
+            f"{binding.dotted}: propose", propose_timeout_s
+        )
+
+    def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
+        return self._binding.recipe.decide(waiting)
+
+    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+        base = await asyncio.to_thread(self._base, job)
+        rejected = await asyncio.to_thread(self._rejected, job.binding)
+        mutations = tuple(
+            await self._propose(self._binding.recipe.propose, base, samples, rejected)
+        )
+        if not all(isinstance(mutation, Mutation) for mutation in mutations):
+            raise Poison(f"{self._binding.dotted} proposed something that is not a Mutation")
+        if not mutations:
+            return Nothing("empty: the recipe proposes nothing", metrics={"mutations": 0.0})
+        # Through JSON, as the job store keeps it: an option that is no JSON fails here.
+        output = orjson.loads(orjson.dumps({"mutations": [asdict(item) for item in mutations]}))
+        figures = {"mutations": float(len(mutations)), "samples": float(len(samples))}
+        try:
+            tree = await asyncio.to_thread(admit, base, mutations, self._adapter)
+        except Inadmissible as error:
+            refused = figures | {"refused": 1.0}
+            return Nothing(f"refused: {error}", output=output, metrics=refused, end="refused")
+        reason = "; ".join(mutation.reason for mutation in mutations if mutation.reason)
+        return Produced(output, figures | {"entries": float(len(tree))}, reason=reason)
+
+    def tree(self, job: Job, scratch: Path) -> Path:
+        write_tree(admit(self._base(job), mutations_of(job), self._adapter), scratch)
+        return scratch
+
+    def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
+        served = content_of(head, "harness") if head is not None else ""
+        return {content for content in (served, job.base_content if job else "") if content}
+
+    def _base(self, job: Job) -> Tree:
+        if not job.base_content:
+            return ()
+        kit = self._kit
+        return read_tree(kit.trees.fetch(kit.artifacts, job.base_content, job.scenario))
+
+    def _rejected(self, binding: str) -> list[Rejection]:
+        jobs = self._kit.store.rejections(binding, MAX_REJECTED)
+        return [Rejection(mutations_of(job), job.reason) for job in jobs]
+
+
+def mutations_of(job: Job) -> tuple[Mutation, ...]:
+    """Return the mutations that a job's run has proposed."""
+    return tuple(Mutation(**item) for item in job.output.get("mutations", ()))

@@ -1,0 +1,152 @@
+"""The executor of weight recipes: each job is one step of the learner in its step process."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from reefcommon.artifacts import BASE_CONTENT_ID
+from reefcommon.errors import Poison
+from reefcommon.events import Release, SampleReady
+from reefcommon.ids import LoadId
+from reefcommon.recipe import Decision, WeightRecipe
+from reefcommon.releases import base_weights
+from reefkit.jobs.model import Job, content_of, load_of
+from reefkit.jobs.ports import Executor, Nothing, Produced, Refused, Result
+from reefkit.jobs.service import Kit
+from reefkit.recipe_binding import Binding
+from services.trainer import domain
+from services.trainer.ports import (
+    Checkpoints,
+    StateDamaged,
+    StepProcess,
+    StepReply,
+    StepRequest,
+)
+
+log = structlog.get_logger()
+ADAPTER = "adapter"
+NO_CANDIDATE = "the recipe proposes no candidate after this step"
+
+
+class WeightExecutor(Executor):
+    """One weight recipe that learns from one scenario."""
+
+    kind = "lora"
+    once_per_record = True
+    holds_while_pending = False
+
+    def __init__(
+        self,
+        binding: Binding[WeightRecipe],
+        kit: Kit,
+        checkpoints: Checkpoints,
+        process: StepProcess,
+        *,
+        kept_states: int,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._binding, self._kit, self._kept_states = binding, kit, kept_states
+        self._checkpoints, self.process, self._clock = checkpoints, process, clock
+
+    def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
+        return self._binding.recipe.decide(waiting, _serving(head))
+
+    def obstacle(self, head: Release) -> str | None:
+        base = base_weights(head)
+        if base == BASE_CONTENT_ID:
+            return None
+        return (
+            f"waiting: {base} serves, and an adapter of the base model would be trained for other"
+            " weights; roll back to go on"
+        )
+
+    def plan(
+        self, last: Job | None, head: Release, batch: Sequence[SampleReady]
+    ) -> Mapping[str, Any]:
+        kept = self.kept_jobs()
+        if last is not None and last.job_id not in kept:
+            log.warning("state_lost", binding=self._binding.key, job=last.job_id)
+            last = None  # the critic starts anew
+        saved = {
+            job.content_id: job.job_id
+            for job in self._kit.store.named(kept)
+            if job.content_id and job.state not in ("open", "produced", "stored")
+        }
+        start = domain.plan_start(last, content_of(head, "lora"), saved)
+        facts = domain.batch_facts(batch, _serving(head), self._clock())
+        return {"start": asdict(start), "facts": facts}
+
+    def has_run(self, job: Job) -> bool:
+        return self._checkpoints.reply(job.binding, job.job_id) is not None
+
+    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+        began = time.monotonic()
+        # A step whose state is on disk is not made again: nothing is trained on twice.
+        reply = await asyncio.to_thread(self._checkpoints.reply, job.binding, job.job_id)
+        if reply is None:
+            try:
+                reply = await self._step(job, samples, self._path(job.job_id))
+            except StateDamaged as error:
+                return Refused(str(error))
+        figures = dict(job.plan.get("facts", {})) | dict(reply.metrics)
+        figures["duration/step_s"] = time.monotonic() - began
+        if not reply.proposes:
+            return Nothing(NO_CANDIDATE, metrics=figures, step=reply.step)
+        reason = f"{self._binding.recipe.name} step {reply.step}"
+        return Produced(metrics=figures, step=reply.step, reason=reason)
+
+    async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
+        await self._step(job, samples, None)
+
+    def tree(self, job: Job, scratch: Path) -> Path:
+        adapter = self._path(job.job_id) / ADAPTER
+        if not adapter.is_dir():
+            raise Poison(f"the state of {job.job_id} is gone from the disk")
+        return adapter
+
+    def kept_jobs(self) -> Collection[str]:
+        return self._checkpoints.kept(self._binding.key)
+
+    def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
+        adopted = domain.start_of(job).adopt if job is not None else None
+        return {adopted} if adopted else set()
+
+    def tidy(self, head: Release | None) -> None:
+        content = content_of(head, "lora") if head is not None else BASE_CONTENT_ID
+        jobs = self._kit.store.named(self.kept_jobs())
+        keep = domain.states_to_keep(jobs, content, self._kept_states)
+        self._checkpoints.prune(self._binding.key, keep)
+
+    async def stop(self) -> None:
+        await self.process.stop()
+
+    async def _step(self, job: Job, samples: Sequence[SampleReady], out: Path | None) -> StepReply:
+        start = domain.start_of(job)
+        adopt = start.adopt
+        if adopt is not None and adopt != BASE_CONTENT_ID:
+            kit = self._kit
+            tree = await asyncio.to_thread(kit.trees.fetch, kit.artifacts, adopt, job.scenario)
+            adopt = str(tree)
+        return await self.process.step(
+            StepRequest(
+                job_id=job.job_id,
+                state=self._path(start.state) if start.state else None,
+                actor=self._path(start.actor) if start.actor else None,
+                adopt=adopt,
+                batch=tuple(samples),
+                out=out,
+            )
+        )
+
+    def _path(self, job_id: str) -> Path:
+        return self._checkpoints.path(self._binding.key, job_id)
+
+
+def _serving(head: Release) -> LoadId:
+    return LoadId.parse(load_of(head, "lora"))

@@ -1,0 +1,69 @@
+"""The outside of the trainer's executor: the step process and the saved states."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from reefcommon.errors import Poison
+from reefcommon.events import SampleReady
+
+
+class StateDamaged(Poison):
+    """The saved state that a step starts from cannot be used; it was set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRequest:
+    """One step, as directories of this machine.
+
+    `adopt`: an adapter to take the policy from, or "base". `out` None: only try the step.
+    """
+
+    job_id: str
+    state: Path | None
+    actor: Path | None
+    adopt: str | None
+    batch: tuple[SampleReady, ...]
+    out: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepReply:
+    """The result of a step. Its state is in the request's `out`, the adapter in `out/adapter`."""
+
+    step: int
+    proposes: bool
+    metrics: Mapping[str, float]
+
+
+class StepProcess(Protocol):
+    """The process that holds the tensors of one binding."""
+
+    async def step(self, request: StepRequest) -> StepReply:
+        """Make one step.
+
+        Raises:
+            StateDamaged: the start cannot be used.
+            Poison: the batch cannot be trained on, or the learner raised an exception.
+            Transient: the process died or took too long.
+        """
+
+    async def stop(self) -> None:
+        """End the process; the next step starts a new one."""
+
+
+class Checkpoints(Protocol):
+    """States of finished steps by job. All calls block on the disk."""
+
+    def path(self, binding: str, job_id: str) -> Path:
+        """Return the directory of a job's state, which need not exist."""
+
+    def reply(self, binding: str, job_id: str) -> StepReply | None:
+        """Return the reply of the step, if its state is complete."""
+
+    def kept(self, binding: str) -> set[str]:
+        """Return the jobs whose state is complete."""
+
+    def prune(self, binding: str, keep: Collection[str]) -> None:
+        """Remove the states of other jobs, and the rests of interrupted steps."""
