@@ -76,7 +76,7 @@ def jobs_agree(facts: Facts) -> Stated:
         for job_id in told.keys() - ledger.keys()
     ]
     for job_id, job in ledger.items():
-        if job.state == "complete" and job_id not in told:
+        if job.state not in ("open", "produced", "stored") and job_id not in told:
             broken.append(f"job {job_id} is complete in the ledger and was never told")
         if job_id in told and set(told[job_id].sample_ids) != set(job.sample_ids):
             broken.append(f"job {job_id} has other samples in the ledger than were told")

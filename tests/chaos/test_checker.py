@@ -137,7 +137,7 @@ def sound() -> Facts:
         ),
         stored_reports=tuple(StoredReport(f"rep-{n}", "joined", f"smp-{n}") for n in range(TURNS)),
         samples=tuple(StoredSample(f"smp-{n}", f"rep-{n}", (f"rec-{n}",)) for n in range(TURNS)),
-        jobs=(LedgerJob("job-1", "default/sao", "complete", names),),
+        jobs=(LedgerJob("job-1", "default/sao", "published", names),),
         heads={"default": Heads("r2-c", ("r2-c", "r1-b", "r0-a"))},
         happened=(Happened(1, "kill", ("tansu",), NOW - 20, NOW - 19, NOW - 18),),
         max_staleness=2,
@@ -252,13 +252,13 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
         lambda f: replace(f, answers=(*f.answers[:2], replace(f.answers[2], receipt="rec-1"))), "one answer a key", "key rec-2 got the receipt rec-1",
     ),
     "sample trained twice": (
-        lambda f: replace(with_event(f, topics.TRAINING, step("job-2", ("smp-0",))), jobs=(*f.jobs, LedgerJob("job-2", "b", "complete", ("smp-0",)))),
+        lambda f: replace(with_event(f, topics.TRAINING, step("job-2", ("smp-0",))), jobs=(*f.jobs, LedgerJob("job-2", "b", "announced", ("smp-0",)))),
         "trained once", "trained twice: smp-0 by sao in job-1, job-2",
     ),
     "record trained twice by two samples": (
         lambda f: replace(
             with_event(with_event(f, topics.SAMPLES, sample(0, event_id="smp-9", report_id=None)), topics.TRAINING, step("job-2", ("smp-9",))),
-            jobs=(*f.jobs, LedgerJob("job-2", "b", "complete", ("smp-9",))),
+            jobs=(*f.jobs, LedgerJob("job-2", "b", "announced", ("smp-9",))),
         ),
         "trained once", "trained twice: rec-0 by sao in job-1, job-2",
     ),
@@ -276,7 +276,7 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
         lambda f: changed(f, "smp-1", untrainable="no_tokens"), "whole exchanges trained", "untrainable (no_tokens) sample smp-1",
     ),
     "job never told": (
-        lambda f: replace(f, jobs=(*f.jobs, LedgerJob("job-9", "b", "complete", ()))), "jobs agree", "job-9 is complete in the ledger and was never",
+        lambda f: replace(f, jobs=(*f.jobs, LedgerJob("job-9", "b", "announced", ()))), "jobs agree", "job-9 is complete in the ledger and was never",
     ),
     "job unknown to the ledger": (lambda f: replace(f, jobs=()), "jobs agree", "the ledger does not know it"),
     "too stale": (

@@ -90,21 +90,26 @@ def test_what_learns_is_shown_with_its_step_and_an_error_that_is_over_is_not(
                 "step": 3,
                 "samples": {"waiting": 2, "trained": 3},
                 "last_metrics": {"reward_mean": 0.25, "critic/loss": 0.1},
-                "last_error": "the step process ended",
+                "last_error": "the step process ended\nTraceback of it",
                 "last_error_at": (datetime.now(UTC) - timedelta(hours=3)).isoformat(),
             }
         },
     }
     answer["services"]["harness"] = {
         "failures": {},
-        "recipes": ["support/mine.h:H"],
-        "bindings": {"support/mine.h:H": {"samples_waiting": 4, "jobs_awaiting": 1}},
+        "bindings": {
+            "support/mine.h:H": {
+                "state": "waiting for the verdict on its candidate",
+                "step": 1,
+                "samples": {"waiting": 4},
+            }
+        },
     }
     output = reef("status")
     assert "kafka: away" not in output
     row = "recipes.sao.recipe:SAORecipe\tdefault\twaiting for samples (critic warm-up, 3 steps so far)\t3\t2\t0.25\tthe step process ended (3 h ago; may be over)"
     assert row in output
-    assert "mine.h:H\tsupport\t1 awaiting\t1\t4" in output
+    assert "mine.h:H\tsupport\twaiting for the verdict on its candidate\t1\t4" in output
     answer["services"]["trainer"]["bindings"]["default/recipes.sao.recipe:SAORecipe"][
         "last_metrics"
     ]["policy_grad_norm"] = 1.0

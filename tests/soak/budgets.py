@@ -78,7 +78,7 @@ BUDGETS: dict[str, Budget] = {
     "series": Budget(10, why="label values are routes, topics, recipes and nodes, never ids"),
     "gauge": Budget(5, why="what is under way"),
     "gauge:reef_sessions_open": Budget(30, why="closed after REEF_EXPERIENCE_SESSION_TTL_S"),
-    "gauge:reef_trainer_samples_waiting": Budget(
+    "gauge:reef_job_samples_waiting": Budget(
         64, why="at most what a batch and the wait for a verdict leave"
     ),
     "gauge:reef_consumer_lag_events": Budget(50, why="nobody falls behind"),

@@ -18,14 +18,14 @@ from reefstack.state import StackState
 
 GAUGES = {
     "reef_sessions_open", "reef_reports_parked", "reef_gateway_spool_records", "reef_gateway_spool_bytes", "reef_gateway_in_flight",
-    "reef_trainer_samples_waiting", "vllm:num_loras_loaded", "vllm:num_requests_running", "vllm:num_requests_waiting",
+    "reef_job_samples_waiting", "vllm:num_loras_loaded", "vllm:num_requests_running", "vllm:num_requests_waiting",
     "reef_consumer_lag_events",
 }  # fmt: skip
-TABLES = {"trainer": ("samples", "records", "jobs"), "harness": ("samples", "jobs", "outbox")}
+TABLES = {name: ("samples", "records", "jobs", "outbox") for name in ("trainer", "harness")}
 FOLDERS = (
     "staging",
     "trainer/states",
-    "trainer/adapters",
+    "trainer/trees",
     "harness/trees",
     "evaluator",
     "bodies",

@@ -140,46 +140,25 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
-    """What learns, as the trainer (weights) and the harness service (files) say it. A key is `scenario/package.module:Class`."""
-    for key, facts in services.get("trainer", {}).get("bindings", {}).items():
-        scenario, _, recipe = key.partition("/")
-        metrics = facts.get("last_metrics", {})
-        waiting = facts.get("samples", {}).get("waiting", 0)
-        yield (
-            recipe,
-            scenario,
-            _doing(facts),
-            facts["step"],
-            waiting,
-            metrics.get("reward_mean"),
-            _last_error(facts),
-        )
-    harness = services.get("harness", {})
-    counted = harness.get("bindings", {})
-    for key in harness.get("recipes", counted):
-        scenario, _, recipe = key.partition("/")
-        counts = counted.get(key, {})
-        jobs = {
-            name.removeprefix("jobs_"): n for name, n in counts.items() if name.startswith("jobs_")
-        }
-        doing = (
-            ", ".join(f"{n} {state}" for state, n in sorted(jobs.items())) or "waiting for samples"
-        )
-        yield (
-            recipe,
-            scenario,
-            doing,
-            sum(jobs.values()),
-            counts.get("samples_waiting", 0),
-            None,
-            None,
-        )
+    """What learns, as the job hosts say it. A key is `scenario/package.module:Class`."""
+    for service in ("trainer", "harness"):
+        for key, facts in services.get(service, {}).get("bindings", {}).items():
+            scenario, _, recipe = key.partition("/")
+            yield (
+                recipe,
+                scenario,
+                _doing(facts),
+                facts["step"],
+                facts.get("samples", {}).get("waiting", 0),
+                facts.get("last_metrics", {}).get("reward_mean"),
+                _last_error(facts),
+            )
 
 
 def _last_error(facts: dict[str, Any]) -> str | None:
     """The last error and when it was; what fails now is said of the service."""
-    error, at = facts.get("last_error"), facts.get("last_error_at")
-    return f"{error} ({ago(at)}; may be over)" if error and at else error
+    error, at = (facts.get("last_error") or "").partition("\n")[0], facts.get("last_error_at")
+    return f"{error} ({ago(at)}; may be over)" if error and at else error or None
 
 
 def _doing(facts: dict[str, Any]) -> str:
