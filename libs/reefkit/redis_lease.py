@@ -98,11 +98,11 @@ class RedisLease:
         if self.token:
             mine, self.token = f"{self.token}|{self._holder}", 0
             async with answering("release a lease"):
-                await self._redis.eval(_RELEASE, 1, self._keys[0], mine)  # type: ignore[misc]
+                await self._redis.eval(_RELEASE, 1, self._keys[0], mine)
 
     async def _hold(self, token: int, floor: int) -> int:
         async with answering("hold a lease"):
-            held = await self._redis.eval(  # type: ignore[misc]
+            held = await self._redis.eval(
                 _HOLD, 2, *self._keys, self._holder, token, int(self._ttl_s * 1000), floor
             )
         return int(held)

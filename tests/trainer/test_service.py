@@ -120,7 +120,7 @@ async def test_samples_become_a_candidate_across_a_kill(tmp_path, own_kafka_boot
             http.get(f"http://127.0.0.1:{port}/status") as response,
         ):
             (facts,) = (await response.json())["bindings"].values()
-        assert facts["samples"]["trained"] == 2
+        assert facts["samples"]["used"] == 2
         await stop(process, signal.SIGKILL)
 
         process = await start(tmp_path, own_kafka_bootstrap, redis_url, port)

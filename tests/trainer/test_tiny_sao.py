@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from services.trainer.handlers import StepRequest
+from services.trainer.ports import StepRequest
 
 from reefcommon.config import load
 from reefcommon.ids import LoadId

@@ -19,6 +19,7 @@ from reefcommon.events import (
     StepCompleted,
 )
 from reefcommon.recipe import Recipe
+from reefcommon.releases import LOAD_GROUPS, loads_of
 from reefkit.recipe_binding import Binding
 
 State = Literal[
@@ -88,9 +89,8 @@ class Refusal:
 
 
 def load_of(release: Release, kind: Kind) -> str:
-    """Return the load id of a kind's group; old releases have one load id for all kinds."""
-    group = "weights" if kind in {"base", "lora", "checkpoint"} else kind
-    return release.loads.get(group) or release.load_id
+    """Return the load id of a kind's group."""
+    return loads_of(release)[LOAD_GROUPS[kind]]
 
 
 def content_of(release: Release, kind: Kind) -> str:
@@ -186,9 +186,10 @@ def after_verdict(job: Job, publication: Publication) -> Job | None:
 def _rejection(job: Job, publication: ReleaseRejected) -> State:
     evaluation = publication.evaluation
     compared = evaluation is None or evaluation.verdict == "reject"
+    # The evaluator may judge on a newer head by itself: then it has compared pairs.
     stale = evaluation is not None and (
         evaluation.reason.startswith("stale_base")
-        or (evaluation.head_release_id != job.base_release_id and not evaluation.pairs)
+        or (compared and not evaluation.pairs and evaluation.head_release_id != job.base_release_id)
     )
     if publication.outcome == "conflicted" or stale:
         return "conflicted"

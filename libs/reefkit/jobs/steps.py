@@ -48,9 +48,7 @@ class Steps:
                 return _all_refused(samples, reason)
             return await self._narrowed(job, samples, error, reason)
         except Exception as error:  # the recipe is its author's code
-            log.warning(
-                "step_failed", binding=job.binding, job=job.job_id, trace=last_lines(error)
-            )
+            log.warning("step_failed", binding=job.binding, job=job.job_id, trace=last_lines(error))
             return await self._narrowed(job, samples, error, _refusal(error))
 
     async def _narrowed(
