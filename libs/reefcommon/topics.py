@@ -83,7 +83,7 @@ CANDIDATES = Topic(
     "scenario",
     4,
     FOREVER,
-    ("trainer", "harness"),
+    ("trainer", "harness", "publisher"),
     ("evaluator-candidates",),
     "what might serve next; anybody may propose",
 )

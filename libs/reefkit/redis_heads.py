@@ -12,8 +12,8 @@ All of it is a projection of `reef.releases.v1`. If it is lost or damaged, delet
 rebuilds it from there. A replay builds it again under another prefix, to compare the two.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from redis import exceptions
@@ -171,51 +171,11 @@ class RedisReleaseHeads:
         async with answering("drop_pending"):
             await self._await(self._redis.hdel(self._key(scenario, "pending"), release_id))
 
-    async def head_as_stored(self, scenario: str) -> str:
-        """The id that is stored as the head, whatever it is worth; "" where there is none."""
-        async with answering("head"):
-            return await self._await(self._redis.get(self._key(scenario, "head"))) or ""
-
-    async def legible(self, scenario: str) -> list[Release]:
-        """The releases that can be read, of the chain's hash, in no order."""
-        async with answering("releases"):
-            texts: dict[str, str] = await self._await(
-                self._redis.hgetall(self._key(scenario, "releases"))
-            )
-        found = []
-        for item in texts.items():
-            with suppress(Damaged):
-                found.append(_read(scenario, *item))
-        return found
-
-    async def replace(self, scenario: str, chain: Sequence[Release], *, stored: str) -> None:
-        """In one step: set everything that is held of a scenario aside, and hold this chain, oldest first, instead.
-
-        Raises:
-            Conflict: the head is no longer what `head_as_stored` said. Nothing has changed.
-        """
-        keys = {
-            name: self._key(scenario, name) for name in ("head", "chain", "releases", "pending")
-        }
-        try:
-            async with answering("replace"), self._redis.pipeline(transaction=True) as steps:
-                await steps.watch(*keys.values())
-                if (await self._await(steps.get(keys["head"])) or "") != stored:
-                    raise Conflict(f"the head of {scenario!r} has moved")
-                steps.multi()  # type: ignore[no-untyped-call]
-                for key in keys.values():
-                    steps.copy(key, f"{key}:damaged", replace=True)
-                steps.delete(*keys.values())
-                steps.hset(
-                    keys["releases"],
-                    mapping={release.release_id: release.model_dump_json() for release in chain},
-                )
-                steps.lpush(keys["chain"], *(release.release_id for release in chain))
-                steps.set(keys["head"], chain[-1].release_id)
-                steps.sadd(self._scenarios, scenario)
-                await steps.execute()
-        except exceptions.WatchError as error:
-            raise Conflict(f"the chain of {scenario!r} has moved") from error
+    async def forget(self, scenario: str) -> None:
+        """Delete everything that is stored of a scenario, so that it can be rebuilt."""
+        names = ("head", "chain", "releases", "pending")
+        async with answering("forget"):
+            await self._await(self._redis.delete(*(self._key(scenario, name) for name in names)))
 
     async def _hget(self, key: str, field: str) -> str | None:
         found: str | None = await self._await(self._redis.hget(key, field))
@@ -233,7 +193,7 @@ class RedisReleaseHeads:
 def _read(scenario: str, release_id: str, text: str | None) -> Release:
     """What `advance` wrote. Raises Damaged."""
     what = f"release {release_id!a} of scenario {scenario!a} in Redis is damaged"
-    mended = "the publisher makes the scenario's heads anew from the release log"
+    mended = "the publisher rebuilds the scenario's heads from the release log"
     if text is None:
         raise Damaged(f"{what}: it is named, and not there; {mended}")
     try:

@@ -1,1 +1,1 @@
-"""The publisher: verdicts and commands in, release heads moved, serving nodes synced, releases out."""
+"""Publishes releases: stages a verdict's winner on the nodes, moves the head, announces it."""

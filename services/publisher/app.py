@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.config import ServeConfig, load
+from reefcommon.evaluation import choose
 from reefcommon.events import utc_now
 from reefcommon.serving import WeightNode
 from reefcommon.settings import SystemSettings
@@ -59,11 +60,6 @@ def build(
     """Build the upkeep and its handlers on the given outside systems."""
     heads, rotation = RedisReleaseHeads(redis), RedisRotation(redis)
     works = RedisWorks(redis, kept_s=settings.work_kept_s)
-    way, host, step_s = (
-        settings.weight_transfer,
-        settings.weight_transfer_host,
-        settings.weight_step_within_s,
-    )
     fleet = Fleet(
         nodes=nodes,
         store=store,
@@ -71,15 +67,37 @@ def build(
         base_model=system.model_name,
         rotation=rotation,
         stage_within_s=settings.stage_within_s,
-        full=None if way == "off" else FullWeights(way, host, step_s, rotation),
+        full=full_weights(settings, rotation),
         base_path=system.model_path,
     )
-    publication = Publication(heads, works, fleet, events, now, config.serving.resident_adapters)
-    handlers = Handlers(config, heads, works, publication, events, now)
-    release_log = KafkaReleaseLog(
-        system.kafka_bootstrap, FilesystemBodies(system.state_dir / "bodies")
+    publication = Publication(
+        heads,
+        works,
+        fleet,
+        events,
+        now,
+        on_stale=lambda scenario, recipe: choose(config, scenario, recipe).on_stale,
+        resident_adapters=config.serving.resident_adapters,
+        within_s=settings.publish_within_s,
     )
-    return Upkeep(handlers, publication, fleet, heads, release_log, config.all_scenarios)
+    handlers = Handlers(config, heads, works, publication, events, now)
+    bodies = FilesystemBodies(system.state_dir / "bodies")
+    release_log = KafkaReleaseLog(system.kafka_bootstrap, bodies)
+    scenarios, slow_for_s = config.all_scenarios, settings.node_slow_for_s
+    return Upkeep(handlers, publication, fleet, heads, release_log, scenarios, slow_for_s)
+
+
+def full_weights(settings: Settings, rotation: RedisRotation) -> FullWeights | None:
+    """Build the way of full weights to the nodes; None if it is off."""
+    if settings.weight_transfer == "off":
+        return None
+    return FullWeights(
+        settings.weight_transfer,
+        settings.weight_transfer_host,
+        settings.weight_step_within_s,
+        settings.weight_sender_within_s,
+        rotation,
+    )
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
@@ -127,5 +145,4 @@ def show(health: Health, upkeep: Upkeep, rounds: Periodic[None], broker: KafkaBr
             node.url: upkeep.apart.get(node.url, "in rotation") for node in upkeep.fleet.nodes
         },
         scenarios=lambda: list(upkeep.scenarios),
-        damaged=lambda: upkeep.damaged,
     )

@@ -1,9 +1,10 @@
-"""The sender of full weights, a process of its own so that the publisher never imports torch.
+"""The sender of full weights: a process of its own, so that the publisher never imports torch.
 
     python -m services.publisher.broadcast <directory> <host> <world size> <seconds> gloo|nccl
 
-Hosts the store, prints its port, waits for the node's ranks, and broadcasts each tensor from rank 0 in order of name. gloo moves them
-between CPUs, NCCL between GPUs; everything else is the same. Ends with 0 when the last tensor has left.
+It hosts the store, prints its port, waits for the node's ranks, and broadcasts each tensor from
+rank 0 in the order of names: with gloo between CPUs, with NCCL between GPUs. It exits with 0 after
+the last tensor.
 """
 
 import sys
@@ -17,7 +18,7 @@ STORE_PREFIX = "reef"
 
 
 def group_of(way: str, store: Any, world_size: int, timeout: timedelta) -> Any:
-    """A process group of torch.distributed, apart from the default one."""
+    """Build a process group beside the default one."""
     from torch import distributed
 
     if way == "nccl":
@@ -28,11 +29,15 @@ def group_of(way: str, store: Any, world_size: int, timeout: timedelta) -> Any:
 
 
 def main() -> None:
-    """Send one checkpoint to one node."""
+    """Send one checkpoint to one node. <seconds> is the limit of each collective call."""
     directory, host, world_size, seconds, way = sys.argv[1:6]
     import torch
     from safetensors import safe_open
-    from torch.distributed import BroadcastOptions, PrefixStore, TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import (  # type: ignore[attr-defined]
+        BroadcastOptions,
+        PrefixStore,
+        TCPStore,
+    )
 
     torch.set_num_threads(1)
     timeout, device = timedelta(seconds=float(seconds)), "cuda" if way == "nccl" else "cpu"

@@ -1,4 +1,4 @@
-"""All serving nodes as one: a release is staged on every one of them, what is no longer resident leaves, what is missing comes back."""
+"""The serving nodes together: stage a release on each of them, prove it, unload what is surplus."""
 
 import asyncio
 import time
@@ -14,8 +14,14 @@ from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, materialize
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
 from reefcommon.serving import WeightNode
 from reefkit.redis_rotation import usable
-from services.publisher.domain.releases import Wanted
-from services.publisher.full_weights import SUSPECT, Checkpoint, FullWeights, WrongWeights, label
+from services.publisher.domain.releases import NodeContents
+from services.publisher.full_weights import (
+    SUSPECT,
+    Checkpoint,
+    FullWeights,
+    WrongWeights,
+    content_of,
+)
 
 log = structlog.get_logger()
 
@@ -23,40 +29,44 @@ IN_ROTATION = Gauge("reef_node_in_rotation", "1 while a serving node is in rotat
 
 
 class Rotation(Protocol):
-    """Which nodes are set apart, as others see it."""
+    """The serving nodes that are out of rotation, as every service sees them."""
 
     async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out."""
+        """Take a node out of rotation."""
 
     async def put_back(self, url: str) -> None:
-        """Put a node back."""
+        """Put a node back into rotation."""
 
     async def apart(self) -> dict[str, str]:
-        """Nodes that are out, each with the reason."""
+        """Return the nodes out of rotation by URL, each with the reason."""
 
 
-Loaded = Mapping[str, set[str] | Unavailable]
-"""By node, the names that it serves now, or that it does not answer."""
+LoadedNames = Mapping[str, set[str] | Unavailable]
+"""By node: the names that it serves now, or why it gave no answer."""
 
 
-class Refused(Poison):
-    """A node says no to this release for good, or answers with something else than it was asked for."""
+class ReleaseRefused(Poison):
+    """The nodes refuse a release for good, or this deployment cannot serve it."""
+
+
+class WrongModel(ReleaseRefused):
+    """Another model answered the probe: the release cannot be shown to serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What is wanted, with its files on the disk that the nodes see. `checkpoint`: None where no node needs other base weights."""
+    """Contents with their files on disk. `checkpoint` is None if no node needs base weights."""
 
-    wanted: Wanted
+    contents: NodeContents
     adapter_path: Path | None = None
     checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes, the store that weights come from, and the directory in which every node sees them.
+    """The nodes, the store of artifacts, and the directory in which every node sees them.
 
-    `full`: how full weights reach the nodes; None where they do not, and then nobody looks at the nodes' base weights.
+    `full` moves full weights to the nodes. If it is None, base weights are never looked at.
     """
 
     nodes: tuple[WeightNode, ...]
@@ -68,84 +78,80 @@ class Fleet:
     full: FullWeights | None = None
     base_path: Path | None = None
 
-    async def stage(self, scenario: str, wanted: Wanted) -> dict[str, float]:
-        """Have the nodes in rotation load and prove what a release needs. Milliseconds by node that holds it.
+    async def stage(self, scenario: str, contents: NodeContents) -> dict[str, float]:
+        """Load contents on the nodes in rotation and probe them.
 
-        A node that does not answer is set apart and not waited for.
+        A node that fails is set apart if another one holds the contents. Returns the milliseconds
+        that loading took, by node.
 
         Raises:
-            Refused: a node answered the probe with another model, or no node takes it.
+            ReleaseRefused: a node answered the probe with another model, or no node takes them.
             Unavailable: no node answers.
         """
         apart = await self.rotation.apart()
         urls = usable([node.url for node in self.nodes], apart)
         chosen = [node for node in self.nodes if node.url in urls]
-        staged = await self._prepared(scenario, wanted, chosen)
+        staged = await self._prepare(scenario, contents, chosen)
         results = await asyncio.gather(*(self._try(node, staged) for node in chosen))
-        held = {
-            node.url: result
-            for node, result in zip(chosen, results, strict=True)
-            if isinstance(result, float)
-        }
-        failed = {
-            node.url: result
-            for node, result in zip(chosen, results, strict=True)
-            if not isinstance(result, float)
-        }
-        wrong = [error for error in failed.values() if isinstance(error, WrongModel | WrongWeights)]
-        if wrong:
-            raise wrong[0]
+        held: dict[str, float] = {}
+        failed: dict[str, ReefError] = {}
+        for node, result in zip(chosen, results, strict=True):
+            if isinstance(result, ReefError):
+                failed[node.url] = result
+            else:
+                held[node.url] = result
+        for error in failed.values():
+            if isinstance(error, WrongModel | WrongWeights):
+                raise error
         if held:
             for url, error in failed.items():
                 await self.set_apart(url, str(error))
             return held
-        what = wanted.adapter or (
-            self.base_model if wanted.base == BASE_CONTENT_ID else wanted.base
-        )
+        own = self.base_model if contents.base == BASE_CONTENT_ID else contents.base
+        name = contents.adapter or own
         reasons = "; ".join(
             f"{error} ({apart[url]})" if url in apart else str(error)
             for url, error in failed.items()
         )
         if any(isinstance(error, Transient) for error in failed.values()) or not failed:
-            raise Unavailable(f"no serving node took {what}: {reasons or 'none is configured'}")
-        raise Refused(f"every serving node refused {what}: {reasons}")
+            raise Unavailable(f"no serving node took {name}: {reasons or 'none is configured'}")
+        raise ReleaseRefused(f"every serving node refused {name}: {reasons}")
 
     async def fetch(self, scenario: str, content_id: str) -> Path:
-        """The verified files of a content where every node can read them."""
+        """Return the verified files of a content, in a directory that every node can read."""
         return await asyncio.to_thread(
             materialize, self.store, content_id, scenario, self.staging.resolve()
         )
 
-    async def _prepared(
-        self, scenario: str, wanted: Wanted, nodes: Collection[WeightNode]
+    async def _prepare(
+        self, scenario: str, contents: NodeContents, nodes: Collection[WeightNode]
     ) -> Staged:
-        """Fetch what is wanted. Full weights are read only where a node serves other ones: they may be large."""
-        path = await self.fetch(scenario, wanted.lora) if wanted.lora else None
-        bases = [
-            base
-            for base in await asyncio.gather(*(self._base(node) for node in nodes))
-            if isinstance(base, str)
-        ]
+        path = await self.fetch(scenario, contents.lora) if contents.lora else None
+        found = await asyncio.gather(*(self._base(node) for node in nodes))
+        bases = [base for base in found if isinstance(base, str)]
         checkpoint = None
-        if any(base != wanted.base for base in bases):
+        # Full weights may be large: they are read only if a node serves other ones.
+        if any(base != contents.base for base in bases):
             try:
-                checkpoint = await self.checkpoint(scenario, wanted.base)
-            except Refused:
-                if wanted.base not in bases:
+                checkpoint = await self.checkpoint(scenario, contents.base)
+            except ReleaseRefused:
+                if contents.base not in bases:
                     raise
-        return Staged(wanted, path, checkpoint)
+        return Staged(contents, path, checkpoint)
 
     async def checkpoint(self, scenario: str, content_id: str) -> Checkpoint:
-        """Full weights, read and digested. Raises Refused where this deployment cannot move them."""
+        """Read full weights with their digests. Raises ReleaseRefused if they cannot be moved."""
         if self.full is None:
-            raise Refused(
-                "full weights reach the nodes by weight transfer, which REEF_PUBLISHER_WEIGHT_TRANSFER=off forbids"
+            raise ReleaseRefused(
+                "full weights reach the nodes by weight transfer, which "
+                "REEF_PUBLISHER_WEIGHT_TRANSFER=off forbids"
             )
         if content_id != BASE_CONTENT_ID:
             return await Checkpoint.read(content_id, await self.fetch(scenario, content_id))
         if self.base_path is None:
-            raise Refused(
-                "the base model's weights are needed again: set REEF_MODEL_PATH, the directory that the nodes were started with"
+            raise ReleaseRefused(
+                "the base model's weights are needed again: set REEF_MODEL_PATH, the directory "
+                "that the nodes were started with"
             )
         return await Checkpoint.read(content_id, self.base_path)
 
@@ -156,24 +162,25 @@ class Fleet:
             return error
 
     async def base(self, node: WeightNode) -> str:
-        """The content of a node's base weights; empty where it is paused or an update failed: nobody knows how far that had come."""
+        """Return the content of a node's base weights; "" if an update of them is unfinished."""
         if self.full is None:
             return BASE_CONTENT_ID
         if (await self.rotation.apart()).get(node.url, "").startswith(SUSPECT):
             return ""
-        return "" if await node.is_paused() else label((await node.weights()).version)
+        return "" if await node.is_paused() else content_of((await node.weights()).version)
 
     async def being_replaced(self, node: WeightNode) -> bool:
-        """Whether a publisher replaces its weights at this moment."""
+        """Return whether a publisher replaces the weights of a node now."""
         return self.full is not None and await self.full.leases.leased(node.url)
 
     async def _try(self, node: WeightNode, staged: Staged) -> float | ReefError:
         started = time.perf_counter()
         try:
+            # Each step of a replacement has a deadline of its own.
+            if await self.base(node) != staged.contents.base:
+                await self.replace(node, staged)
             async with asyncio.timeout(self.stage_within_s):
-                if await self.base(node) != staged.wanted.base:
-                    await self.replace(node, staged)
-                await self.hold(node, staged.wanted, staged.adapter_path)
+                await self.hold(node, staged.contents, staged.adapter_path)
         except ReefError as error:
             return error
         except TimeoutError:
@@ -183,64 +190,57 @@ class Fleet:
         return (time.perf_counter() - started) * 1000
 
     async def replace(self, node: WeightNode, staged: Staged) -> None:
-        """Base weights, on a node that serves other ones. Raises what FullWeights.replace does."""
+        """Replace the base weights of a node. Raises as `FullWeights.replace` does."""
+        base = staged.contents.base
         if self.full is None or staged.checkpoint is None:
-            raise Unavailable(
-                f"{node.url} came back with other weights than {staged.wanted.base}, or is paused"
-            )
+            raise Unavailable(f"{node.url} came back with other weights than {base}, or is paused")
         await self.full.replace(node, staged.checkpoint, self.set_apart)
         if node.url in await self.rotation.apart():
-            await self.rotation.set_apart(
-                node.url, f"{node.url} has the weights {staged.wanted.base} now, and is to be tried"
-            )
+            reason = f"{node.url} has the weights {base} now, and is to be probed"
+            await self.rotation.set_apart(node.url, reason)
 
-    async def hold(self, node: WeightNode, wanted: Wanted, path: Path | None) -> None:
-        """Load on one node, and prove by one token that it serves it. Raises WrongModel where it is another."""
-        if wanted.adapter is not None:
-            await node.load_adapter(wanted.adapter, str(path))
-        await self.probe(node, wanted)
+    async def hold(self, node: WeightNode, contents: NodeContents, path: Path | None) -> None:
+        """Load the adapter, if any, on one node, and probe. Raises as `probe` does."""
+        if contents.adapter is not None:
+            await node.load_adapter(contents.adapter, str(path))
+        await self.probe(node, contents)
 
-    async def probe(self, node: WeightNode, wanted: Wanted) -> None:
-        """One token of an adapter, or of the base model. Raises WrongModel where the node answers with another, or with other weights."""
-        model = wanted.adapter or self.base_model
-        answers = await node.chat(
-            model, [{"role": "user", "content": "ping"}], max_tokens=1, temperature=0.0
-        )
-        found = answers[0].model if answers else "nothing"
-        if found != model:
-            raise WrongModel(f"{node.url} was asked for {model} and answered with {found}")
+    async def probe(self, node: WeightNode, contents: NodeContents) -> None:
+        """Ask for one token. Raises WrongModel if another model or other weights answer."""
+        model = contents.adapter or self.base_model
+        ping = [{"role": "user", "content": "ping"}]
+        answers = await node.chat(model, ping, max_tokens=1, temperature=0.0)
+        answered = answers[0].model if answers else "nothing"
+        if answered != model:
+            raise WrongModel(f"{node.url} was asked for {model} and answered with {answered}")
         version = answers[0].weight_version
-        if (
-            self.full is not None
-            and wanted.adapter is None
-            and version
-            and label(version) != wanted.base
-        ):
+        checked = self.full is not None and contents.adapter is None and version
+        if checked and content_of(version) != contents.base:
             raise WrongModel(
-                f"{node.url} was asked for the weights {wanted.base} and answered with {version}"
+                f"{node.url} was asked for the weights {contents.base} and answered with {version}"
             )
 
     async def restore(self, scenario: str, base: str, also: Collection[str]) -> None:
-        """Give the nodes back the base weights that the head needs, where they serve neither these nor one of `also`.
+        """Put base weights back on the nodes that serve neither these nor one of `also`.
 
-        A node that fails is set apart; upkeep tries it again.
+        A node that fails is set apart; upkeep retries it.
         """
         bases = await asyncio.gather(*(self._base(node) for node in self.nodes))
         wrong = [
             node
-            for node, found in zip(self.nodes, bases, strict=True)
-            if isinstance(found, str) and found not in {base, *also}
+            for node, served in zip(self.nodes, bases, strict=True)
+            if isinstance(served, str) and served not in {base, *also}
         ]
         if not wrong:
             return
-        staged = Staged(Wanted(base), checkpoint=await self.checkpoint(scenario, base))
+        staged = Staged(NodeContents(base), checkpoint=await self.checkpoint(scenario, base))
         results = await asyncio.gather(*(self._try(node, staged) for node in wrong))
         for node, result in zip(wrong, results, strict=True):
             if isinstance(result, ReefError):
                 await self.set_apart(node.url, str(result))
 
-    async def unload(self, node: WeightNode, names: list[str]) -> bool:
-        """Unload from one node. A refusal sets this node apart, in the node's own words; the others are tried all the same."""
+    async def unload(self, node: WeightNode, names: list[str]) -> None:
+        """Unload adapters from one node. The node is set apart if it refuses one of them."""
         refusal = ""
         for name in names:
             try:
@@ -250,10 +250,9 @@ class Fleet:
                 refusal = str(error)
         if refusal:
             await self.set_apart(node.url, refusal)
-        return not refusal
 
-    async def loaded(self) -> "Loaded":
-        """What every node serves now, or that it does not answer."""
+    async def loaded(self) -> LoadedNames:
+        """Return the names that every node serves now."""
         found = await asyncio.gather(*(self._models(node) for node in self.nodes))
         return dict(zip((node.url for node in self.nodes), found, strict=True))
 
@@ -264,7 +263,7 @@ class Fleet:
             return error if isinstance(error, Unavailable) else Unavailable(str(error))
 
     async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out of rotation, once. That an update of its weights failed is not forgotten over a later reason."""
+        """Take a node out of rotation. A later reason does not replace a failed update."""
         known = (await self.rotation.apart()).get(url, "")
         if known != reason and not known.startswith(SUSPECT):
             log.warning("node_set_apart", node=url, reason=reason)
@@ -272,12 +271,8 @@ class Fleet:
         IN_ROTATION.labels(url).set(0)
 
     async def put_back(self, url: str) -> None:
-        """Put a node back into rotation, once."""
+        """Put a node back into rotation."""
         if url in await self.rotation.apart():
             log.info("node_back_in_rotation", node=url)
             await self.rotation.put_back(url)
         IN_ROTATION.labels(url).set(1)
-
-
-class WrongModel(Refused):
-    """The probe was answered by another model: nothing may be published that cannot be shown to serve."""

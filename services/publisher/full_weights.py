@@ -1,8 +1,9 @@
-"""Full weights onto one node: pause, start, transfer, finish, verify, resume. Each step has a deadline, and resume comes whatever happens.
+"""Full weights onto one node. Each step has a deadline, and the node is resumed in any case.
 
-    lease -> sender ready -> pause -> start -> transfer -> finish -> forget prefixes -> verify -> resume -> return the lease
+    lease -> sender ready -> pause -> start -> transfer -> finish -> reset prefix cache -> verify
+    -> resume -> return the lease
 
-Requests wait meanwhile and lose nothing. A node that fails is set apart before it goes on, and is not waited for.
+Requests wait meanwhile and lose nothing. A node that fails is set apart before it resumes.
 """
 
 import asyncio
@@ -26,34 +27,35 @@ log = structlog.get_logger()
 
 PAUSED_S = Histogram(
     "reef_node_paused_seconds",
-    "time that a node made no step while its weights were replaced",
+    "time without a step while a node's weights were replaced",
     ["node"],
 )
 RESUME_ATTEMPTS = 3
 SUSPECT = "full weights: "
-"""How the reason begins for which a node is set apart whose update failed: whatever it says that it serves, it is given weights anew."""
+"""Prefix of the reason for which a node with a failed update is set apart: whatever version it
+states, it gets weights again."""
 
 Way = Literal["path", "gloo", "nccl"]
 SetApart = Callable[[str, str], Awaitable[None]]
 
 
 class WrongWeights(Poison):
-    """A node serves other weights than it was given."""
+    """A node serves other weights than it was sent."""
 
 
 class Leases(Protocol):
-    """Who may replace a node's weights."""
+    """Exclusive access to the weights of a node."""
 
     def lease(self, url: str, *, wait_s: float) -> AbstractAsyncContextManager[None]:
-        """Nobody else does during the block. Raises Unavailable."""
+        """Hold the lease during the block. Raises Unavailable if it cannot be had or kept."""
 
     async def leased(self, url: str) -> bool:
-        """Whether somebody does now."""
+        """Return whether the lease is held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a node is to serve: a content's name, its files, and the digest of every tensor."""
+    """Full weights: the id of the content, its files, and the digest of every tensor."""
 
     content_id: str
     files: WeightFiles
@@ -61,25 +63,26 @@ class Checkpoint:
 
     @classmethod
     async def read(cls, content_id: str, directory: Path) -> "Checkpoint":
-        """Reads every byte, in a thread. Raises Poison where there are no weights."""
+        """Read every byte, in a thread. Raises Poison if there are no weights."""
         files = await asyncio.to_thread(WeightFiles.read, directory)
         return cls(content_id, files, await asyncio.to_thread(files.digests))
 
 
 @dataclass(frozen=True, slots=True)
 class FullWeights:
-    """How weights reach the nodes. `way`: from a path that the node sees too, or by torch.distributed over gloo or NCCL."""
+    """Moves weights to nodes: from a path that they see too, or by torch.distributed."""
 
     way: Way
     host: str
     step_within_s: float
+    sender_within_s: float
     leases: Leases
 
     async def replace(self, node: WeightNode, given: Checkpoint, set_apart: SetApart) -> None:
         """Have the node serve these weights. Afterwards it steps again, or is out of rotation.
 
         Raises:
-            WrongWeights: it serves others than it was given.
+            WrongWeights: it serves others than it was sent.
             Poison: it refuses them.
             Unavailable: it does not answer in time, or another publisher replaces its weights.
         """
@@ -98,7 +101,9 @@ class FullWeights:
                     node.finish_update(given.content_id, timeout_s=self.step_within_s),
                 )
                 await self._step(
-                    "forget prefixes", node, node.reset_prefix_cache(timeout_s=self.step_within_s)
+                    "reset the prefix cache",
+                    node,
+                    node.reset_prefix_cache(timeout_s=self.step_within_s),
                 )
                 await self._step("verify", node, self._verify(node, given))
             except ReefError as error:
@@ -127,15 +132,17 @@ class FullWeights:
         found = await node.weights(tensors=True, timeout_s=self.step_within_s)
         if found.version != given.content_id:
             raise WrongWeights(
-                f"{node.url} was given the weights {given.content_id} and says that it serves {found.version or 'none'}"
+                f"{node.url} was sent the weights {given.content_id} and says that it serves "
+                f"{found.version or 'none'}"
             )
         if found.tensors and (wrong := differing(given.digests, dict(found.tensors))):
             raise WrongWeights(
-                f"{node.url} serves {given.content_id} with {len(wrong)} tensors that differ: {', '.join(wrong[:3])}"
+                f"{node.url} serves {given.content_id} with {len(wrong)} tensors that differ: "
+                f"{', '.join(wrong[:3])}"
             )
 
     async def _resume(self, node: WeightNode, set_apart: SetApart) -> None:
-        """Tried several times: a node that stays paused answers nobody, so it is out of rotation until it has been resumed."""
+        # A node that stays paused answers no request, so it is out of rotation until it resumes.
         resumed, reason = False, ""
         try:
             for _ in range(RESUME_ATTEMPTS):
@@ -156,16 +163,15 @@ class FullWeights:
     async def _sender(
         self, node: WeightNode, given: Checkpoint
     ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """What moves the weights, made ready before the node is paused."""
+        """Yield the transfer, ready before the node is paused."""
         if self.way == "path":
             yield lambda: node.update(
                 {"weights_path": str(given.files.directory)}, timeout_s=self.step_within_s
             )
             return
         world_size = 1 + await node.world_size()
-        async with broadcasting(
-            self.way, given.files.directory, self.host, world_size, self.step_within_s
-        ) as port:
+        sender = Sender(self.way, self.host, world_size, self.step_within_s, self.sender_within_s)
+        async with sender.started(given.files.directory) as port:
 
             async def send() -> None:
                 await node.meet(self.host, port, world_size, timeout_s=self.step_within_s)
@@ -174,45 +180,62 @@ class FullWeights:
             yield send
 
 
-@asynccontextmanager
-async def broadcasting(
-    way: Way, directory: Path, host: str, world_size: int, within_s: float
-) -> AsyncIterator[int]:
-    """A sender process that hosts the meeting at the given port, and ends with the block. Raises Unavailable where it does not start."""
-    arguments = (
-        "-m",
-        "services.publisher.broadcast",
-        str(directory),
-        host,
-        str(world_size),
-        f"{within_s:g}",
-        way,
-    )
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert child.stdout is not None
-    assert child.stderr is not None
-    try:
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """The process that broadcasts weights (see `services.publisher.broadcast`)."""
+
+    way: Way
+    host: str
+    world_size: int
+    step_within_s: float
+    start_within_s: float
+
+    @asynccontextmanager
+    async def started(self, directory: Path) -> AsyncIterator[int]:
+        """Start a sender and yield the port of its store. It ends with the block.
+
+        Raises:
+            Unavailable: it does not start within `start_within_s`.
+        """
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "services.publisher.broadcast",
+            str(directory),
+            self.host,
+            str(self.world_size),
+            f"{self.step_within_s:g}",
+            self.way,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
         try:
-            async with asyncio.timeout(within_s):
+            yield await self._port(child)
+        finally:
+            if child.returncode is None:
+                child.kill()
+            await child.communicate()
+
+    async def _port(self, child: asyncio.subprocess.Process) -> int:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        try:
+            async with asyncio.timeout(self.start_within_s):
                 line = await child.stdout.readline()
         except TimeoutError:
             raise Unavailable(
-                f"the sender of full weights was not ready within {within_s:g} s"
+                f"the sender of full weights was not ready within {self.start_within_s:g} s"
             ) from None
         if not line.strip().isdigit():
             words = (await child.stderr.read()).decode(errors="replace").strip().splitlines()
-            raise Unavailable(
-                f"the sender of full weights did not start: {words[-1] if words else 'it said nothing'}"
-            )
-        yield int(line)
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.communicate()
+            reason = words[-1] if words else "it printed nothing"
+            raise Unavailable(f"the sender of full weights did not start: {reason}")
+        return int(line)
 
 
-def label(version: str) -> str:
-    """The content that a node's version names. A version that is no content of ours is that of what the node was started with."""
+def content_of(version: str) -> str:
+    """Return the content that a node's version names.
+
+    A version that names no content of ours is that of the weights that the node started with.
+    """
     return version if version.startswith("checkpoint-") else BASE_CONTENT_ID

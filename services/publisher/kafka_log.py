@@ -1,4 +1,4 @@
-"""The release log from its beginning: what the heads are rebuilt from."""
+"""The release log from its beginning, for the rebuild of the heads."""
 
 from dataclasses import dataclass
 
@@ -19,13 +19,12 @@ _EVENTS: TypeAdapter[Event] = TypeAdapter(Publication)
 
 @dataclass(frozen=True, slots=True)
 class KafkaReleaseLog:
-    """`reef.releases.v1` as it is at the moment of the call, without a consumer group."""
+    """ReleaseLog on Kafka: reads `reef.releases.v1` without a consumer group."""
 
     bootstrap: str
     bodies: FilesystemBodies
 
     async def read(self) -> list[Event]:
-        """Every event, in order within a scenario. Raises Unavailable where the broker does not answer."""
         consumer = AIOKafkaConsumer(
             bootstrap_servers=[address.strip() for address in self.bootstrap.split(",")],
             client_id="reef-publisher-replay",
@@ -51,9 +50,8 @@ async def _drain(consumer: AIOKafkaConsumer, bodies: FilesystemBodies) -> list[E
     ]
     consumer.assign(partitions)
     await consumer.seek_to_beginning(*partitions)
-    ends = await consumer.end_offsets(
-        partitions
-    )  # Tansu may name one that is too low; what comes with a fetch is right
+    # Tansu may state an end that is too low; the high watermark of a fetch is right.
+    ends = await consumer.end_offsets(partitions)
     events: list[Event] = []
     while any(
         [
@@ -79,7 +77,7 @@ async def _drain(consumer: AIOKafkaConsumer, bodies: FilesystemBodies) -> list[E
 
 
 async def _partitions(consumer: AIOKafkaConsumer) -> set[int]:
-    """Metadata of a topic that was not asked for comes with the first full refresh."""
+    # Metadata of a topic that was not asked for comes with the first full refresh.
     await consumer.topics()
     found: set[int] | None = consumer.partitions_for_topic(topics.RELEASES.name)
     if not found:

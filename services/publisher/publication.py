@@ -1,7 +1,7 @@
-"""The state machine: a piece of work goes from state to state, and each state is durable before the next step begins.
+"""The state machine of a piece of work. Each state is durable before the next step begins.
 
-Killed anywhere, it goes on from the state that was saved last. Every step may run twice: a load of what is loaded, an advance to
-what is in the chain and an event with the same id are repeats.
+After a kill, work continues from the state that was saved last. Every step may run twice: a load of
+a loaded adapter, an advance to a release of the chain and an event with the same id are repeats.
 """
 
 import asyncio
@@ -15,70 +15,79 @@ import structlog
 from prometheus_client import Counter
 
 from reefcommon import topics
-from reefcommon.errors import Conflict, Poison
-from reefcommon.events import ReleasePublished, ReleaseRejected, ServingSynced
+from reefcommon.config import OnStale
+from reefcommon.errors import Conflict, Poison, Unavailable
+from reefcommon.events import Release, ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
-from reefcommon.releases import ReleaseHeads, base_weights
+from reefcommon.releases import ReleaseHeads, base_weights, may_follow
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
 from services.publisher.domain.releases import (
     adapter_of,
     lingering,
+    needed,
     needs_nodes,
     rebased,
     resident,
-    wanted,
 )
-from services.publisher.domain.work import Outcome, Work, rejection_fields
-from services.publisher.fleet import Fleet, Loaded
+from services.publisher.domain.work import Outcome, Work
+from services.publisher.fleet import Fleet, LoadedNames
 
 log = structlog.get_logger()
 
-ENDED = Counter("reef_publications_total", "pieces of work that ended, by how", ["outcome"])
+ENDED = Counter("reef_publications_total", "pieces of work that ended", ["outcome"])
 MAX_REBASES = 10
 
 
 class Works(Protocol):
-    """Where works are durable. Raises Unavailable where the store does not answer."""
+    """Durable works. Raises Unavailable if the store does not answer."""
 
     async def get(self, scenario: str, work_id: str) -> Work | None:
-        """One piece of work, if it is known."""
+        """Return one piece of work, if it is known."""
 
     async def save(self, work: Work) -> None:
-        """Returns once this state is durable."""
+        """Save this state. Returns once it is durable."""
 
     async def live(self) -> list[Work]:
-        """Every piece of work that has not ended."""
+        """Return every piece of work that has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Runs works. One process runs one piece of work at a time once; two processes may run it at once and do the same."""
+    """Runs works. Two processes may run the same work at once: their effects are equal.
+
+    `within_s` is the deadline of a publication whose nodes, or whose artifact, do not answer.
+    `drain_s` is how long adapters stay that were made for other base weights than the new head's,
+    until the gateways know the head.
+    """
 
     heads: ReleaseHeads
     works: Works
     fleet: Fleet
     events: EventPublisher
     now: Callable[[], datetime]
+    on_stale: Callable[[str, str], OnStale]
     resident_adapters: int = 3
     drain_s: float = 10.0
-    """How long adapters stay that were made for other base weights than the new head's: gateways hear of it a moment later."""
+    within_s: float = 120.0
     _running: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _residency: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def begin(self, work: Work) -> Work:
-        """Make a new piece of work durable before its first effect; where it is known already, that is what counts.
+        """Save new work before its first effect. From here on its adapter stays loaded.
 
-        From here on no tidying unloads its adapter.
+        Returns the saved work if it was begun before.
         """
         async with self._residency[work.scenario]:
             known = await self.works.get(work.scenario, work.work_id)
-            if known is None:
-                await self.works.save(work)
-        return known or work
+            if known is not None and known.state != "requeued":
+                return known
+            work = work.model_copy(update={"began_at": self.now()})
+            await self.works.save(work)
+        return work
 
     async def run(self, work: Work) -> Work:
-        """From the state that it is in to its end."""
+        """Run a piece of work from its state to its end."""
         steps = {
             "evaluated": self._stage,
             "staged": self._advance,
@@ -102,11 +111,10 @@ class Publication:
         self._running.pop(work.work_id, None)
         return work
 
-    async def reject(self, work: Work, outcome: Outcome, reason: str) -> Work:
-        """Tell that this came to nothing, then make that durable."""
+    async def reject(self, work: Work, outcome: Outcome, reason: str) -> None:
+        """Announce that work led to no release, then save that."""
         await self._emit_rejection(work, outcome, reason)
-        ended = work.to(outcome, reason=reason)
-        await self.works.save(ended)
+        await self.works.save(work.to(outcome, reason=reason))
         ENDED.labels(outcome).inc()
         log.info(
             "work_rejected",
@@ -115,31 +123,44 @@ class Publication:
             outcome=outcome,
             reason=reason,
         )
-        return ended
 
-    async def tidy(self, scenario: str, *, but: str = "", loaded: Loaded | None = None) -> None:
-        """Unload what is no longer resident on any node, and what no live piece of work (other than `but`) is about to publish."""
+    async def requeue(self, work: Work) -> bool:
+        """Have a candidate evaluated again on the new head. Returns whether it may be."""
+        candidate, evaluation = work.candidate, work.evaluation
+        head = await self.heads.head(work.scenario)
+        if candidate is None or evaluation is None or head is None:
+            return False
+        if evaluation.head_release_id == head.release_id:
+            return False  # there is no new head to compare it with
+        base = await self.heads.release(work.scenario, candidate.base_release_id)
+        on_stale = self.on_stale(work.scenario, candidate.lineage.recipe)
+        if not may_follow(on_stale, base, head, candidate.kind):
+            return False
+        await self.events.publish(candidate, topics.CANDIDATES)
+        await self.works.save(work.to("requeued"))
+        log.info("candidate_requeued", scenario=work.scenario, candidate=candidate.event_id)
+        return True
+
+    async def tidy(
+        self, scenario: str, *, but: str = "", loaded: LoadedNames | None = None
+    ) -> None:
+        """Unload adapters that are not resident and that no live work (but `but`) will publish."""
         loaded = loaded or await self.fleet.loaded()
         async with self._residency[scenario]:
             kept = await self.kept(scenario, but=but)
             for node in self.fleet.nodes:
                 names = loaded[node.url]
                 if isinstance(names, set):
+                    surplus = names - kept.keys()
                     await self.fleet.unload(
-                        node,
-                        sorted(
-                            name for name in names - kept.keys() if is_release_of(scenario, name)
-                        ),
+                        node, sorted(name for name in surplus if is_release_of(scenario, name))
                     )
 
     async def kept(self, scenario: str, *, but: str = "") -> dict[str, str]:
-        """Adapters that must stay on the nodes, with their contents, the head's first. Works are read before the chain, so that
-        one that moves from the former to the latter meanwhile is seen."""
-        live = [
-            work
-            for work in await self.works.live()
-            if work.scenario == scenario and work.work_id != but and work.release
-        ]
+        """Return the adapters that must stay loaded, with their contents, the head's first."""
+        # Works are read before the chain: one that moves between the two meanwhile is seen.
+        works = [work for work in await self.works.live() if work.scenario == scenario]
+        live = [work for work in works if work.work_id != but and work.release]
         chain = await self.heads.chain(scenario, limit=self.resident_adapters)
         moved_s = (self.now() - chain[0].created_at).total_seconds() if chain else 0.0
         drained = {} if moved_s >= self.drain_s else lingering(chain, self.resident_adapters)
@@ -149,59 +170,59 @@ class Publication:
         return {**resident(chain, self.resident_adapters), **drained, **planned}
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
-        """Base weights that nodes may serve because a live piece of work (other than `but`) is about to publish them."""
-        live = await self.works.live()
+        """Return the base weights that live work (but `but`) is about to publish."""
         return frozenset(
             base_weights(work.planned)
-            for work in live
-            if work.work_id != but and work.release and not published(work)
+            for work in await self.works.live()
+            # Once the head has moved, the head itself says which weights must be served.
+            if work.work_id != but and work.release and work.state in ("evaluated", "staged")
         )
 
     async def _stage(self, work: Work) -> Work:
         release = work.planned
         nodes: dict[str, float] = {}
         try:
-            if release.kind not in (
-                "base",
-                "checkpoint",
-            ):  # full weights may be large: staging reads them where a node needs them
+            # Full weights may be large: they are fetched only if a node needs them.
+            if release.kind not in ("base", "checkpoint"):
                 await self.fleet.fetch(work.scenario, release.content_id)
             if needs_nodes(release):
-                nodes = await self.fleet.stage(work.scenario, wanted(release))
+                nodes = await self.fleet.stage(work.scenario, needed(release))
+        except Unavailable as error:
+            if work.began_at is None or self._age_s(work.began_at) < self.within_s:
+                raise
+            reason = f"not published within {self.within_s:g} s: {error}"
+            return await self._abandon(work, "aborted", reason)
         except Poison as error:
-            log.error(
-                "release_not_staged",
-                scenario=work.scenario,
-                release=release.release_id,
-                reason=str(error),
-            )
             return await self._abandon(work, "aborted", str(error))
         return work.to("staged", nodes=nodes)
 
+    def _age_s(self, since: datetime) -> float:
+        return (self.now() - since).total_seconds()
+
     async def _advance(self, work: Work) -> Work:
-        """It is a link of the chain from now on, however long ago it was planned; what an interrupted run made of it keeps its time."""
+        # It is a link of the chain from now on, however long ago it was planned.
         release = work.planned.model_copy(update={"created_at": self.now()})
         try:
             await self.heads.advance(release)
         except Conflict as error:
             there = await self.heads.release(work.scenario, release.release_id)
-            if there is not None and there == release.model_copy(
-                update={"created_at": there.created_at}
-            ):
+            if there is not None and _equal_but_time(there, release):
                 return work.to("head_advanced", release=there)
             head = await self.heads.head(work.scenario)
-            if (
-                work.planned.operation == "rollback"
-                and head is not None
-                and work.rebased < MAX_REBASES
-            ):
+            rollback = work.planned.operation == "rollback"
+            if rollback and head is not None and work.rebased < MAX_REBASES:
                 moved = rebased(work.planned, head, f"{work.work_id}:{work.rebased + 1}")
                 return work.to("staged", release=moved, rebased=work.rebased + 1)
+            if await self.requeue(work):
+                await self._clean(work)
+                return work.to("requeued")
             return await self._abandon(work, "conflicted", str(error))
         return work.to("head_advanced", release=release)
 
     async def _announce(self, work: Work) -> Work:
         release = work.planned
+        # If the heads were rebuilt from a log without this release, it is added again.
+        await self.heads.advance(release)
         await self.events.publish(
             ReleasePublished(
                 event_id=release.release_id,
@@ -214,14 +235,7 @@ class Publication:
             topics.RELEASES,
         )
         for node, duration_ms in work.nodes.items():
-            await self.synced(
-                work.scenario,
-                release.release_id,
-                release.load_id,
-                node,
-                release.adapter,
-                duration_ms,
-            )
+            await self.synced(release, node, duration_ms)
         await self.heads.drop_pending(work.scenario, release.release_id)
         return work.to("announced")
 
@@ -230,65 +244,62 @@ class Publication:
             await self.tidy(work.scenario)
         return work.to("retired")
 
-    async def synced(
-        self,
-        scenario: str,
-        release_id: str,
-        load_id: str,
-        node: str,
-        adapter: str | None,
-        duration_ms: float,
-    ) -> None:
-        """Tell that a node holds a release."""
+    async def synced(self, release: Release, node: str, duration_ms: float) -> None:
+        """Announce that a node holds a release."""
         event = ServingSynced(
-            event_id="syn-" + digest("synced", scenario, release_id, node),
+            event_id="syn-" + digest("synced", release.scenario, release.release_id, node),
             at=self.now(),
-            scenario=scenario,
-            release_id=release_id,
-            load_id=load_id,
+            scenario=release.scenario,
+            release_id=release.release_id,
+            load_id=release.load_id,
             node=node,
-            adapter=adapter,
+            adapter=release.adapter,
             duration_ms=duration_ms,
         )
         await self.events.publish(event, topics.RELEASES)
 
     async def _abandon(self, work: Work, outcome: Outcome, reason: str) -> Work:
-        """Leave nothing behind: what was staged for this work alone is unloaded, and base weights are put back, before anybody is told."""
-        await self.tidy(work.scenario, but=work.work_id)
-        head = await self.heads.head(work.scenario)
-        if head is not None:
-            await self.fleet.restore(
-                work.scenario, base_weights(head), await self.bases(but=work.work_id)
-            )
+        log.error(
+            "release_abandoned",
+            scenario=work.scenario,
+            release=work.planned.release_id,
+            outcome=outcome,
+            reason=reason,
+        )
+        await self._clean(work)
         await self._emit_rejection(work, outcome, reason)
         return work.to(outcome, reason=reason)
 
+    async def _clean(self, work: Work) -> None:
+        """Unload what was staged for this work alone, and put base weights back."""
+        await self.tidy(work.scenario, but=work.work_id)
+        head = await self.heads.head(work.scenario)
+        if head is not None:
+            others = await self.bases(but=work.work_id)
+            await self.fleet.restore(work.scenario, base_weights(head), others)
+
     async def _emit_rejection(self, work: Work, outcome: Outcome, reason: str) -> None:
-        event = ReleaseRejected.model_validate(
-            {
-                "event_id": "rej-" + digest("rejected", work.scenario, work.work_id),
-                "at": self.now(),
-                "scenario": work.scenario,
-                "traceparent": current_traceparent(),
-                **rejection_fields(work, outcome, reason),
-            }
+        event = ReleaseRejected(
+            event_id="rej-" + digest("rejected", work.scenario, work.work_id),
+            at=self.now(),
+            scenario=work.scenario,
+            traceparent=current_traceparent(),
+            outcome=outcome,
+            reason=reason,
+            candidate_id=work.candidate_id,
+            command_id=work.command_id,
+            evaluation=work.evaluation,
         )
         await self.events.publish(event, topics.RELEASES)
 
 
-def published(work: Work) -> bool:
-    """Whether the head has moved for this work: from then on the head itself says what must be served."""
-    return work.state in ("head_advanced", "announced")
+def _equal_but_time(stored: Release, release: Release) -> bool:
+    return stored == release.model_copy(update={"created_at": stored.created_at})
 
 
 def is_release_of(scenario: str, adapter: str) -> bool:
-    """Whether a served name is one of this scenario's releases: names of the evaluator and of others are left alone."""
-    head, at, release_id = adapter.rpartition("@")
+    """Return whether a served name is a release of this scenario, not a trial's or another's."""
+    owner, at, release_id = adapter.rpartition("@")
     sequence, dash, _ = release_id.partition("-")
-    return (
-        bool(at)
-        and bool(dash)
-        and head == scenario
-        and sequence[:1] == "r"
-        and sequence[1:].isdigit()
-    )
+    numbered = sequence[:1] == "r" and sequence[1:].isdigit()
+    return bool(at) and bool(dash) and owner == scenario and numbered

@@ -1,4 +1,4 @@
-"""What the publisher does unasked: rebuild the heads from the log, create what the configuration names, keep every node in step."""
+"""Background work of the publisher: restore the heads, and keep every node in step with them."""
 
 import asyncio
 import shutil
@@ -11,16 +11,16 @@ from functools import partial
 import structlog
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.errors import Damaged, ReefError, Unavailable
+from reefcommon.errors import Damaged, ReefError, Slow, Unavailable
 from reefcommon.events import Release
 from reefcommon.releases import base_weights
 from reefcommon.serving import WeightNode
 from reefkit.retry import wait_for_dependencies
-from services.publisher.domain.releases import Wanted, resident, wanted
-from services.publisher.fleet import Fleet, Loaded, Staged
+from services.publisher.domain.releases import NodeContents, needed, resident
+from services.publisher.fleet import Fleet, LoadedNames, Staged
 from services.publisher.handlers import Handlers
 from services.publisher.publication import Publication, is_release_of
-from services.publisher.rebuilding import Heads, ReleaseLog, rebuild
+from services.publisher.rebuilding import RebuildableHeads, ReleaseLog, rebuild
 
 log = structlog.get_logger()
 
@@ -29,22 +29,25 @@ STAGED_KEPT_S = 600.0
 
 @dataclass(slots=True)
 class Upkeep:
-    """The start of the service, and its rounds."""
+    """The start of the service, and its rounds.
+
+    A node that answers too slowly for `slow_for_s` is set apart; a node that is away, at once.
+    """
 
     handlers: Handlers
     publication: Publication
     fleet: Fleet
-    heads: Heads
-    log_of_releases: ReleaseLog
+    heads: RebuildableHeads
+    release_log: ReleaseLog
     scenarios: tuple[str, ...]
+    slow_for_s: float = 60.0
     ready: bool = False
     synced: bool = False
     apart: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    """Configured scenarios that cannot be, because the nodes serve full weights of another one."""
-    damaged: dict[str, str] = field(default_factory=dict)
-    """Scenarios whose heads cannot be read, nor made anew from the log: their nodes are left as they are. Each with the reason."""
-    _untold: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    """Configured scenarios that were refused: the nodes serve full weights of another one."""
+    _slow_since: dict[str, float] = field(default_factory=dict)
+    _unannounced: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Restore the heads from the log, and create the configured scenarios. May be repeated."""
@@ -56,154 +59,153 @@ class Upkeep:
         await wait_for_dependencies(self.handlers.resume, name="resume")
 
     async def _restore(self) -> None:
-        await rebuild(self.log_of_releases, self.heads)
+        await rebuild(self.release_log, self.heads)
         for scenario in self.scenarios:
-            try:
-                await self.handlers.create(scenario)
-            except Damaged as error:
-                log.error("heads_not_rebuilt", scenario=scenario, reason=str(error))
+            await self.handlers.create(scenario)
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def round(self) -> None:
-        """Load what is missing, unload what is too much, and put nodes back that serve again."""
+        """Load missing adapters, unload surplus ones, and put nodes back that serve again."""
         known = await self.heads.scenarios()
-        missing = any(
-            scenario not in known and scenario not in self.refused for scenario in self.scenarios
-        )
-        if missing and not self.ready:
-            return  # the heads are being restored
-        if missing:
-            await self._restore()  # the store was emptied while we ran
+        if any(name not in known and name not in self.refused for name in self.scenarios):
+            if not self.ready:
+                return  # the heads are being restored
+            await self._restore()  # the store was emptied while the service ran
         loaded = await self.fleet.loaded()
         chains = await self._chains()
         kept_contents: set[str] = set()
         for scenario in chains:
             kept = await self.publication.kept(scenario)
             kept_contents.update(kept.values())
-            if any(_too_many(scenario, names, kept) for names in loaded.values()):
+            if any(_surplus(scenario, names, kept) for names in loaded.values()):
                 await self.publication.tidy(scenario, loaded=loaded)
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
         self.apart = await self.fleet.rotation.apart()
         self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
-        await self._tell()
-        kept_contents.update(
-            content
-            for chain in chains.values()
-            for release in chain
-            for content in release.contents.values()
-        )
+        await self._announce()
+        releases = [release for chain in chains.values() for release in chain]
+        kept_contents.update(*(release.contents.values() for release in releases))
         await asyncio.to_thread(self._sweep, kept_contents)
 
     async def _chains(self) -> dict[str, list[Release]]:
-        """What is resident of each scenario that can be read. One that was damaged while we ran is made anew first."""
-        found, damaged = await self._legible()
-        if damaged.keys() - self.damaged.keys() and self.ready:
-            await self._restore()
-            found, damaged = await self._legible()
-        self.damaged = damaged
-        return found
+        """The resident releases of each scenario, newest first."""
+        try:
+            return await self._read_chains()
+        except Damaged:
+            if not self.ready:
+                raise
+        await self._restore()
+        return await self._read_chains()
 
-    async def _legible(self) -> tuple[dict[str, list[Release]], dict[str, str]]:
-        found: dict[str, list[Release]] = {}
-        damaged: dict[str, str] = {}
-        for scenario in await self.heads.scenarios():
-            try:
-                await self.heads.head(scenario)
-                found[scenario] = await self.heads.chain(
-                    scenario, limit=self.publication.resident_adapters
-                )
-            except Damaged as error:
-                damaged[scenario] = str(error)
-        return found, damaged
+    async def _read_chains(self) -> dict[str, list[Release]]:
+        keep = self.publication.resident_adapters
+        chains = {
+            scenario: await self.heads.chain(scenario, limit=keep)
+            for scenario in await self.heads.scenarios()
+        }
+        for scenario, chain in chains.items():
+            if await self.heads.head(scenario) is None or not chain:
+                raise Damaged(f"the head and the chain of {scenario!r} do not fit together")
+        return chains
 
     async def _keep(
-        self, node: WeightNode, loaded: Loaded, chains: dict[str, list[Release]]
+        self, node: WeightNode, loaded: LoadedNames, chains: dict[str, list[Release]]
     ) -> None:
         names = loaded[node.url]
         if isinstance(names, Unavailable):
-            await self.fleet.set_apart(node.url, str(names))
+            if self._is_away(node.url, names):
+                await self.fleet.set_apart(node.url, str(names))
             return
+        self._slow_since.pop(node.url, None)
         if await self.fleet.being_replaced(node):
             return
-        was_apart = node.url in await self.fleet.rotation.apart()
         try:
-            if not await self._keep_base(node, chains, was_apart=was_apart):
-                return  # a publication is on its way, and says what follows
-            for scenario, chain in chains.items():
-                loading = resident(chain, self.publication.resident_adapters)
-                for name, content in loading.items():
-                    if name not in names:
-                        await self._load(node, chain[0], name, content)
-                if was_apart and chain[0].adapter not in loading.keys() - names:
-                    await self.fleet.probe(node, wanted(chain[0]))
-                if was_apart and _too_many(
-                    scenario, set(await node.models()), await self.publication.kept(scenario)
-                ):
-                    return  # it still refuses to unload: the reason stands
+            in_step = await self._bring_in_step(node, names, chains)
+        except Slow as error:
+            if self._is_away(node.url, error):
+                await self.fleet.set_apart(node.url, str(error))
         except ReefError as error:
             await self.fleet.set_apart(node.url, str(error))
         else:
-            await self.fleet.put_back(node.url)
+            if in_step:
+                await self.fleet.put_back(node.url)
+
+    def _is_away(self, url: str, error: Unavailable) -> bool:
+        """Whether a node counts as away. A slow one does if it has been slow for long enough."""
+        if not isinstance(error, Slow):
+            return True
+        now = time.monotonic()
+        return now - self._slow_since.setdefault(url, now) >= self.slow_for_s
+
+    async def _bring_in_step(
+        self, node: WeightNode, names: set[str], chains: dict[str, list[Release]]
+    ) -> bool:
+        """Load missing contents on one node. Returns whether it may serve."""
+        was_apart = node.url in await self.fleet.rotation.apart()
+        if not await self._keep_base(node, chains, was_apart=was_apart):
+            return False
+        for scenario, chain in chains.items():
+            loading = resident(chain, self.publication.resident_adapters)
+            missing = {name: content for name, content in loading.items() if name not in names}
+            for name, content in missing.items():
+                await self._load(node, chain[0], name, content)
+            if not was_apart:
+                continue
+            if chain[0].adapter not in missing:
+                await self.fleet.probe(node, needed(chain[0]))
+            kept = await self.publication.kept(scenario)
+            if _surplus(scenario, set(await node.models()), kept):
+                return False  # it still refuses to unload: the reason stands
+        return True
 
     async def _keep_base(
         self, node: WeightNode, chains: dict[str, list[Release]], *, was_apart: bool
     ) -> bool:
-        """The base weights that the head needs, on a node that was restarted, or that somebody left paused or with others.
+        """Give a node the base weights of the head, if it was restarted or left with others.
 
-        False where it serves what a publication is about to publish.
+        Returns False if it serves weights that a publication is about to publish.
         """
         held = await self.fleet.base(node)
         if all(held == base_weights(chain[0]) for chain in chains.values()):
             return True
-        also = (
-            await self.publication.bases()
-        )  # before the heads, and both anew: a publication may have begun since this round did
-        heads = [
-            head for scenario in chains if (head := await self.heads.head(scenario)) is not None
-        ]
+        # Works before heads, and both anew: a publication may have begun since this round did.
+        also = await self.publication.bases()
+        found = [await self.heads.head(scenario) for scenario in chains]
+        heads = [head for head in found if head is not None]
         head = next((head for head in heads if base_weights(head) != BASE_CONTENT_ID), heads[0])
-        if held == base_weights(head) or held in also:
-            return held == base_weights(head) or not was_apart
+        base = base_weights(head)
+        if held == base or held in also:
+            return held == base or not was_apart
+        served = held or "of an unfinished update"
         await self.fleet.set_apart(
-            node.url,
-            f"{node.url} serves the weights {held or 'of an unfinished update'}, not {base_weights(head)} yet",
+            node.url, f"{node.url} serves the weights {served}, not {base} yet"
         )
-        given = await self.fleet.checkpoint(head.scenario, base_weights(head))
-        await self.fleet.replace(node, Staged(Wanted(base_weights(head)), checkpoint=given))
+        checkpoint = await self.fleet.checkpoint(head.scenario, base)
+        await self.fleet.replace(node, Staged(NodeContents(base), checkpoint=checkpoint))
         return True
 
     async def _load(self, node: WeightNode, head: Release, name: str, content: str) -> None:
         started = time.perf_counter()
         if name == head.adapter:
             await self.fleet.set_apart(node.url, f"{node.url} does not hold {name} yet")
-        await self.fleet.hold(
-            node,
-            Wanted(base_weights(head), name, content),
-            await self.fleet.fetch(head.scenario, content),
-        )
+        path = await self.fleet.fetch(head.scenario, content)
+        await self.fleet.hold(node, NodeContents(base_weights(head), name, content), path)
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
         if name == head.adapter:
-            self._untold[node.url, name] = partial(
-                self.publication.synced,
-                head.scenario,
-                head.release_id,
-                head.load_id,
-                node.url,
-                name,
-                duration_ms,
-            )
+            announce = partial(self.publication.synced, head, node.url, duration_ms)
+            self._unannounced[node.url, name] = announce
 
-    async def _tell(self) -> None:
-        """Say what nodes were given. A node serves whether or not this can be said now. Raises Unavailable."""
+    async def _announce(self) -> None:
+        # A node serves whether or not the broker answers now: the next round announces it then.
         if not self.ready:
             return
-        for key, tell in tuple(self._untold.items()):
-            await tell()
-            self._untold.pop(key, None)
+        for key, announce in tuple(self._unannounced.items()):
+            await announce()
+            self._unannounced.pop(key, None)
 
     def _sweep(self, kept: set[str]) -> None:
-        """Remove staged files that no resident release needs. A node may read an adapter's files again as long as it is loaded."""
+        """Remove staged files that no resident release needs: a node may read its files again."""
         if not self.fleet.staging.is_dir():
             return
         for path in self.fleet.staging.iterdir():
@@ -212,7 +214,7 @@ class Upkeep:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def _too_many(scenario: str, names: set[str] | Unavailable, kept: dict[str, str]) -> bool:
+def _surplus(scenario: str, names: set[str] | Unavailable, kept: dict[str, str]) -> bool:
     return isinstance(names, set) and any(
         is_release_of(scenario, name) for name in names - kept.keys()
     )

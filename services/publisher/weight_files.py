@@ -1,4 +1,4 @@
-"""Full weights on disk: the safetensors files of a directory, by their headers, and the digest that each tensor must have on a node."""
+"""Full weights on disk: tensors by the headers of their safetensors files, and their digests."""
 
 import hashlib
 import mmap
@@ -16,7 +16,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One tensor: where its bytes lie. `dtype` is safetensors' name."""
+    """The bytes of one tensor in a file. `dtype` is safetensors' name."""
 
     file: Path
     dtype: str
@@ -25,7 +25,7 @@ class Stored:
     end: int
 
     def digest(self) -> str:
-        """SHA-256 of the tensor as float32, which is how a node states it."""
+        """Return the SHA-256 of the tensor as float32, as a node states it."""
         with (
             self.file.open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole,
@@ -41,25 +41,26 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The tensors of a checkpoint by name, in order of name: the order in which they are broadcast."""
+    """The tensors of a checkpoint, in the order of names in which they are broadcast."""
 
     directory: Path
     tensors: dict[str, Stored]
 
     @classmethod
     def read(cls, directory: Path) -> "WeightFiles":
-        """Read the headers. Raises Poison where there are no weights, or a file is none."""
+        """Read the headers. Raises Poison if there are none, or a file is malformed."""
         found: dict[str, Stored] = {}
         for file in sorted(directory.glob("*.safetensors")):
             found |= _read_header(file)
         if not found:
             raise Poison(
-                f"there are no safetensors files at {directory}: full weights are a Hugging Face checkpoint"
+                f"there are no safetensors files at {directory}: full weights are a Hugging Face "
+                "checkpoint"
             )
         return cls(directory, dict(sorted(found.items())))
 
     def announcement(self) -> dict[str, list[object]]:
-        """What a node is told before the broadcast."""
+        """Return the names, dtypes and shapes that a node needs before the broadcast."""
         return {
             "names": list(self.tensors),
             "dtype_names": [_TORCH_NAMES[tensor.dtype] for tensor in self.tensors.values()],
@@ -67,12 +68,15 @@ class WeightFiles:
         }
 
     def digests(self) -> dict[str, str]:
-        """Of every tensor. Reads every byte."""
+        """Return the digest of every tensor. Reads every byte."""
         return {name: tensor.digest() for name, tensor in self.tensors.items()}
 
 
 def differing(expected: dict[str, str], served: dict[str, str]) -> list[str]:
-    """Tensors that a node serves otherwise than expected. A name without a file of its own is a tied weight: it must equal one that has."""
+    """Return the names of tensors that a node serves with other contents than expected.
+
+    A name that is not in the files is a tied weight: it must equal a tensor that is.
+    """
     wrong = [name for name, digest in expected.items() if served.get(name) != digest]
     known = set(expected.values())
     return wrong + [
@@ -116,7 +120,8 @@ def _read_header(file: Path) -> dict[str, Stored]:
 def _served(name: str, dtype: str) -> bool:
     if dtype not in _TORCH_NAMES:
         raise Poison(
-            f"weight {name!r} has dtype {dtype}, which cannot be served; use one of {', '.join(_TORCH_NAMES)}"
+            f"weight {name!r} has dtype {dtype}, which cannot be served; use one of "
+            f"{', '.join(_TORCH_NAMES)}"
         )
     return True
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from reefcommon.config import ServeConfig, parse
+from reefcommon.evaluation import choose
 from reefcommon.events import Command, Release, ReleaseRejected, utc_now
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
@@ -50,6 +52,11 @@ class World:
     config: ServeConfig = CONFIG
     full: bool = True
     drain_s: float = 0.0
+    late_s: float = 0.0
+    """How far the publisher's clock is ahead."""
+
+    def now(self) -> datetime:
+        return utc_now() + timedelta(seconds=self.late_s)
 
     @property
     def heads(self) -> RedisReleaseHeads:
@@ -63,7 +70,7 @@ class World:
         events: Any = Fused(self.events, fuse, "publish")
         nodes: Any = tuple(Fused(node, fuse, *NODE_EFFECTS) for node in self.nodes)
         rotation = RedisRotation(self.redis)
-        full = FullWeights("path", "127.0.0.1", 0.5, rotation) if self.full else None
+        full = FullWeights("path", "127.0.0.1", 0.5, 30.0, rotation) if self.full else None
         base = self.state / "base"
         base.mkdir(exist_ok=True)
         (base / "model.safetensors").write_bytes(safetensors(a=0.0, b=0.0))
@@ -82,9 +89,11 @@ class World:
             works,
             fleet,
             events,
-            utc_now,
-            self.config.serving.resident_adapters,
-            self.drain_s,
+            self.now,
+            on_stale=lambda scenario, recipe: choose(self.config, scenario, recipe).on_stale,
+            resident_adapters=self.config.serving.resident_adapters,
+            drain_s=self.drain_s,
+            within_s=100.0,
         )
         handlers = Handlers(self.config, heads, works, publication, events, utc_now)
         return Upkeep(handlers, publication, fleet, heads, self.events, self.config.all_scenarios)

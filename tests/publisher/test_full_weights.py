@@ -306,7 +306,7 @@ async def test_a_lease_ends_with_its_holder_and_cannot_be_lost_unnoticed(world: 
             await world.redis.set("reef:node-update:http://n", "somebody else")
             await asyncio.sleep(60)
 
-    with pytest.raises(Unavailable, match="could not be kept"):
+    with pytest.raises(Unavailable, match="was lost"):
         await losing()
     assert await world.redis.get("reef:node-update:http://n") == "somebody else"
     assert await rotation.leased("http://n")

@@ -4,10 +4,8 @@ import asyncio
 
 import pytest
 
-from reefcommon.errors import Transient, Unavailable
-from reefcommon.events import (
-    ServingSynced,
-)
+from reefcommon.errors import Slow, Transient, Unavailable
+from reefcommon.events import RollbackRequested, ServingSynced, utc_now
 from tests.publisher.conftest import World
 from tests.publisher.fakes import evaluated
 
@@ -166,3 +164,68 @@ async def test_what_needs_no_node_moves_the_head_alone(world: World, kind: str) 
         node.down = False
     later = await world.publish(upkeep, "b")
     assert later.contents[kind] == head.content_id
+
+
+async def test_a_release_that_no_node_takes_in_time_is_refused(world: World) -> None:
+    """It gets a verdict, and the next one does not wait behind it."""
+    upkeep = await world.started()
+    root = await world.head()
+    event = evaluated("default", root.release_id)
+    for node in world.nodes:
+        node.down = True
+    for world.late_s in (0.0, 50.0):
+        with pytest.raises(Unavailable):
+            await upkeep.handlers.on_evaluated(event)
+    world.late_s = 101.0
+    await upkeep.handlers.on_evaluated(event)
+    [(outcome, reason)] = world.rejections()
+    assert outcome == "aborted"
+    assert reason.startswith("not published within 100 s: no serving node took")
+    for node in world.nodes:
+        node.down = False
+    assert (await world.publish(upkeep, "b")).parent_id == root.release_id
+
+
+@pytest.mark.parametrize("where", ["store", "node"])
+async def test_the_deadline_holds_whatever_is_away(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upkeep = await world.started()
+
+    def away(*_: object) -> None:
+        raise Unavailable("lakeFS does not answer")
+
+    if where == "store":
+        monkeypatch.setattr(world.store, "get", away)
+    for node in world.nodes:
+        node.down = where == "node"
+    command = RollbackRequested(event_id="cmd-1", at=utc_now(), scenario="default", release_id="")
+    event = evaluated("default", (await world.head()).release_id)
+    with pytest.raises(Unavailable):
+        await upkeep.handlers.on_evaluated(event)
+    world.late_s = 200.0
+    upkeep = await world.started()
+    await upkeep.handlers.resume()
+    assert [outcome for outcome, _ in world.rejections()] == ["aborted"]
+    await world.command(upkeep, command)
+    assert len(world.rejections()) == 2
+
+
+async def test_a_slow_node_stays_in_rotation_for_a_while(world: World) -> None:
+    upkeep = await world.started()
+    await world.publish(upkeep, "a")
+    upkeep.slow_for_s = 1000.0
+
+    async def slow() -> dict[str, str | None]:
+        raise Slow("http://node-1 did not answer /v1/models within 10 s")
+
+    models = world.nodes[0].models
+    world.nodes[0].models = slow  # type: ignore[method-assign]
+    await upkeep.round()
+    assert await upkeep.fleet.rotation.apart() == {}
+    upkeep.slow_for_s = 0.0
+    await upkeep.round()
+    assert list(await upkeep.fleet.rotation.apart()) == ["http://node-1"]
+    world.nodes[0].models = models  # type: ignore[method-assign]
+    await upkeep.round()
+    assert await upkeep.fleet.rotation.apart() == {}

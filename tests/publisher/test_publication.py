@@ -99,7 +99,7 @@ async def test_a_candidate_of_an_old_head_conflicts(world: World) -> None:
     head = await world.publish(upkeep, "a")
     await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, "late"))
     assert world.rejections() == [
-        ("conflicted", f"made from {root.release_id}, but {head.release_id} is the head")
+        ("conflicted", f"compared with {root.release_id}, but {head.release_id} is the head")
     ]
     assert await world.head() == head
 
@@ -115,7 +115,7 @@ async def test_a_damaged_artifact(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "content_id", "words"),
-    [("base", "base", "roll back"), ("lora", "checkpoint-" + "0" * 32, "another kind's")],
+    [("base", "base", "roll back"), ("lora", "checkpoint-" + "0" * 32, "of another kind")],
 )
 async def test_what_cannot_be_served(
     world: World, kind: str, content_id: str | None, words: str

@@ -1,1 +1,1 @@
-"""Pure decisions of the publisher: what a release is, what stays loaded, what a log amounts to."""
+"""Pure decisions of the publisher: the next release, resident adapters, the state of the log."""

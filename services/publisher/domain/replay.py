@@ -1,4 +1,4 @@
-"""What the release log amounts to: the chains, and what waits for a person."""
+"""The state that the release log describes: the chains, and the releases that wait for review."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,29 +8,23 @@ from reefcommon.events import Event, Release, ReleasePending, ReleasePublished, 
 
 @dataclass(slots=True)
 class Replay:
-    """Releases in the order in which they advance, and pending ones."""
+    """Published releases and pending ones, by scenario and id."""
 
     published: dict[tuple[str, str], Release] = field(default_factory=dict)
     pending: dict[tuple[str, str], Release] = field(default_factory=dict)
 
     def chains(self) -> list[Release]:
-        """Every published release; within a scenario parents come before children."""
+        """Return every published release; in a scenario, parents come before children."""
         return sorted(
             self.published.values(), key=lambda release: (release.scenario, release.sequence)
         )
 
 
-def linked(releases: Iterable[Release]) -> list[Release]:
-    """The chain of these releases from its first one on, as far as each follows from the one before; the oldest first."""
-    chain: list[Release] = []
-    for release in sorted(releases, key=lambda release: release.sequence):
-        if release.parent_id == (chain[-1].release_id if chain else None):
-            chain.append(release)
-    return chain
-
-
 def replay(events: Iterable[Event]) -> Replay:
-    """Fold the log. Repeats have no effect; a pending release ends when it is published, or when its candidate is turned down."""
+    """Fold the log. Repeats have no effect.
+
+    A pending release ends when it is published, or when its candidate is rejected.
+    """
     state = Replay()
     for event in events:
         match event:
