@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from faststream.kafka import KafkaBroker, TestKafkaBroker
+from faststream.kafka import TestKafkaBroker
 
 from reefcommon import topics
 from reefcommon.artifacts import describe
@@ -23,7 +23,7 @@ from reefcommon.events import (
 )
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.git import GitArtifactStore
-from reefkit.bus import KafkaPublisher
+from reefkit.bus import KafkaPublisher, kafka_broker
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from services.evaluator import app as evaluator
 from services.evaluator.plans import Plans
@@ -55,7 +55,7 @@ def proposed(store: GitArtifactStore, root: Path, seed: str, base: str) -> Candi
 async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: Path) -> None:
     redis = connect(urlsplit(redis_url)._replace(path="/43").geturl())
     await redis.flushdb()
-    broker = KafkaBroker()
+    broker = kafka_broker(SystemSettings(state_dir=tmp_path), "test")
     events = KafkaPublisher(broker)
     system = SystemSettings(state_dir=tmp_path)
     store = GitArtifactStore(tmp_path / "artifacts.git")
