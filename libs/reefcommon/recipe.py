@@ -216,6 +216,4 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         also = ("scenario", "review", "on_stale")
         mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=also)
         raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
-    if missing := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise BadConfig(f"{dotted} is not complete: it lacks {', '.join(missing)}")
     return cls(checked)

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import orjson
-
 from reefcommon.errors import Poison
 from reefcommon.events import Release, SampleReady
 from reefcommon.harness.admission import Adapter, admit
@@ -61,8 +59,7 @@ class HarnessExecutor(Executor):
             raise Poison(f"{self._binding.dotted} proposed something that is not a Mutation")
         if not mutations:
             return Nothing("empty: the recipe proposes nothing", metrics={"mutations": 0.0})
-        # Through JSON, as the job store keeps it: an option that is no JSON fails here.
-        output = orjson.loads(orjson.dumps({"mutations": [asdict(item) for item in mutations]}))
+        output = {"mutations": [asdict(item) for item in mutations]}
         figures = {"mutations": float(len(mutations)), "samples": float(len(samples))}
         try:
             tree = await asyncio.to_thread(admit, base, mutations, self._adapter)

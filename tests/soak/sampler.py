@@ -21,7 +21,7 @@ GAUGES = {
     "reef_job_samples_waiting", "vllm:num_loras_loaded", "vllm:num_requests_running", "vllm:num_requests_waiting",
     "reef_consumer_lag_events",
 }  # fmt: skip
-TABLES = {name: ("samples", "records", "jobs", "outbox") for name in ("trainer", "harness")}
+TABLES = dict.fromkeys(("trainer", "harness"), ("samples", "records", "jobs", "outbox"))
 FOLDERS = (
     "staging",
     "trainer/states",

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from services.trainer.ports import StepRequest
 
 from reefcommon.config import load
 from reefcommon.ids import LoadId
 from services.trainer.app import weight_bindings
 from services.trainer.child import ChildProcess
+from services.trainer.ports import StepRequest
 from tests.recipes.samples import sample
 
 EXAMPLE = Path("recipes/sao/examples/tiny/serve.yaml")

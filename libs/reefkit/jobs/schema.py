@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -114,7 +114,7 @@ def put_event(db: sqlite3.Connection, event: Event, topic: Topic) -> None:
 
 def dump(job: Job) -> str:
     """Return a job as JSON."""
-    return orjson.dumps(asdict(job)).decode()
+    return orjson.dumps({item.name: getattr(job, item.name) for item in fields(job)}).decode()
 
 
 def load(body: str) -> Job:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import orjson
 import structlog
 
 from reefcommon.errors import Transient, Unavailable
@@ -35,7 +36,10 @@ class Steps:
 
     async def _result(self, job: Job, samples: Sequence[SampleReady]) -> Result:
         try:
-            return await self._executor.run(job, samples)
+            result = await self._executor.run(job, samples)
+            if not isinstance(result, Refused):
+                orjson.dumps(result.output)  # an output that is no JSON is the recipe's fault
+            return result
         except Unavailable:
             raise
         except Transient as error:
@@ -47,7 +51,7 @@ class Steps:
             if isinstance(error, StepTimeout):  # each probe would take as long
                 return _all_refused(samples, reason)
             return await self._narrowed(job, samples, error, reason)
-        except Exception as error:  # the recipe is its author's code
+        except Exception as error:  # noqa: BLE001  # the recipe is its author's code
             log.warning("step_failed", binding=job.binding, job=job.job_id, trace=last_lines(error))
             return await self._narrowed(job, samples, error, _refusal(error))
 

@@ -1,0 +1,83 @@
+"""A host of the made-up kind on one directory, which can be killed at any effect."""
+
+from datetime import timedelta
+
+from reefcommon.events import CandidateProposed, ReleasePublished, ReleaseRejected, StepCompleted
+from reefcommon.recipe import Knobs
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.jobs.loop import Ports
+from reefkit.jobs.outbox import Outbox
+from reefkit.jobs.ports import SoleHost
+from reefkit.jobs.service import Kit, build
+from reefkit.recipe_binding import Binding
+from reefkit.retry import RetryPolicy
+from tests.jobs.words import WordsExecutor, WordsRecipe
+from tests.recipes.samples import AT, sample
+from tests.trainer.rig import Bus, Mortal, MortalStore, Shelf, release
+
+
+class WordsRig:
+    """One host process; `restart` is the next one on the same disk, bus and store."""
+
+    def __init__(self, home, *, mortal=None, bus=None, lease=None, on_stale="merge", recipe=None):
+        self.home, self.mortal, self.on_stale = home, mortal or Mortal(), on_stale
+        self.bus, self.shelf = bus or Bus(self.mortal), Shelf(home / "shelf", self.mortal)
+        self.recipe, self.lease, self.now = recipe or WordsRecipe(Knobs()), lease or SoleHost(), AT
+        self.begin()
+
+    def begin(self):
+        self.store = MortalStore(self.home / "ledger.sqlite", self.mortal)
+        kit = Kit(self.home, self.store, self.shelf, FetchedTrees(self.home / "trees"))
+        outbox = Outbox(self.store, self.bus, self.lease)
+        self.ports = Ports(outbox, self.shelf, self.clock, RetryPolicy(0.01, 0.05, 3), 5.0)
+        binding = Binding("default", "tests.jobs.words:W", self.recipe, on_stale=self.on_stale)
+        self.kit, self.key = kit, binding.key
+        self.handlers = build((binding,), kit, self.ports, WordsExecutor)
+        (self.loop,) = self.handlers.loops
+
+    def clock(self):
+        self.now += timedelta(seconds=1)
+        return self.now
+
+    def restart(self):
+        self.store.close()
+        self.begin()
+
+    async def settle(self):
+        while await self.loop.once():
+            pass
+
+    async def arrive(self, *words, first=0):
+        for number, text in enumerate(words, start=first):
+            await self.handlers.on_sample(sample(number, feedback=text))
+
+    async def publish(self, sequence, *, candidate=None, loads=None, **changes):
+        made = release(sequence, candidate=candidate).model_copy(
+            update={"loads": loads or {}} | changes
+        )
+        await self.handlers.on_publication(
+            ReleasePublished(event_id=f"r{sequence}", at=AT, scenario="default", release=made)
+        )
+
+    async def reject(self, candidate, outcome="rejected"):
+        await self.handlers.on_publication(
+            ReleaseRejected(
+                event_id=f"rej-{candidate}-{outcome}", at=AT, scenario="default", outcome=outcome,
+                reason="worse", candidate_id=candidate,
+            )
+        )  # fmt: skip
+
+    def jobs(self):
+        return self.store.counts("jobs", self.key)
+
+    @property
+    def candidates(self):
+        """The distinct candidates in order; a repeat must be equal."""
+        found = {}
+        for event in self.bus.of(CandidateProposed):
+            assert found.setdefault(event.event_id, event) == event
+        return list(found.values())
+
+    @property
+    def steps(self):
+        return {event.event_id: event for event in self.bus.of(StepCompleted)}
