@@ -11,7 +11,7 @@ from typing import Literal
 from reefcommon.config import ServeConfig
 from reefcommon.errors import ReefError
 from reefkit.bus import ensure_topics
-from reefstack import logs, plan, ports, s3, seaweedfs, services, state, tansu, valkey
+from reefstack import logs, object_store, plan, ports, s3, seaweedfs, services, state, tansu, valkey
 from reefstack.disk import check_disk, why_no_room
 from reefstack.effective_config import override, to_yaml
 from reefstack.errors import CannotStart
@@ -32,6 +32,8 @@ class Options:
 
     only: frozenset[str] | None = None
     memory_broker: bool = False
+    store: object_store.Kind | None = None
+    """None: the one that the state directory has already, else the default."""
     config_path: Path | None = None
     asked_ports: Mapping[str, int] = field(default_factory=dict)
     default_ports: bool = True
@@ -45,10 +47,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class LogStore:
-    """The bucket of the embedded broker's log, and the filer below it."""
+    """The bucket of the embedded broker's log, and the filer below it if there is such."""
 
     bucket: S3Writable
-    filer_url: str
+    filer_url: str = ""
 
 
 @dataclass(slots=True)
@@ -94,6 +96,8 @@ async def embedded_stack(
         site, wanted = _site(config, home, options, secrets, last)
         if (note := _moved(config, options, site)) != "":
             listener(StackEvent("gateway", "note", note))
+        if site.store == seaweedfs.NAME != options.store:
+            listener(StackEvent(seaweedfs.NAME, "note", object_store.KEEPS_SEAWEEDFS))
 
         def hear(event: StackEvent) -> None:
             with contextlib.suppress(
@@ -141,22 +145,21 @@ def _site(
 ) -> tuple[plan.Site, tuple[str, ...]]:
     """Find the programs and the ports; nothing has been started yet, so that a mistake costs nothing."""
     wanted = plan.roles(config, options.only)
+    store = None if options.memory_broker else object_store.kind_of(state_dir, options.store)
     binaries = {}
     if "kafka" in wanted:
         binaries[tansu.NAME] = tansu.binary()
-        if not options.memory_broker:
+        if store == seaweedfs.NAME:
             binaries[seaweedfs.NAME] = seaweedfs.binary()
     if "redis" in wanted:
         binaries[valkey.NAME] = valkey.binary()
     chosen = ports.choose(
-        plan.listeners(wanted, memory_broker=options.memory_broker),
+        plan.listeners(wanted, store),
         asked=asked_ports(config, options.asked_ports),
         last=last.ports if last and not ports.only_free_ones() else {},
         prefer_defaults=options.default_ports and not ports.only_free_ones(),
     )
-    site = plan.Site(
-        state_dir, chosen, binaries, secrets, options.config_path, None, options.memory_broker
-    )
+    site = plan.Site(state_dir, chosen, binaries, secrets, options.config_path, None, store)
     return site, wanted
 
 
@@ -197,7 +200,7 @@ class _Launch:
         urls["redis"] = plan.redis_url(self.config, self.site.ports)
         urls[services.ENGINE] = plan.environment(self.config, self.site).get("REEF_ENGINE_URLS", "")
         config_path = str(self.options.config_path or "")
-        planned = plan.programs(self.wanted, memory_broker=self.options.memory_broker)
+        planned = plan.programs(self.wanted, self.site.store)
         self.record = state.new_state(
             config_path, dict(self.site.ports), {k: v for k, v in urls.items() if v}, planned
         )
@@ -213,14 +216,10 @@ class _Launch:
         self.note("starting")
         await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
         self.note("ready")
-        bucket = next(
-            (spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)), None
-        )
-        log = (
-            LogStore(bucket, f"http://127.0.0.1:{self.site.ports['s3_filer']}")
-            if bucket is not None
-            else None
-        )
+        filer = self.site.ports.get("s3_filer")
+        filer_url = f"http://127.0.0.1:{filer}" if filer else ""
+        buckets = [spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)]
+        log = LogStore(buckets[0], filer_url) if buckets else None
         return Stack(
             self.site.state_dir,
             urls["kafka"],
@@ -279,16 +278,15 @@ async def _keep_log(
     log: LogStore, options: Options, listener: Callable[[StackEvent], None]
 ) -> None:
     merger = Merger(s3.bucket(log.bucket, timeout_s=30), options.merge_limits)
-    jobs: dict[str, Job] = {
-        "removing the filer's change log": lambda: filer_log.purge(
+    jobs: dict[str, Job] = {"merging small objects of the log": merger.round}
+    if log.filer_url:
+        jobs["removing the filer's change log"] = lambda: filer_log.purge(
             log.filer_url, before=datetime.now(UTC) - filer_log.KEPT
-        ),
-        "merging small objects of the log": merger.round,
-    }
+        )
     await keep_house(
         jobs,
         options.housekeeping_every_s,
-        lambda why: listener(StackEvent(seaweedfs.NAME, "note", why)),
+        lambda why: listener(StackEvent(tansu.NAME, "note", why)),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reefcommon.config import ServeConfig
-from reefstack import seaweedfs, services, tansu, valkey
+from reefstack import object_store, services, tansu, valkey
 from reefstack.spec import ProcessSpec
 from reefstack.state import Secrets
 
@@ -14,7 +14,7 @@ ROLES = ("kafka", "redis", services.ENGINE, *services.SERVICES)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a plan is carried out. `ports` by listener, `binaries` by program; `memory_broker`: the log is lost at the end."""
+    """Where a plan is carried out. `ports` by listener, `binaries` by program."""
 
     state_dir: Path
     ports: Mapping[str, int]
@@ -22,7 +22,8 @@ class Site:
     secrets: Secrets
     config_path: Path | None = None
     model_path: Path | None = None
-    memory_broker: bool = False
+    store: object_store.Kind | None = object_store.NAME
+    """The store below the embedded broker; None: the broker keeps its log in memory."""
 
 
 def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str, ...]:
@@ -37,21 +38,18 @@ def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str,
     )
 
 
-def programs(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
+def programs(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[str, ...]:
     """The names of the programs that these roles become."""
     names = {
-        "kafka": (tansu.NAME,) if memory_broker else (seaweedfs.NAME, tansu.NAME),
+        "kafka": (store, tansu.NAME) if store else (tansu.NAME,),
         "redis": (valkey.NAME,),
     }
     return tuple(name for role in wanted for name in names.get(role, (role,)))
 
 
-def listeners(wanted: tuple[str, ...], *, memory_broker: bool = False) -> tuple[str, ...]:
+def listeners(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[str, ...]:
     """The names of the ports that these roles need."""
-    names = list(wanted)
-    if "kafka" in wanted and not memory_broker:
-        names += ["s3_master", "s3_volume", "s3_filer", "s3"]
-    return tuple(names)
+    return (*wanted, *object_store.listeners(store)) if store and "kafka" in wanted else wanted
 
 
 def environment(config: ServeConfig, site: Site) -> dict[str, str]:
@@ -102,17 +100,16 @@ def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ..
     """The broker, the store below it, and the release heads' store, in starting order."""
     specs: list[ProcessSpec] = []
     if "kafka" in wanted:
-        s3_url = ""
-        if not site.memory_broker:
-            store = seaweedfs.spec(
-                site.binaries[seaweedfs.NAME], site.ports, site.state_dir, site.secrets
+        store = None
+        if site.store is not None:
+            store = object_store.spec(
+                site.store, site.binaries, site.ports, site.state_dir, site.secrets
             )
             specs.append(store)
-            s3_url = store.url
         broker = site.binaries[tansu.NAME]
         specs.append(
             tansu.spec(
-                broker, site.ports["kafka"], site.state_dir, s3_url=s3_url, secrets=site.secrets
+                broker, site.ports["kafka"], site.state_dir, store=store, secrets=site.secrets
             )
         )
     if "redis" in wanted:

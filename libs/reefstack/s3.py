@@ -7,6 +7,7 @@ from obstore.store import S3Store
 from reefstack.spec import S3Writable
 
 REGION = "us-east-1"
+BUCKET = "tansu"
 
 
 def bucket(at: S3Writable, *, timeout_s: float) -> S3Store:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import orjson
 
+from reefstack import s3
 from reefstack.errors import CannotStart
 from reefstack.ports import needed
 from reefstack.spec import ConfigFile, ProcessSpec, S3Writable
 from reefstack.state import Secrets
 
 NAME = "seaweedfs"
-BUCKET = "tansu"
 # Go lets its heap double before it collects: seen at 570 MB and rising after 40 minutes. Past this it collects in time.
 MEMORY = {"GOMEMLIMIT": "400MiB"}
 
@@ -59,7 +59,7 @@ def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets)
             f"-filer.port={ports['s3_filer']}",
             f"-s3.port={ports['s3']}",
             f"-s3.config={s3_config}",
-            f"-bucket={BUCKET}",
+            f"-bucket={s3.BUCKET}",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             "-admin.ui=false",
@@ -68,7 +68,7 @@ def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets)
             "-volume.preStopSeconds=0",
         ),
         env=MEMORY,
-        probe=S3Writable(url, BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
+        probe=S3Writable(url, s3.BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
         log=state_dir / "logs" / f"{NAME}.log",
         url=url,
         ports=tuple(

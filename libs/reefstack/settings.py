@@ -5,6 +5,7 @@ from pydantic_settings import SettingsConfigDict
 
 from reefcommon.settings import OwnSettings
 from reefstack.merger.objects import Limits
+from reefstack.object_store import Kind
 from reefstack.restart_policy import RestartPolicy
 
 
@@ -32,6 +33,11 @@ class Settings(OwnSettings):
         60.0, gt=0, description="longest pause before a restart; the first one is at once"
     )
 
+    object_store: Kind | None = Field(
+        None,
+        description="store below the embedded broker; absent: the one that the state directory has"
+        " already, else objectstore",
+    )
     housekeeping_every_s: float = Field(
         600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none"
     )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from reefstack import s3, seaweedfs
+from reefstack import s3
 from reefstack.errors import CannotStart
 from reefstack.spec import KafkaAnswers, ProcessSpec
 from reefstack.state import Secrets
@@ -27,15 +27,19 @@ def binary() -> str:
         raise CannotStart(f"the Tansu broker cannot be used ({error}): {hint}") from None
 
 
-def spec(tansu: str, port: int, state_dir: Path, *, s3_url: str, secrets: Secrets) -> ProcessSpec:
-    """How to run it: on the S3 at `s3_url`, or in memory where that is empty."""
+def spec(
+    tansu: str, port: int, state_dir: Path, *, store: ProcessSpec | None, secrets: Secrets
+) -> ProcessSpec:
+    """How to run it: on the S3 of `store`, or in memory if that is None."""
     listener = f"tcp://127.0.0.1:{port}"
-    storage = f"s3://{seaweedfs.BUCKET}/" if s3_url else "memory://tansu/"
+    storage = f"s3://{s3.BUCKET}/" if store else "memory://tansu/"
+    needs = (store.name,) if store else ()
     s3_env = {
         "AWS_ACCESS_KEY_ID": secrets.s3_access_key,
         "AWS_SECRET_ACCESS_KEY": secrets.s3_secret_key,
-        "AWS_ENDPOINT": s3_url,
+        "AWS_ENDPOINT": store.url if store else "",
         "AWS_ALLOW_HTTP": "true",
+        "AWS_UNSIGNED_PAYLOAD": "true",  # on loopback; saves both sides a SHA-256 of each body
         "AWS_DEFAULT_REGION": s3.REGION,
     }
     return ProcessSpec(
@@ -52,9 +56,9 @@ def spec(tansu: str, port: int, state_dir: Path, *, s3_url: str, secrets: Secret
         ),
         probe=KafkaAnswers(f"127.0.0.1:{port}"),
         log=state_dir / "logs" / f"{NAME}.log",
-        env=s3_env if s3_url else {},
-        depends_on=(seaweedfs.NAME,) if s3_url else (),
-        restarts_after=(seaweedfs.NAME,) if s3_url else (),
+        env=s3_env if store else {},
+        depends_on=needs,
+        restarts_after=needs,
         url=f"127.0.0.1:{port}",
         ports=(port,),
         cwd=state_dir,  # it reads `.env` from its working directory and above

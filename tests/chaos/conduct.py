@@ -17,7 +17,7 @@ from tests.chaos.reading import Stated, at_of, describe, of_type
 EXPLAINS_FAILURES = frozenset({"gateway", "engine", "valkey", "upstream", "disk", "serve"})
 # Whether a key that a client chose is new is asked of the store, which has to have read the log: where that cannot be said, the answer
 # to a request with a key is 503, by design.
-KEYS_NEED = EXPLAINS_FAILURES | {"experience", "tansu", "seaweedfs"}
+KEYS_NEED = EXPLAINS_FAILURES | {"experience", "tansu", "objectstore"}
 # That needs every partition read, and recovered means that one was. 14 s were seen once; what they went on is not known yet.
 ALL_READ_S = 20.0
 

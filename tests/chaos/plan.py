@@ -13,12 +13,12 @@ SUPERVISED = (
     "publisher",
     "engine",
     "tansu",
-    "seaweedfs",
+    "objectstore",
     "valkey",
 )
 KILLED = (*SUPERVISED, "step")  # the step process is the trainer's to start again
 PARTS = (*KILLED, "serve")  # the supervisor is started again by whoever runs it, here the campaign
-OUTAGES = ("tansu", "experience", "seaweedfs", "valkey", "engine")
+OUTAGES = ("tansu", "experience", "objectstore", "valkey", "engine")
 MODES = ("slow", "cut", "error", "garbage", "refuse")
 MAX_BURST = 3
 

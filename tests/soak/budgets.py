@@ -14,10 +14,10 @@ BUDGETS: dict[str, Budget] = {
         1.5 * MB,
         why="the last 50,000 to 100,000 receipts stay in memory, 300 B each, then no more",
     ),
-    "rss_mb:seaweedfs": Budget(
-        8 * MB,
-        ceiling=450.0,
-        why="Go collects before GOMEMLIMIT (400 MiB); what it holds was 234 MB, and the same after 4,000 objects more",
+    "rss_mb:objectstore": Budget(
+        4 * MB,
+        ceiling=150.0,
+        why="its index holds half a kB for each object, and the merger bounds those",
     ),
     "fds:experience": Budget(
         3.0,
@@ -29,15 +29,13 @@ BUDGETS: dict[str, Budget] = {
         ceiling=96.0,
         why="two to seven connections of each service, and a pool to the store as large as its busiest moment",
     ),
-    "fds:seaweedfs": Budget(
-        3.0,
-        ceiling=200.0,
-        why="the other end of that pool, between its own parts, and eight small databases",
+    "fds:objectstore": Budget(
+        3.0, ceiling=200.0, why="the other end of that pool, and one for each file of the log"
     ),
     "fds": Budget(3.0, why="connections come and go"),
     "threads": Budget(2.0, why="worker threads are made when first needed, up to a fixed number"),
     "disk_mb": Budget(2 * MB, why="a policy bounds it"),
-    "disk_mb:seaweedfs": Budget(
+    "disk_mb:objectstore": Budget(
         8 * MB, 60 * MB, why="the log is kept for ever: everything else can be rebuilt from it"
     ),
     "disk_mb:chdb": Budget(

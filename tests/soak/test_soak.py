@@ -24,7 +24,7 @@ async def test_a_short_soak_samples_judges_drains_and_finds_every_receipt(tmp_pa
     samples = [json.loads(line) for line in plan.samples_path.read_text().splitlines()]
     assert len(samples) == outcome.samples >= 4
     assert told == sorted(told)
-    for name in ("rss_mb:gateway", "fds:experience", "threads:engine", "disk_mb:seaweedfs", "redis_keys:all", "rows:trainer.samples",
+    for name in ("rss_mb:gateway", "fds:experience", "threads:engine", "disk_mb:objectstore", "redis_keys:all", "rows:trainer.samples",
                  "gauge:reef_sessions_open", "gauge:vllm:num_loras_loaded", "series:gateway"):  # fmt: skip
         assert name in samples[-1], name
     judged = {verdict.name: verdict.word for verdict in outcome.verdicts}

@@ -81,7 +81,7 @@ def test_few_samples_are_no_verdict():
 
 
 def test_the_most_specific_budget_counts_and_everything_has_one():
-    assert budget_of("disk_mb:seaweedfs") is BUDGETS["disk_mb:seaweedfs"]
+    assert budget_of("disk_mb:objectstore") is BUDGETS["disk_mb:objectstore"]
     assert budget_of("disk_mb:anything") is BUDGETS["disk_mb"]
     assert budget_of("unheard-of:x").per_hour < 1
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,7 @@ INFRASTRUCTURE = Options(only=frozenset({"kafka", "redis"}), default_ports=False
 ROOT = Path(__file__).parents[2]
 OWNER = """
 import asyncio, sys
+from dataclasses import replace
 from pathlib import Path
 from reefstack.embedded import Options, embedded_stack
 from reefcommon.config import parse
@@ -122,6 +124,24 @@ async def test_nothing_acknowledged_is_lost_by_kill_9_of_everything_nor_by_a_res
 
 
 @pytest.mark.broker
+async def test_a_directory_with_seaweedfs_goes_on_with_it(tmp_path: Path) -> None:
+    """A state directory of an earlier version starts, has its log, and says which store it keeps."""
+    only, events = frozenset({"kafka"}), list[StackEvent]()
+    options = Options(only=only, default_ports=False)
+    async with embedded_stack(CONFIG, tmp_path, replace(options, store="seaweedfs")) as stack:
+        await produce(stack.kafka_bootstrap, [b"old"])
+        assert await consume(stack.kafka_bootstrap, "g", 1) == [b"old"]
+    async with embedded_stack(CONFIG, tmp_path, options, listener=events.append) as stack:
+        await produce(stack.kafka_bootstrap, [b"new"])
+        assert await consume(stack.kafka_bootstrap, "g", 1) == [b"new"]
+        assert await consume(stack.kafka_bootstrap, "h", 2) == [b"old", b"new"]
+    assert [e for e in events if e.kind == "note" and "keeps its log in SeaweedFS" in e.text]
+    with pytest.raises(CannotStart, match="is kept by seaweedfs, not by objectstore"):
+        async with embedded_stack(CONFIG, tmp_path, replace(options, store="objectstore")):
+            pass
+
+
+@pytest.mark.broker
 @pytest.mark.redis
 async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(
     tmp_path: Path,
@@ -135,7 +155,7 @@ async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(
         assert owner.stdout.readline() == b"up\n"
         state = running(tmp_path)
         assert state is not None
-        assert set(state.processes) == {"seaweedfs", "tansu", "valkey"}
+        assert set(state.processes) == {"objectstore", "tansu", "valkey"}
         with (
             pytest.raises(CannotStart, match=rf"in use by `reef serve`, pid {owner.pid}"),
             locked(tmp_path),
@@ -164,6 +184,7 @@ async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(
 
 STUBBORN_OWNER = """
 import asyncio, sys
+from dataclasses import replace
 from pathlib import Path
 from reefstack.spec import ProcessSpec, TcpOpen
 from reefstack.supervisor import Supervisor

@@ -9,7 +9,7 @@ import pytest
 from reefcommon.config import ServeConfig, parse
 from reefcommon.errors import BadConfig
 from reefcommon.settings import SystemSettings
-from reefstack import plan
+from reefstack import object_store, plan
 from reefstack.disk import check_disk
 from reefstack.effective_config import override, to_yaml
 from reefstack.embedded import Options, _site
@@ -40,7 +40,7 @@ def programs(config: ServeConfig, site: plan.Site = SITE) -> dict[str, plan.Proc
 def test_the_whole_stack_in_order() -> None:
     specs = programs(parse(BASE))
     order = [
-        "seaweedfs",
+        "objectstore",
         "tansu",
         "valkey",
         "engine",
@@ -65,12 +65,13 @@ def test_the_whole_stack_in_order() -> None:
         )
     assert specs["gateway"].probe == HttpReady("http://127.0.0.1:8900/readyz")
     assert specs["tansu"].probe == KafkaAnswers("127.0.0.1:8902")
-    assert isinstance(specs["seaweedfs"].probe, S3Writable)
+    assert isinstance(specs["objectstore"].probe, S3Writable)
     assert specs["engine"].env["REEF_ENGINE_MODEL_PATH"] == "/models/tiny"
 
 
 def test_no_two_programs_share_a_port_and_the_grpc_ports_are_counted() -> None:
-    ports = [port for spec in programs(parse(BASE)).values() for port in spec.ports]
+    site = replace(SITE, store="seaweedfs")
+    ports = [port for spec in programs(parse(BASE), site).values() for port in spec.ports]
     assert len(ports) == len(set(ports))
     assert {8904, 18904, 8907, 18907} <= set(ports)
 
@@ -111,9 +112,9 @@ def test_a_real_system_replaces_the_embedded_one() -> None:
 
 def test_a_memory_broker_needs_no_object_store() -> None:
     wanted = plan.roles(parse(BASE), frozenset({"kafka"}))
-    (tansu,) = plan.infrastructure(wanted, replace(SITE, memory_broker=True))
+    (tansu,) = plan.infrastructure(wanted, replace(SITE, store=None))
     assert "memory://tansu/" in tansu.argv
-    assert plan.listeners(wanted, memory_broker=True) == ("kafka",)
+    assert plan.listeners(wanted, None) == ("kafka",)
 
 
 def test_secrets_show_neither_in_arguments_nor_in_a_printed_spec() -> None:
@@ -164,7 +165,9 @@ def test_free_ports_are_drawn_throughout_where_the_environment_asks_for_them(
 
 
 def test_what_is_planned_is_what_is_started() -> None:
-    assert list(programs(parse(BASE))) == list(plan.programs(plan.roles(parse(BASE))))
+    for store in object_store.KINDS:
+        planned = plan.programs(plan.roles(parse(BASE)), store)
+        assert list(programs(parse(BASE), replace(SITE, store=store))) == list(planned)
 
 
 def test_a_nearly_full_disk_is_refused(tmp_path: Path) -> None:

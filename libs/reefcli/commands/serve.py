@@ -129,6 +129,7 @@ async def _run(
     options = Options(
         config_path=config_path,
         policy=settings.policy,
+        store=settings.object_store,
         housekeeping_every_s=settings.housekeeping_every_s,
         merge_limits=settings.limits,
         env={**os.environ, "PYTHONPATH": python_path},

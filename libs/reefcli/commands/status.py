@@ -83,7 +83,7 @@ def _print_stack(stack: StackState) -> None:
 
 def _url(stack: StackState, name: str) -> str:
     """Where the program is reached: the broker and the store of heads are noted by what they do, not by what they are."""
-    if name == "seaweedfs" and "s3" in stack.ports:
+    if name in ("objectstore", "seaweedfs") and "s3" in stack.ports:
         return f"http://127.0.0.1:{stack.ports['s3']}"
     return stack.urls.get({"tansu": "kafka", "valkey": "redis"}.get(name, name), "")
 

@@ -1,0 +1,5 @@
+"""`python -m reefstack.objectstore`."""
+
+from reefstack.objectstore.app import main
+
+main()

@@ -1,0 +1,177 @@
+"""One S3 request to one answer. Path style, one bucket.
+
+Not done, and refused with 400 so that no client tries it ten times: multipart uploads, copies,
+bodies that are signed in chunks.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote
+from xml.sax.saxutils import escape, unescape
+
+from reefstack.objectstore.errors import NoRoom, Refused
+from reefstack.objectstore.index import Entry
+from reefstack.objectstore.store import Store
+
+_XML = '<?xml version="1.0" encoding="UTF-8"?>'
+_KEY = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
+_QUOTES = {"&quot;": '"', "&apos;": "'"}
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_PAGE = 1000
+_REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 304: "Not Modified"}
+Headers = dict[str, str]
+
+
+@dataclass(slots=True)
+class Request:
+    """An HTTP request. `path` and `query` as they were sent, header names in lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Answer(NamedTuple):
+    """An HTTP answer. `length` is that of the body, also of one that a HEAD does not get."""
+
+    status: int
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = b""
+    length: int = -1
+
+    def encode(self) -> bytes:
+        """The bytes on the wire."""
+        reason = _REASONS.get(self.status, "Refused")
+        length = len(self.body) if self.length < 0 else self.length
+        head = f"HTTP/1.1 {self.status} {reason}\r\ncontent-length: {length}\r\n"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
+        return f"{head}{lines}\r\n".encode() + self.body
+
+
+def refusal(error: Refused | NoRoom) -> Answer:
+    """The answer that says why a request was not done."""
+    if isinstance(error, NoRoom):  # a 5xx is tried again by the broker's client, for three minutes
+        error = Refused(507, "InsufficientStorage", str(error))
+    text = f"<Error><Code>{error.code}</Code><Message>{escape(str(error))}</Message></Error>"
+    return Answer(error.status, (("content-type", "application/xml"),), f"{_XML}{text}".encode())
+
+
+class Requests:
+    """Does requests on a store."""
+
+    def __init__(self, store: Store, bucket: str) -> None:
+        self._store, self._bucket = store, bucket
+
+    @staticmethod
+    def changes(request: Request) -> bool:
+        """Whether the request may change the store, so that its answer has to wait for a sync."""
+        return request.method not in ("GET", "HEAD")
+
+    def key_of(self, request: Request) -> str:
+        """The key that a request is about; "" for the bucket. Raises Refused."""
+        _, bucket, *rest = unquote(request.path).split("/", 2)
+        if bucket != self._bucket:
+            raise Refused(404, "NoSuchBucket", f"there is only the bucket {self._bucket}")
+        return rest[0] if rest else ""
+
+    def do(self, request: Request) -> Answer:
+        """Raises Refused, NoRoom, OSError."""
+        key = self.key_of(request)
+        query = parse_qs(request.query, keep_blank_values=True)
+        match request.method:
+            case "PUT" if key and not query:
+                return self._put(key, request)
+            case "GET" | "HEAD" if key:
+                return self._get(key, request)
+            case "DELETE" if key and not query:
+                self._store.delete(key)
+                return Answer(204)
+            case "GET" if query.get("list-type") == ["2"]:
+                return self._list({name: values[0] for name, values in query.items()})
+            case "POST" if not key and "delete" in query:
+                return self._delete_all(request.body)
+            case "PUT" | "HEAD" if not key:
+                return Answer(200)
+        raise Refused(400, "NotImplemented", "this store does not know such a request")
+
+    def _put(self, key: str, request: Request) -> Answer:
+        headers = request.headers
+        if "x-amz-copy-source" in headers or headers.get("x-amz-content-sha256", "").startswith(
+            "S"
+        ):
+            raise Refused(400, "NotImplemented", "copies and chunked signatures are not known")
+        none_match = headers.get("if-none-match", "")
+        if none_match not in ("", "*"):
+            raise Refused(400, "NotImplemented", "If-None-Match of a PUT can only be *")
+        entry = self._store.put(
+            key,
+            request.body,
+            if_match=headers.get("if-match", ""),
+            if_none_match=bool(none_match),
+        )
+        return Answer(200, (("etag", entry.etag),))
+
+    def _get(self, key: str, request: Request) -> Answer:
+        entry = self._store.index.entries.get(key)
+        if entry is None:
+            raise Refused(404, "NoSuchKey", f"there is no object {key}")
+        headers = _headers_of(entry)
+        if request.headers.get("if-none-match") in (entry.etag, "*"):
+            return Answer(304, headers)
+        if request.headers.get("if-match", entry.etag) not in (entry.etag, "*"):
+            raise Refused(412, "PreconditionFailed", "the object has another etag")
+        if request.method == "HEAD":
+            return Answer(200, headers, length=entry.size)
+        if "range" not in request.headers:
+            return Answer(200, headers, self._store.get(entry))
+        start, end = _range_of(request.headers["range"], entry.size)
+        said = ("content-range", f"bytes {start}-{end - 1}/{entry.size}")
+        return Answer(206, (*headers, said), self._store.get(entry, start, end - start))
+
+    def _list(self, query: Headers) -> Answer:
+        page = self._store.index.list(
+            query.get("prefix", ""),
+            after=query.get("start-after", ""),
+            start=query.get("continuation-token", ""),
+            delimiter=query.get("delimiter", ""),
+            limit=min(int(query.get("max-keys", _PAGE)), _PAGE),
+        )
+        token = f"<NextContinuationToken>{escape(page.next_key)}</NextContinuationToken>"
+        truncated = f"<IsTruncated>{str(bool(page.next_key)).lower()}</IsTruncated>"
+        count = f"<KeyCount>{len(page.contents) + len(page.prefixes)}</KeyCount>"
+        parts = (*page.contents, *page.prefixes, truncated, count, token if page.next_key else "")
+        return _xml("ListBucketResult", "".join(parts))
+
+    def _delete_all(self, body: bytes) -> Answer:
+        keys = [unescape(key, _QUOTES) for key in _KEY.findall(body.decode())]
+        for key in keys:
+            self._store.delete(key)
+        deleted = (f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+        return _xml("DeleteResult", "".join(deleted))
+
+
+def _headers_of(entry: Entry) -> tuple[tuple[str, str], ...]:
+    at = format_datetime(datetime.fromtimestamp(entry.at_us // 1_000_000, UTC), usegmt=True)
+    return (("etag", entry.etag), ("last-modified", at))
+
+
+def _range_of(text: str, size: int) -> tuple[int, int]:
+    """The first byte, and the byte after the last one."""
+    found = _RANGE.fullmatch(text.strip())
+    first, last = found.groups() if found is not None else ("", "")
+    start = int(first) if first else max(size - int(last or 0), 0)
+    end = min(int(last) + 1, size) if first and last else size
+    if not (first or last) or start >= end:
+        raise Refused(416, "InvalidRange", f"the object has {size} bytes")
+    return start, end
+
+
+def _xml(name: str, inner: str) -> Answer:
+    text = f'{_XML}<{name} xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{inner}</{name}>'
+    return Answer(200, (("content-type", "application/xml"),), text.encode())
