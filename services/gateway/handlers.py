@@ -76,21 +76,21 @@ class Handlers:
             raise no_room()
         await self._check_references(report, scenario)
         shard = await self._shard_of_report(report, scenario)
-        report_id = report.key or new_report_id(shard)
+        report_id = report.agent_record_id or new_report_id(shard)
         digest = report.digest(scenario)
-        if report.key is not None:
+        if report.agent_record_id is not None:
             entry = KeyEntry(
                 digest=digest, kind="report", scenario=scenario, shard=shard, state="done"
             )
-            existing = await self._before(report.key) or await self.ledger.claim(
-                report.key, entry, lease_s=0
+            existing = await self._before(report.agent_record_id) or await self.ledger.claim(
+                report.agent_record_id, entry, lease_s=0
             )
             if (
                 existing is not None
                 and existing.state != "free"
                 and (existing.kind != "report" or existing.digest != digest)
             ):
-                words = f"The id {report.key!r} was used before with other content."
+                words = f"The id {report.agent_record_id!r} was used before with other content."
                 raise ApiError(409, words, code="id_conflict", param="agent_record_id")
         event = FeedbackReported(
             event_id=report_id,
@@ -100,7 +100,7 @@ class Handlers:
             references=report.references,
             score=report.score,
             feedback=report.feedback,
-            metadata=report.metadata,
+            metadata=report.metadata or {},
             content_digest=digest,
         )
         # A repeat is written again: whether the first one got through is not known, and readers tell repeats by id and digest.

@@ -1,52 +1,32 @@
-"""What the gateway counts. Children are looked up once a label set: `labels()` costs more than the increment."""
+"""The gateway's metrics. Children are kept for each label set: `labels()` costs more than the increment."""
 
 from functools import lru_cache
 
 from prometheus_client import Counter, Gauge, Histogram
 
-_BUCKETS = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-    60,
-    120,
-    300,
-)
+_LONG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _SHORT = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+
 
 REQUESTS = Counter("reef_gateway_requests_total", "requests answered", ["route", "status"])
 RECORDS = Counter(
     "reef_gateway_records_total", "exchanges recorded, by how they ended", ["outcome"]
 )
 UNRECORDED = Counter(
-    "reef_gateway_unrecorded_total",
-    "exchanges whose event was not acknowledged, so that no receipt holds",
+    "reef_gateway_unrecorded_total", "exchanges without a durable record: no receipt holds"
 )
 REPORTS = Counter("reef_gateway_reports_total", "reports accepted")
-IN_FLIGHT = Gauge("reef_gateway_in_flight", "exchanges with the model that are under way")
-BODY_BYTES = Gauge(
-    "reef_gateway_in_flight_body_bytes", "memory that request bodies and their copies hold"
-)
+IN_FLIGHT = Gauge("reef_gateway_in_flight", "exchanges with the model under way")
+BODY_BYTES = Gauge("reef_gateway_in_flight_body_bytes", "memory of request bodies and their copies")
 LATENCY = Histogram(
     "reef_gateway_request_seconds",
-    "from the request's first byte to the answer's last",
+    "from a request's first byte to its answer's last",
     ["route"],
-    buckets=_BUCKETS,
+    buckets=_LONG,
 )
 ADDED = Histogram(
     "reef_gateway_added_seconds",
-    "time spent outside of the upstream call, for unary exchanges",
+    "time outside of the upstream call, for unary exchanges",
     buckets=_SHORT,
 )
 ACK = Histogram(
@@ -57,60 +37,54 @@ ACK = Histogram(
 FIRST_TOKEN = Histogram(
     "reef_gateway_first_token_seconds",
     "from the request to the first streamed chunk",
-    buckets=_BUCKETS,
+    buckets=_LONG,
 )
 REPEATS = Counter(
     "reef_gateway_repeats_total", "requests answered from an earlier one with the same key"
 )
-LIMITED = Counter(
-    "reef_gateway_rate_limited_total", "requests refused with 429 by a token's limits", ["limit"]
-)
+LIMITED = Counter("reef_gateway_rate_limited_total", "requests refused with 429", ["limit"])
 LIMITS_LOCAL = Gauge(
-    "reef_gateway_rate_limits_local",
-    "1 while Redis is away and this gateway counts requests for itself",
+    "reef_gateway_rate_limits_local", "1 while Redis is away and requests are counted here"
 )
 ENGINE_ERRORS = Counter(
-    "reef_gateway_engine_errors_total", "calls to a serving node that broke", ["engine", "kind"]
+    "reef_gateway_engine_errors_total", "failed calls to a serving node", ["engine", "kind"]
 )
 
 SPOOL_RECORDS = Gauge(
     "reef_gateway_spool_records", "events on this gateway's disk that wait for the broker"
 )
 SPOOL_BYTES = Gauge("reef_gateway_spool_bytes", "disk that the spool uses")
-SPOOL_AGE = Gauge(
-    "reef_gateway_spool_oldest_seconds", "how long the oldest event has been waiting for the broker"
-)
+SPOOL_AGE = Gauge("reef_gateway_spool_oldest_seconds", "age of the oldest event in the spool")
 SPOOL_APPENDED = Counter("reef_gateway_spool_appended_total", "events put on this gateway's disk")
 SPOOL_RELAYED = Counter(
-    "reef_gateway_spool_relayed_total", "events taken from the disk that the broker acknowledged"
+    "reef_gateway_spool_relayed_total", "events of the disk that the broker acknowledged"
 )
 SPOOL_DAMAGED = Counter(
     "reef_gateway_spool_damaged_total", "damaged places found in the spool at the start"
 )
 SPOOL_QUARANTINED = Counter(
-    "reef_gateway_spool_quarantined_total",
-    "events or damaged bytes put aside, for a person to look at",
+    "reef_gateway_spool_quarantined_total", "events or damaged bytes put aside"
 )
 SPOOL_SYNC = Histogram(
     "reef_gateway_spool_sync_seconds",
-    "one sync of the spool, shared by all events that wait",
+    "a sync of the spool, shared by all waiting events",
     buckets=_SHORT,
 )
 
 
 @lru_cache(maxsize=1024)
 def requests(route: str, status: int) -> Counter:
-    """The counter of one route and status."""
+    """Return the counter of a route and status."""
     return REQUESTS.labels(route, str(status))
 
 
 @lru_cache(maxsize=64)
 def latency(route: str) -> Histogram:
-    """The latency of one route."""
+    """Return the latency of a route."""
     return LATENCY.labels(route)
 
 
 @lru_cache(maxsize=16)
 def records(outcome: str) -> Counter:
-    """The counter of one outcome."""
+    """Return the counter of an outcome."""
     return RECORDS.labels(outcome)

@@ -17,7 +17,7 @@ from services.gateway.control.desk import Desk
 from services.gateway.control.docs import complete, docs_routes
 from services.gateway.control.routes import control_routes
 from services.gateway.control.scopes import declared
-from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.domain.errors import ApiError, internal_error, invalid, unavailable
 
 log = structlog.get_logger()
 
@@ -146,8 +146,7 @@ def _hint(path: str, routes: Iterable[BaseRoute]) -> str:
 
 async def _unavailable(_request: Request, error: Exception) -> Response:
     log.warning("outside_system_unavailable", reason=str(error))
-    message = "A part of Reef that this needs does not answer; try again. /reef/status says which."
-    return answer(ApiError(503, message, code="unavailable", retry_after_s=2))
+    return answer(unavailable())
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -155,10 +154,4 @@ async def _failed(request: Request, error: Exception) -> Response:
     log.error(
         "request_failed", route=route.path if isinstance(route, Route) else "other", exc_info=error
     )
-    return answer(
-        ApiError(
-            500,
-            "Reef failed on this request; the operator finds the reason in the log.",
-            code="internal_error",
-        )
-    )
+    return answer(internal_error())

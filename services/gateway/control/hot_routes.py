@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Header
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.gateway.control.desk import Desk
+from services.gateway.domain.report import Report
 
 Flag = Annotated[
     bool | int | str | None,
@@ -63,29 +64,6 @@ class Embeddings(BaseModel):
     model: str | None = None
     input: Texts | None = None
     messages: list[Message] = Field([], min_length=1)
-
-
-class NewReport(BaseModel):
-    """What exchanges were worth: a score, words, or both."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "score": 1.0,
-                    "feedback": "just right",
-                    "references": ["rec-01a22f3e65a079ceb6c663e2561ca4c7-e836"],
-                }
-            ]
-        },
-    )
-    references: list[str] = Field(min_length=1, json_schema_extra={"uniqueItems": True})
-    score: float | None = None
-    feedback: str | dict[str, Any] | None = None
-    metadata: dict[str, Any] | None = None
-    scenario: str | None = None
-    agent_record_id: str | None = None
 
 
 class ReportKept(BaseModel):
@@ -167,7 +145,7 @@ def hot_routes(desk: Desk) -> APIRouter:
         response_model=ReportKept,
         responses={202: {"headers": _RECEIPT}},
     )
-    async def report_exchanges(_headers: Reported, body: NewReport) -> None:
+    async def report_exchanges(_headers: Reported, body: Report) -> None:
         """Say how good earlier exchanges were."""
 
     return routes

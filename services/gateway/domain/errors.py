@@ -110,6 +110,24 @@ def model_not_found(model: str, served: str) -> ApiError:
     )
 
 
+def no_scenario(scenario: str, param: str = "scenario") -> ApiError:
+    """404: the scenario does not exist."""
+    words = f"There is no scenario {scenario!r}; POST /reef/scenarios creates it."
+    return ApiError(404, words, code="scenario_not_found", param=param)
+
+
+def unavailable() -> ApiError:
+    """503: a system outside of the gateway does not answer."""
+    words = "A part of Reef that this needs does not answer; try again. /reef/status says which."
+    return ApiError(503, words, code="unavailable", retry_after_s=2)
+
+
+def internal_error() -> ApiError:
+    """500: a bug."""
+    words = "Reef failed on this request; the operator finds the reason in the log."
+    return ApiError(500, words, code="internal_error")
+
+
 NOT_DURABLE = "not_durable"
 
 

@@ -1,38 +1,86 @@
-"""A report: what it may say, and about what. Anything else is refused before it is kept."""
+"""A report: the worth of earlier exchanges. A report that could not be used is refused before it is kept."""
 
-import json
-import math
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Self
 
 import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    model_validator,
+)
 
 from reefcommon.ids import SCENARIO_PATTERN, digest, is_receipt, shard_in
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.exchange import check_depth
 
 MAX_REFERENCES = 1000
-MAX_REPORT_BYTES = (
-    900 * 1024
-)  # a report travels in its event, and Kafka's default limit for a message is 1 MiB
-_FIELDS = frozenset({"score", "feedback", "references", "metadata", "agent_record_id", "scenario"})
+# a report travels in its event, and Kafka's default limit for a message is 1 MiB
+MAX_REPORT_BYTES = 900 * 1024
+_RECEIPT = "rec-01a22f3e65a079ceb6c663e2561ca4c7-e836"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A report that is well-formed."""
+def _reference(value: str) -> str:
+    if not is_receipt(value):
+        raise ValueError("is not a receipt")
+    if value.startswith("rep-"):
+        raise ValueError("is the id of a report; a report refers to receipts of inferences")
+    if value.startswith("rec-") and shard_in(value) is None:
+        raise ValueError(_no_receipt(value))
+    return value
 
-    references: tuple[str, ...]
-    score: float | None
-    feedback: str | dict[str, Any] | None
-    metadata: dict[str, Any]
-    key: str | None
-    scenario: str | None = None
+
+def _own_id(value: str) -> str:
+    if not is_receipt(value) or shard_in(value) is not None:
+        raise ValueError(
+            "must be 1 to 128 letters, digits, or any of . _ : - and not have the form of Reef's ids"
+        )
+    return value
+
+
+class Report(BaseModel):
+    """The worth of exchanges: a score, words, or both."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        json_schema_extra={
+            "examples": [{"score": 1.0, "feedback": "just right", "references": [_RECEIPT]}]
+        },
+    )
+
+    references: tuple[Annotated[str, AfterValidator(_reference)], ...] = Field(
+        min_length=1,
+        max_length=MAX_REFERENCES,
+        description="receipts of exchanges: the header x-reef-agent-record-id of each",
+        json_schema_extra={"uniqueItems": True},
+    )
+    score: FiniteFloat | None = Field(None, description="higher is better")
+    feedback: str | dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    scenario: str | None = Field(None, description="as the header x-reef-scenario")
+    agent_record_id: Annotated[str, AfterValidator(_own_id)] | None = Field(
+        None, description="idempotency key"
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if len(set(self.references)) < len(self.references):
+            raise ValueError("references: a receipt is named twice")
+        if self.score is None and self.feedback is None:
+            raise ValueError("score: a 'score' (a finite number), 'feedback', or both are needed")
+        return self
 
     def digest(self, scenario: str) -> str:
-        """The identity of the content: the same id with another digest is a conflict."""
-        return digest("report", scenario, self.score, self.feedback, self.references, self.metadata)
+        """Return the identity of the content: the same id with another digest is a conflict."""
+        return digest(
+            "report", scenario, self.score, self.feedback, self.references, self.metadata or {}
+        )
 
 
 def parse(raw: bytes) -> Report:
@@ -45,163 +93,61 @@ def parse(raw: bytes) -> Report:
         raise ApiError(
             413, f"A report has at most {MAX_REPORT_BYTES} bytes.", code="body_too_large"
         )
-    body = _object(raw)
-    unknown = sorted(set(body) - _FIELDS)
-    if unknown:
-        raise invalid(
-            unknown[0][:80],
-            f"'{unknown[0][:80]}' is not a field of a report; put it into 'metadata'. Fields: {', '.join(sorted(_FIELDS))}.",
-        )
-    metadata = body.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise invalid("metadata", "'metadata' must be an object.")
-    report = Report(
-        references=_references(body.get("references")),
-        score=_score(body.get("score")),
-        feedback=_feedback(body.get("feedback")),
-        metadata=metadata or {},
-        key=_key(body.get("agent_record_id")),
-        scenario=_scenario(body.get("scenario")),
-    )
-    if report.score is None and report.feedback is None:
-        raise invalid(
-            "score",
-            "A report needs a 'score' (a finite number) or 'feedback' (a text or an object), or both.",
-        )
+    try:
+        report = Report.model_validate_json(raw)
+        check_depth(raw, orjson.loads(raw))
+    except ValidationError as error:
+        raise _refusal(error) from None
+    except orjson.JSONDecodeError as error:  # pydantic takes NaN and Infinity
+        raise invalid(None, f"The request body is not valid JSON: {error}.") from None
     return report
 
 
+def _refusal(error: ValidationError) -> ApiError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        about, found, words = message.partition(": ")
+        if first["type"] == "value_error" and found:
+            return invalid(about, f"'{about}': {words}.")
+        return invalid(None, f"The request body is no report: {message}.")
+    name, *rest = first["loc"]
+    field = str(name)[:80] + "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(Report.model_fields)
+        message = f"is not a field of a report; put it into 'metadata'. Fields: {known}"
+    return invalid(field, f"'{field}': {message}.")
+
+
 def check_known(position: int, reference: str, known: tuple[str, str], scenario: str) -> None:
-    """Refuse a reference to a report, or to a record of another scenario."""
+    """Refuse a reference to a report, or to a record of another scenario. Raises ApiError."""
     name = f"references[{position}]"
     if known[1] == "report":
-        raise invalid(
-            name, f"'{name}' is the id of a report; a report refers to receipts of inferences."
-        )
+        raise invalid(name, f"'{name}' is the id of a report, and not the receipt of an inference.")
     if known[0] != scenario:
         raise invalid(
             name,
-            f"'{name}' ({reference}) is not of scenario {scenario!r}; send the report with its own x-reef-scenario.",
+            f"'{name}' ({reference}) is not of scenario {scenario!r}; "
+            "send the report with its own x-reef-scenario.",
         )
 
 
 def not_a_receipt(position: int, reference: str) -> ApiError:
     """400: no exchange has this receipt, nor ever will."""
     name = f"references[{position}]"
-    return invalid(
-        name,
-        f"'{name}' ({reference[:80]}) is the receipt of no exchange. A receipt is the header "
+    return invalid(name, f"'{name}' {_no_receipt(reference)}.")
+
+
+def _no_receipt(reference: str) -> str:
+    return (
+        f"({reference[:80]}) is the receipt of no exchange. A receipt is the header "
         "x-reef-agent-record-id of an answer: rec-, 32 hex digits, -, 4 hex digits, "
-        "or the id that you sent with the request.",
+        "or the id that you sent with the request"
     )
 
 
-def _scenario(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise invalid(
-            "scenario",
-            "'scenario' must be the name of a scenario; the header x-reef-scenario says the same.",
-        )
-    return check_scenario(value)
-
-
-def _object(raw: bytes) -> dict[str, Any]:
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        field = _not_finite(raw)
-        if field is not None:
-            raise invalid(
-                field, f"'{field}' is not a finite number; JSON has no NaN and no Infinity."
-            ) from None
-        raise invalid(None, f"The request body is not valid JSON: {error}.") from None
-    if not isinstance(body, dict):
-        raise invalid(None, "A report must be a JSON object.")
-    check_depth(raw, body)
-    return body
-
-
-def _not_finite(raw: bytes) -> str | None:
-    """The first field with a NaN, an Infinity or a number out of range, where that is what keeps `raw` from being JSON."""
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(body, dict):
-        return None
-    for name, value in body.items():
-        stack = [value]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, float) and not math.isfinite(item):
-                return str(name)
-            stack += (
-                item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
-            )
-    return None
-
-
-def _score(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise invalid("score", f"'score' must be a finite number, not {json.dumps(value)[:60]}.")
-    return float(value)
-
-
-def _feedback(value: object) -> str | dict[str, Any] | None:
-    if value is None or isinstance(value, (str, dict)):
-        return value
-    raise invalid("feedback", "'feedback' must be a text or an object.")
-
-
-def _key(value: object) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not is_receipt(value) or shard_in(value) is not None:
-        raise invalid(
-            "agent_record_id",
-            "'agent_record_id' must be 1 to 128 letters, digits, or any of . _ : - and not have the form of Reef's own ids.",
-        )
-    return value
-
-
-def _references(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
-        raise invalid(
-            "references",
-            "'references' must be a non-empty list of receipts (the x-reef-agent-record-id of each exchange).",
-        )
-    if len(value) > MAX_REFERENCES:
-        raise invalid(
-            "references",
-            f"'references' has {len(value)} receipts; at most {MAX_REFERENCES} are allowed.",
-        )
-    seen = set()
-    for position, item in enumerate(value):
-        name = f"references[{position}]"
-        if not isinstance(item, str) or not is_receipt(item):
-            raise invalid(name, f"'{name}' is not a receipt.")
-        if item.startswith("rec-") and shard_in(item) is None:
-            raise not_a_receipt(position, item)
-        if item.startswith("rep-"):
-            raise invalid(
-                name, f"'{name}' is the id of a report; a report refers to receipts of inferences."
-            )
-        if item in seen:
-            raise invalid(name, f"'{name}' repeats {item}.")
-        seen.add(item)
-    return tuple(value)
-
-
 def check_scenario(name: str) -> str:
-    """A scenario's name, if it can be one.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Return a scenario's name. Raises ApiError if it cannot be one."""
     if not re.fullmatch(SCENARIO_PATTERN, name):
         raise ApiError(
             400,

@@ -17,10 +17,17 @@ from services.gateway import metrics
 from services.gateway.control.scopes import OPEN
 from services.gateway.domain import report as reports
 from services.gateway.domain.access import Grant
-from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.domain.errors import (
+    ApiError,
+    internal_error,
+    invalid,
+    no_scenario,
+    unavailable,
+)
 from services.gateway.domain.exchange import HOT, INFERENCE, REPORT
 from services.gateway.domain.head import HeadLimits
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
+from services.gateway.domain.report import check_scenario
 from services.gateway.edge.bodies import BodyReader
 from services.gateway.edge.limits import Limits
 from services.gateway.edge.stopping import Stopping
@@ -33,6 +40,7 @@ from services.gateway.keys.repeats import Repeats
 log = structlog.get_logger()
 
 _JSON = (b"content-type", b"application/json")
+Handle = Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -57,83 +65,36 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        path = scope.get("path", "")
         if scope["type"] != "http":
             await self.control(scope, receive, send)
-        elif (
-            error := self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
-        ) is not None:
-            await self._guarded(
-                scope, receive, send, path if path in HOT else "other", partial(_refused, error)
+            return
+        path, out = scope["path"], AsgiOutlet(send)
+        handle: Handle = self._control
+        refusal = self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
+        if refusal is not None:
+            handle = partial(_refuse, refusal)
+        elif scope["method"] == "POST":
+            handle = (
+                self._infer if path in INFERENCE else self._report if path == REPORT else handle
             )
-        elif path in INFERENCE and scope["method"] == "POST":
-            await self._guarded(scope, receive, send, path, self._infer)
-        elif path == REPORT and scope["method"] == "POST":
-            await self._guarded(scope, receive, send, path, self._report)
-        else:
-            await self._counted(scope, receive, send)
-
-    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Routes are counted by their pattern: a path that a client made up never becomes a label.
-        out = AsgiOutlet(send)
-
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                await out.start(message["status"], message["headers"])
-            else:
-                await send(message)
-
-        try:
-            if self.limits is not None and scope["path"] not in OPEN:
-                async with self._held(self.limits, scope, exchange=False) as out.told:
-                    await self._control(scope, receive, noting)
-            else:
-                await self._control(scope, receive, noting)
-        except ApiError as error:
-            await out.refuse(error)
-        except ClientGone:
-            pass
-        except asyncio.CancelledError:
-            if not await self.stopping.tell(out):
-                raise
-        finally:
-            route = scope.get("route")
-            metrics.requests(
-                route.path if isinstance(route, Route) else "other", out.status or 499
-            ).inc()
-
-    async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
-        charge = Charge(self.memory)
-        try:
-            if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
-                raw = await self.bodies.read(dict(scope["headers"]), receive, charge)
-                charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded
-                receive = _again(raw, receive)
-            await self.control(scope, receive, send)
-        finally:
-            charge.end()
-
-    def _held(
-        self, limits: Limits, scope: Scope, *, exchange: bool
-    ) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
-        headers = dict(scope["headers"])
-        scenario = headers.get(b"x-reef-scenario", b"default").decode("latin-1")
-        # names that a client made up are counted together
-        known = self.handlers.table.head(scenario) is not None
-        return limits.hold(self.intake.grant(headers), scenario if known else "", exchange=exchange)
-
-    async def _guarded(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        path: str,
-        handle: Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]],
-    ) -> None:
         started = time.perf_counter()
-        out = AsgiOutlet(send)
         try:
-            if self.limits is None:
+            await self._limited(scope, receive, out, handle)
+        finally:
+            # Routes are counted by their pattern: a path that a client made up is never a label.
+            route = scope.get("route")
+            name = path if path in HOT else route.path if isinstance(route, Route) else "other"
+            metrics.requests(name, out.status or 499).inc()
+            if handle in {self._infer, self._report}:
+                metrics.latency(path).observe(time.perf_counter() - started)
+
+    async def _limited(
+        self, scope: Scope, receive: Receive, out: AsgiOutlet, handle: Handle
+    ) -> None:
+        """Call `handle` within the limits of the bearer. Errors go to the client in the API's shape."""
+        path = scope["path"]
+        try:
+            if self.limits is None or path in OPEN:
                 await handle(scope, receive, out)
             else:
                 async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.told:
@@ -147,26 +108,32 @@ class Edge:
                 raise
         except Unavailable as error:
             log.warning("outside_system_unavailable", route=path, reason=str(error))
-            await out.refuse(
-                ApiError(
-                    503,
-                    "A part of Reef that this needs does not answer; try again.",
-                    code="unavailable",
-                    retry_after_s=2,
-                )
-            )
+            await out.refuse(unavailable())
         except Exception:  # a bug: the client gets the API's shape, and the metrics count it
+            if handle == self._control:
+                raise  # FastAPI has answered and logged it
             log.exception("request_failed", route=path)
-            await out.refuse(
-                ApiError(
-                    500,
-                    "Reef failed on this request; the operator finds the reason in the log.",
-                    code="internal_error",
-                )
-            )
+            await out.refuse(internal_error())
+
+    async def _control(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
+        charge = Charge(self.memory)
+        try:
+            if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
+                raw = await self.bodies.read(dict(scope["headers"]), receive, charge)
+                charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded
+                receive = _again(raw, receive)
+            await self.control(scope, receive, out.send)
         finally:
-            metrics.requests(path, out.status or 499).inc()
-            metrics.latency(path).observe(time.perf_counter() - started)
+            charge.end()
+
+    def _held(
+        self, limits: Limits, scope: Scope, *, exchange: bool
+    ) -> AbstractAsyncContextManager[list[tuple[bytes, bytes]]]:
+        headers = dict(scope["headers"])
+        scenario = headers.get(b"x-reef-scenario", b"default").decode("latin-1")
+        # names that a client made up are counted together
+        known = self.handlers.table.head(scenario) is not None
+        return limits.hold(self.intake.grant(headers), scenario if known else "", exchange=exchange)
 
     async def _infer(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
         raw_headers = scope["headers"]
@@ -217,25 +184,21 @@ class Edge:
         grant.check("report", scenario)
         report = reports.parse(raw)
         if report.scenario is not None and report.scenario != scenario:
+            named = check_scenario(report.scenario)
             if b"x-reef-scenario" in headers:
-                raise invalid(
-                    "scenario",
-                    f"The body names scenario {report.scenario!r}, and the header x-reef-scenario {scenario!r}.",
+                words = (
+                    f"The body names scenario {named!r}, the header x-reef-scenario {scenario!r}."
                 )
-            scenario = report.scenario
+                raise invalid("scenario", words)
+            scenario = named
             grant.check("report", scenario)
         table = self.handlers.table
         if table.head(scenario) is None and scenario != "default" and scenario not in table.damaged:
-            raise ApiError(
-                404,
-                f"There is no scenario {scenario!r}.",
-                code="scenario_not_found",
-                param="x-reef-scenario",
-            )
+            raise no_scenario(scenario, "x-reef-scenario")
         return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
 
 
-async def _refused(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiOutlet) -> None:
+async def _refuse(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiOutlet) -> None:
     raise error
 
 

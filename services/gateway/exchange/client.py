@@ -1,14 +1,14 @@
-"""Who reads the answer, and whether they are still there."""
+"""The client's side of an exchange: its answer, and a watch on its connection."""
 
 import asyncio
 from types import TracebackType
 from typing import Protocol, Self
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 
 from services.gateway.domain.errors import ApiError
 
-LOOK_AFTER_S = 0.1  # most answers are there sooner, and then no task has to be made to look
+LOOK_AFTER_S = 0.1  # most answers are there sooner, and need no task that watches
 
 
 class ClientGone(Exception):
@@ -16,17 +16,17 @@ class ClientGone(Exception):
 
 
 class Outlet(Protocol):
-    """Where an answer goes."""
+    """The receiver of an answer."""
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Status and headers, once."""
+        """Send status and headers, once."""
 
     async def write(self, data: bytes, *, more: bool) -> None:
-        """A piece of the body. Waits for a slow reader."""
+        """Send a piece of the body. Waits for a slow reader."""
 
 
 class AsgiOutlet:
-    """The client itself."""
+    """The client."""
 
     __slots__ = ("_headers", "_send", "status", "told")
 
@@ -34,19 +34,25 @@ class AsgiOutlet:
         self._send = send
         self.status = 0
         self._headers: list[tuple[bytes, bytes]] = []
-        self.told: list[
-            tuple[bytes, bytes]
-        ] = []  # what goes with every answer: how much of a limit is left
+        # headers of every answer: how much of a limit is left
+        self.told: list[tuple[bytes, bytes]] = []
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Status and headers."""
+        """Send status and headers, with those of the limits."""
         self.status, self._headers = status, headers
         if self.told:
             headers = [*headers, *self.told]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
+    async def send(self, message: Message) -> None:
+        """Relay a message of an ASGI application."""
+        if message["type"] == "http.response.start":
+            await self.start(message["status"], message["headers"])
+        else:
+            await self._send(message)
+
     async def refuse(self, error: ApiError) -> None:
-        """Say what is wrong, unless the answer has begun: then the connection ends without its terminator."""
+        """Send a refusal. If the answer has begun, raise it: the connection ends without its terminator."""
         if self.status:
             raise error
         body = error.body()
@@ -55,19 +61,18 @@ class AsgiOutlet:
 
     @property
     def event_stream(self) -> bool:
-        """Whether the answer that has begun is one of events."""
+        """True if a stream of events has begun."""
         return any(
             name == b"content-type" and value.startswith(b"text/event-stream")
             for name, value in self._headers
         )
 
     async def write(self, data: bytes, *, more: bool) -> None:
-        """A piece of the body."""
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 class ClientWatch:
-    """Interrupts the block with ClientGone, within LOOK_AFTER_S, when the client leaves. Works as `asyncio.timeout` does."""
+    """Raises ClientGone in its block, within LOOK_AFTER_S, when the client leaves. Works as `asyncio.timeout`."""
 
     __slots__ = ("_gone", "_receive", "_task", "_timer", "_watcher")
 
@@ -103,23 +108,17 @@ class ClientWatch:
             self._watcher.cancel()
         if not self._gone:
             return
-        if (
-            kind is None
-        ):  # cancelled, but nothing has waited since: take the cancellation here, not at the next await
+        if kind is None:  # cancelled, but the block ended first: take the cancellation here
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError as cancelled:
                 kind, error = asyncio.CancelledError, cancelled
-        if (
-            self._task.uncancel() == 0
-            and kind is not None
-            and issubclass(kind, asyncio.CancelledError)
-        ):
+        if self._task.uncancel() == 0 and kind and issubclass(kind, asyncio.CancelledError):
             raise ClientGone from error
 
 
 class NoWatch:
-    """For work that goes on when its client leaves."""
+    """No watch: the work goes on when its client leaves."""
 
     async def __aenter__(self) -> Self:
         return self
