@@ -1,6 +1,7 @@
-"""Dead letters as they lie in their topics: which there are, which have been dealt with, and how they are dealt with.
+"""Dead letters as they lie in their topics: which there are, and how they are dealt with.
 
-What was done is a fact in the same topic (`event.dead.settled.v1`), so that it holds wherever one looks from, and for ever.
+A retry or a drop is a fact in the same topic (`event.dead.settled.v1`), so that every reader of the
+log sees it.
 """
 
 import asyncio
@@ -8,7 +9,6 @@ import base64
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Annotated, Literal
 
 from aiokafka import AIOKafkaProducer
@@ -31,7 +31,7 @@ Action = Literal["retried", "dropped"]
 
 @dataclass(slots=True)
 class Letter:
-    """One event that could not be handled by one consumer group. `count`: how often it was given up; `settled`: what was done about it."""
+    """An event that a consumer group gave up, `count` times. `settled`: how it was dealt with."""
 
     first: DeadLettered
     last: DeadLettered
@@ -40,7 +40,7 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """The letter's id: the same for the same event and group."""
+        """The same for the same event and group."""
         return self.first.event_id
 
     @property
@@ -62,8 +62,8 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which letters are meant; a part that is None means all."""
+class LetterFilter:
+    """Selects letters; a part that is None selects all."""
 
     topic: str | None = None
     group: str | None = None
@@ -72,22 +72,22 @@ class Wanted:
     handled: bool = False
 
     def meets(self, letter: Letter) -> bool:
-        """Whether this one is meant."""
-        one = letter.last
+        """Return whether the letter is selected."""
+        event = letter.last
         return (
             (self.handled or letter.settled is None)
-            and (self.topic is None or self.topic in {one.topic, f"{one.topic}.dead"})
-            and self.group in {None, one.group}
-            and self.scenario in {None, one.scenario}
-            and (self.reason is None or self.reason.lower() in one.reason.lower())
+            and self.topic in {None, event.topic, f"{event.topic}.dead"}
+            and self.group in {None, event.group}
+            and self.scenario in {None, event.scenario}
+            and (self.reason or "").lower() in event.reason.lower()
         )
 
 
 @dataclass(slots=True)
 class Letters:
-    """All letters, by id, in the order in which they came."""
+    """All letters, in the order in which they came."""
 
-    found: dict[str, Letter] = field(default_factory=dict)
+    by_id: dict[str, Letter] = field(default_factory=dict)
     _settled: dict[str, DeadLetterSettled] = field(default_factory=dict)
 
     def take(self, value: bytes | None) -> None:
@@ -98,105 +98,100 @@ class Letters:
             return
         if isinstance(event, DeadLetterSettled):
             self._settled.setdefault(event.dead_id, event)
-        elif (known := self.found.get(event.event_id)) is not None:
-            known.count += 1
-            known.last = event
+            letter_id = event.dead_id
         else:
-            self.found[event.event_id] = Letter(event, event)
-        of = event.dead_id if isinstance(event, DeadLetterSettled) else event.event_id
-        if of in self.found:
-            self.found[of].settled = self._settled.get(of)
+            letter_id = event.event_id
+            letter = self.by_id.get(letter_id)
+            if letter is None:
+                self.by_id[letter_id] = Letter(event, event)
+            else:
+                letter.count += 1
+                letter.last = event
+        if letter_id in self.by_id:
+            self.by_id[letter_id].settled = self._settled.get(letter_id)
 
     def named(self, ids: Sequence[str]) -> list[Letter]:
-        """The letters with these ids, or whose ids alone begin so.
+        """Return the letters with these ids, or with these unambiguous beginnings of ids.
 
         Raises:
             CommandFailed: there is none, or more than one.
         """
         letters = []
         for wanted in ids:
-            fitting = [
-                letter
-                for name, letter in self.found.items()
-                if name.startswith((wanted, f"dead-{wanted}"))
-            ]
+            begin = (wanted, f"dead-{wanted}")
+            fitting = [x for name, x in self.by_id.items() if name.startswith(begin)]
             if not fitting:
                 raise CommandFailed(
                     f"no dead letter {wanted}; `reef dlq list --handled` shows all there are"
                 )
-            if len(fitting) > 1 and wanted not in self.found:
-                raise CommandFailed(
-                    f"{wanted} may be any of {', '.join(letter.id for letter in fitting[:5])}: give more of the id"
-                )
-            letters.append(self.found[wanted] if wanted in self.found else fitting[0])
+            if len(fitting) > 1 and wanted not in self.by_id:
+                some = ", ".join(letter.id for letter in fitting[:5])
+                raise CommandFailed(f"{wanted} may be any of {some}: give more of the id")
+            letters.append(self.by_id.get(wanted, fitting[0]))
         return letters
 
 
-async def read(bootstrap: str, bodies: FilesystemBodies) -> Letters:
-    """Everything that lies in the dead-letter topics. A letter without its body is left out.
+@dataclass(frozen=True, slots=True)
+class DeadLetterLog:
+    """The dead-letter topics of one broker, and the store of bodies too large for a message."""
 
-    Raises:
-        CommandFailed: the broker does not answer.
-    """
-    letters = Letters()
-    async with open_log(bootstrap, [topic.dead for topic in topics.ALL]) as log:
-        async for batch in log.batches(1000):
-            for record in batch:
-                with contextlib.suppress(BodyMissing, Poison):
-                    letters.take(await whole_value(record.value, record.headers, bodies))
-    return letters
+    bootstrap: str
+    bodies: FilesystemBodies
 
+    async def read(self) -> Letters:
+        """Read all letters. Raises CommandFailed if the broker does not answer."""
+        letters = Letters()
+        async with open_log(self.bootstrap, [topic.dead for topic in topics.ALL]) as log:
+            async for batch in log.batches(1000):
+                for record in batch:
+                    with contextlib.suppress(BodyMissing, Poison):
+                        letters.take(await whole_value(record.value, record.headers, self.bodies))
+        return letters
 
-async def settle(
-    bootstrap: str, bodies: FilesystemBodies, letters: Iterable[Letter], action: Action
-) -> list[Letter]:
-    """Deal with letters; returns those that had not been dealt with before.
+    async def settle(self, letters: Iterable[Letter], action: Action) -> list[Letter]:
+        """Retry or drop letters; returns those that had not been dealt with before.
 
-    A retried event goes to its topic again, to its partition, with its key and headers, before that is noted: killed in between, it is
-    there twice, and consumers tell repeats by their ids.
+        May be repeated.
 
-    Raises:
-        CommandFailed: the broker does not acknowledge; what is not noted can be dealt with again.
-    """
-    open_letters = [letter for letter in letters if letter.settled is None]
-    producer = AIOKafkaProducer(
-        bootstrap_servers=bootstrap,
-        client_id="reef-dlq",
-        acks="all",
-        enable_idempotence=False,
-    )
-    try:
-        async with asyncio.timeout(30):
-            await producer.start()
-        for letter in open_letters:
-            one = letter.last
-            if action == "retried":
-                value, claim = await claim_check(letter.body, bodies)
-                headers = [
-                    *letter.headers,
-                    *((name, text.encode()) for name, text in claim.items()),
-                ]
-                place = {"partition": one.partition, "key": letter.key, "headers": headers}
-                await producer.send_and_wait(one.topic, value, **place)
-            fact = _fact(letter, action, utc_now())
-            await producer.send_and_wait(
-                f"{one.topic}.dead", fact.model_dump_json().encode(), key=letter.id.encode()
-            )
-            letter.settled = fact
-    except (KafkaError, TimeoutError, OSError, Unavailable) as error:
-        raise CommandFailed(
-            f"the broker at {bootstrap} did not acknowledge: {error!r}; do the same again, repeats are harmless"
-        ) from None
-    finally:
-        await producer.stop()
-    return open_letters
+        Raises:
+            CommandFailed: the broker does not acknowledge; a letter that is not noted stays open.
+        """
+        waiting = [letter for letter in letters if letter.settled is None]
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            client_id="reef-dlq",
+            acks="all",
+            enable_idempotence=False,
+        )
+        try:
+            async with asyncio.timeout(30):
+                await producer.start()
+            for letter in waiting:
+                # The event first, then the note: a crash in between repeats the event, with its id.
+                if action == "retried":
+                    await self._send_again(producer, letter)
+                fact = DeadLetterSettled(
+                    event_id="set-" + digest("settled", letter.id),
+                    at=utc_now(),
+                    scenario=letter.first.scenario,
+                    dead_id=letter.id,
+                    action=action,
+                )
+                value, topic = fact.model_dump_json().encode(), f"{letter.last.topic}.dead"
+                await producer.send_and_wait(topic, value, key=letter.id.encode())
+                letter.settled = fact
+        except (KafkaError, TimeoutError, OSError, Unavailable) as error:
+            raise CommandFailed(
+                f"the broker at {self.bootstrap} did not acknowledge: {error!r}; "
+                "do the same again, repeats are harmless"
+            ) from None
+        finally:
+            await producer.stop()
+        return waiting
 
-
-def _fact(letter: Letter, action: Action, at: datetime) -> DeadLetterSettled:
-    return DeadLetterSettled(
-        event_id="set-" + digest("settled", letter.id),
-        at=at,
-        scenario=letter.first.scenario,
-        dead_id=letter.id,
-        action=action,
-    )
+    async def _send_again(self, producer: AIOKafkaProducer, letter: Letter) -> None:
+        """The event as it was, to its own partition."""
+        value, claim = await claim_check(letter.body, self.bodies)
+        headers = [*letter.headers, *((name, text.encode()) for name, text in claim.items())]
+        place = {"partition": letter.last.partition, "key": letter.key, "headers": headers}
+        await producer.send_and_wait(letter.last.topic, value, **place)

@@ -47,9 +47,7 @@ class Heartbeat:
         since = utc_now()
         while True:
             try:
-                async for event in follow(
-                    self.bootstrap, self.bodies, begin="latest", since=since
-                ):
+                async for event in follow(self.bootstrap, self.bodies, begin="latest", since=since):
                     since = max(since, event.at)
                     if isinstance(event, SampleRefused):
                         self._refused[event.reason] += 1

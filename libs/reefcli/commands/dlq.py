@@ -1,29 +1,27 @@
-"""`reef dlq`: events that could not be handled; look at them, send them again, or let them go."""
+"""`reef dlq`: look at events that could not be handled, send them again, or drop them."""
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from reefcli import dead_letters
 from reefcli.commands.topics import address
-from reefcli.dead_letters import Action, Letter, Letters, Wanted
+from reefcli.dead_letters import Action, DeadLetterLog, Letter, LetterFilter
 from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir
-from reefcli.output import ago, console, print_json, print_story, print_table
+from reefcli.output import ago, print_json, print_story, print_table
 from reefcommon import topics
 from reefkit.bodies import FilesystemBodies
 
 
 def _known(topic: str | None) -> str | None:
-    """A topic that has dead letters at all, or may have: a mistyped one would look like good news."""
-    if topic is not None and topic not in {
-        name for one in topics.ALL for name in (one.name, one.dead)
-    }:
-        raise CommandFailed(
-            f"there is no topic {topic!r}; there are {', '.join(one.name for one in topics.ALL)}"
-        )
+    # A mistyped topic would have no dead letters, which looks like good news.
+    if topic is not None and topic not in {n for t in topics.ALL for n in (t.name, t.dead)}:
+        names = ", ".join(known.name for known in topics.ALL)
+        raise CommandFailed(f"there is no topic {topic!r}; there are {names}")
     return topic
 
 
@@ -50,12 +48,17 @@ dlq = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="""Dead letters: events that a consumer could never handle, each with its reason. Nothing of them is lost.
+    help="""Dead letters: events that a consumer could never handle, each with its reason.
 
-Look (list, show), mend what was wrong, then send them again (retry), or let them go (drop). Both are noted in the log for good: a letter
-that was dealt with is not listed any more, and dealing with it twice does nothing.
+None of them is lost. Look (list, show), mend the cause, then send them again (retry), or drop them
+(drop). Both are noted in the log for good: a letter that was dealt with is not listed any more, and
+a second retry or drop does nothing.
 """,
 )
+
+
+def _log(bootstrap: str | None, state_dir: Path) -> DeadLetterLog:
+    return DeadLetterLog(address(bootstrap, state_dir), FilesystemBodies(state_dir / "bodies"))
 
 
 @dlq.command("list")
@@ -72,7 +75,7 @@ def list_(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """The dead letters that nobody has dealt with, the latest first.
+    """List the dead letters that were not dealt with, the latest first.
 
     Examples:
 
@@ -80,25 +83,18 @@ def list_(
 
       reef dlq list --topic reef.feedback.v1 --reason "unknown receipts" --json
     """
-    letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir), _bodies(state_dir)))
-    wanted = Wanted(topic, group, reason, scenario, handled)
-    found = sorted(
-        (letter for letter in letters.found.values() if wanted.meets(letter)),
-        key=lambda one: one.last.at,
-        reverse=True,
-    )
+    letters = asyncio.run(_log(bootstrap, state_dir).read())
+    wanted = LetterFilter(topic, group, reason, scenario, handled)
+    found = [letter for letter in letters.by_id.values() if wanted.meets(letter)]
+    found.sort(key=lambda letter: letter.last.at, reverse=True)
     if as_json:
         print_json([_described(letter) for letter in found[:limit]])
         return
     columns = ("id", "topic", "place", "group", "times", "when", "handled", "reason")
-    print_table(
-        columns,
-        [_row(letter) for letter in found[:limit]],
-        whole=("topic",),
-        empty="no dead letters",
-    )
+    rows = [_row(letter) for letter in found[:limit]]
+    print_table(columns, rows, whole=("topic",), empty="no dead letters")
     if len(found) > limit:
-        console().print(f"{len(found) - limit} more; --limit shows them", style="dim")
+        typer.echo(f"({len(found) - limit} more: --limit N shows them)", err=True)
 
 
 @dlq.command()
@@ -110,193 +106,138 @@ def show(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """One dead letter: why, where from, and the event's bytes.
+    """Show one dead letter: its reason, its origin, and the event's bytes.
 
     Example:
 
       reef dlq show dead-3f0c
     """
-    letters = asyncio.run(dead_letters.read(address(bootstrap, state_dir), _bodies(state_dir)))
+    letters = asyncio.run(_log(bootstrap, state_dir).read())
     (letter,) = letters.named([letter_id])
-    described = _described(letter) | {"event": _body(letter)}
+    described, event = _described(letter), _body(letter)
     if as_json:
-        print_json(described)
+        print_json(described | {"event": event})
         return
-    event = described.pop("event")
-    lines = [
-        (name.replace("_", " "), str(value))
-        for name, value in described.items()
-        if value is not None
-    ]
-    print_story(
-        [
-            *lines,
-            (
-                "event",
-                event
-                if isinstance(event, str)
-                else orjson.dumps(event, option=orjson.OPT_INDENT_2).decode(),
-            ),
-        ]
-    )
+    lines = [(k.replace("_", " "), str(v)) for k, v in described.items() if v is not None]
+    text = event if isinstance(event, str) else _indented(event)
+    print_story([*lines, ("event", text)])
 
 
-@dlq.command()
-def retry(
-    ids: Ids = None,
-    everything: Everything = False,
-    topic: Topic = None,
-    group: Group = None,
-    reason: Reason = None,
-    scenario: Scenario = None,
-    bootstrap: Bootstrap = None,
-    state_dir: StateDir = DEFAULT_STATE_DIR,
-    as_json: AsJson = False,
-) -> None:
-    """Send events to their topics again, as they were. Every consumer of the topic sees them; those that had them tell a repeat by its id.
+def _settling(action: Action, text: str) -> Callable[..., None]:
+    """Make the command that retries or drops; `text` is its help."""
+
+    def command(
+        ids: Ids = None,
+        everything: Everything = False,
+        topic: Topic = None,
+        group: Group = None,
+        reason: Reason = None,
+        scenario: Scenario = None,
+        bootstrap: Bootstrap = None,
+        state_dir: StateDir = DEFAULT_STATE_DIR,
+        as_json: AsJson = False,
+    ) -> None:
+        if bool(ids) == everything:
+            raise CommandFailed(
+                "which ones? Give ids from `reef dlq list`, or --all "
+                "(with --topic, --group, --reason or --scenario)"
+            )
+        wanted = LetterFilter(topic, group, reason, scenario)
+        log = _log(bootstrap, state_dir)
+        before, done = asyncio.run(_settle(action, ids, wanted, log))
+        if as_json:
+            print_json({action: [x.id for x in done], "handled_before": [x.id for x in before]})
+        else:
+            _tell(action, before, done)
+
+    command.__doc__ = text
+    return command
+
+
+dlq.command("retry")(
+    _settling(
+        "retried",
+        """Send events to their topics again, as they were.
+
+    Each consumer of the topic sees them; a consumer that had them tells a repeat by its id.
 
     Examples:
 
       reef dlq retry dead-3f0c
 
       reef dlq retry --all --topic reef.samples.v1 --group trainer
-    """
-    _settle(
-        "retried",
-        ids,
-        Wanted(topic, group, reason, scenario),
-        address(bootstrap, state_dir),
-        _bodies(state_dir),
-        everything=everything,
-        as_json=as_json,
+    """,
     )
+)
+dlq.command("drop")(
+    _settling(
+        "dropped",
+        """Let events go: they are not listed any more.
 
-
-@dlq.command()
-def drop(
-    ids: Ids = None,
-    everything: Everything = False,
-    topic: Topic = None,
-    group: Group = None,
-    reason: Reason = None,
-    scenario: Scenario = None,
-    bootstrap: Bootstrap = None,
-    state_dir: StateDir = DEFAULT_STATE_DIR,
-    as_json: AsJson = False,
-) -> None:
-    """Let events go: they are not listed any more. Their bytes stay in the log (`reef dlq list --handled`).
+    Their bytes stay in the log (`reef dlq list --handled`).
 
     Examples:
 
       reef dlq drop dead-3f0c dead-77a1
 
       reef dlq drop --all --topic reef.feedback.v1 --reason "unknown receipts"
-    """
-    _settle(
-        "dropped",
-        ids,
-        Wanted(topic, group, reason, scenario),
-        address(bootstrap, state_dir),
-        _bodies(state_dir),
-        everything=everything,
-        as_json=as_json,
+    """,
     )
+)
 
 
-def _settle(
-    action: Action,
-    ids: list[str] | None,
-    wanted: Wanted,
-    bootstrap: str,
-    bodies: FilesystemBodies,
-    *,
-    everything: bool,
-    as_json: bool,
-) -> None:
-    if bool(ids) == everything:
-        raise CommandFailed(
-            "which ones? Give ids from `reef dlq list`, or --all (with --topic, --group, --reason or --scenario)"
-        )
+async def _settle(
+    action: Action, ids: list[str] | None, wanted: LetterFilter, log: DeadLetterLog
+) -> tuple[list[Letter], list[Letter]]:
+    """Returns the letters that were dealt with before, and those that were now."""
+    letters = await log.read()
+    fitting = [letter for letter in letters.by_id.values() if wanted.meets(letter)]
+    chosen = letters.named(ids) if ids else fitting
+    before = [letter for letter in chosen if letter.settled is not None]
+    once = {letter.id: letter for letter in chosen}.values()
+    return before, await log.settle(once, action) if chosen else []
 
-    async def carry_out() -> tuple[list[Letter], list[Letter]]:
-        letters: Letters = await dead_letters.read(bootstrap, bodies)
-        chosen = (
-            letters.named(ids)
-            if ids
-            else [letter for letter in letters.found.values() if wanted.meets(letter)]
-        )
-        before = [letter for letter in chosen if letter.settled is not None]
-        once = {letter.id: letter for letter in chosen}.values()
-        return before, await dead_letters.settle(bootstrap, bodies, once, action) if chosen else []
 
-    before, done = asyncio.run(carry_out())
-    if as_json:
-        print_json(
-            {
-                action: [letter.id for letter in done],
-                "handled_before": [letter.id for letter in before],
-            }
-        )
-        return
+def _tell(action: Action, before: list[Letter], done: list[Letter]) -> None:
     for letter in before:
         assert letter.settled is not None
-        typer.echo(
-            f"{letter.id}: {letter.settled.action} before ({ago(letter.settled.at.isoformat())}); nothing done"
-        )
+        when = ago(letter.settled.at.isoformat())
+        typer.echo(f"{letter.id}: {letter.settled.action} before ({when}); nothing done")
     for letter in done:
-        typer.echo(
-            f"{letter.id}: {action} ({letter.last.topic} [{letter.last.partition}] {letter.last.offset})"
-        )
+        event = letter.last
+        typer.echo(f"{letter.id}: {action} ({event.topic} [{event.partition}] {event.offset})")
     if not before and not done:
         typer.echo("no dead letters like that")
 
 
-def _bodies(state_dir: StateDir) -> FilesystemBodies:
-    return FilesystemBodies(state_dir / "bodies")
-
-
 def _row(letter: Letter) -> tuple[Any, ...]:
-    one = letter.last
-    place = f"[{one.partition}] {one.offset}"
-    short = one.reason.replace("\n", " ")[:100]
-    return (
-        letter.id[:17],
-        one.topic,
-        place,
-        one.group,
-        letter.count,
-        ago(one.at.isoformat()),
-        _handled(letter),
-        short,
-    )
-
-
-def _handled(letter: Letter) -> str:
-    return letter.settled.action if letter.settled else ""
+    event = letter.last
+    place, when = f"[{event.partition}] {event.offset}", ago(event.at.isoformat())
+    handled = letter.settled.action if letter.settled else ""
+    short = event.reason.replace("\n", " ")[:100]
+    return letter.id[:17], event.topic, place, event.group, letter.count, when, handled, short
 
 
 def _described(letter: Letter) -> dict[str, Any]:
-    one = letter.last
+    event, settled = letter.last, letter.settled
+    names = ("topic", "partition", "offset", "key", "group", "scenario", "reason", "attempts")
     return {
         "id": letter.id,
-        "topic": one.topic,
-        "partition": one.partition,
-        "offset": one.offset,
-        "key": one.key,
-        "group": one.group,
-        "scenario": one.scenario,
-        "reason": one.reason,
-        "attempts": one.attempts,
+        **{name: getattr(event, name) for name in names},
         "times": letter.count,
         "first_at": letter.first.at.isoformat(),
-        "last_at": one.at.isoformat(),
-        "handled": letter.settled.action if letter.settled else None,
-        "handled_at": letter.settled.at.isoformat() if letter.settled else None,
+        "last_at": event.at.isoformat(),
+        "handled": settled.action if settled else None,
+        "handled_at": settled.at.isoformat() if settled else None,
     }
 
 
+def _indented(event: Any) -> str:
+    return orjson.dumps(event, option=orjson.OPT_INDENT_2).decode()
+
+
 def _body(letter: Letter) -> Any:
-    """The event as JSON where it is, else as text."""
+    """The event as JSON if it is JSON, else as text."""
     try:
         return orjson.loads(letter.body)
     except ValueError:
