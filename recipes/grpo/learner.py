@@ -1,75 +1,64 @@
-"""GRPO's tensors: the policy and one step of it. The mathematics is in recipe.py."""
+"""One step of GRPO, from top to bottom: credit, score, correction, loss, backward, update.
+
+Shapes: B rollouts, R response positions.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from recipes.grpo import recipe as grpo
-from recipes.policy_gradient import learner as shared
-from recipes.policy_gradient.losses import dis_weight, policy_gradient_loss, sample_mean
-from recipes.policy_gradient.policy import LoraPolicy, Scored
-from recipes.policy_gradient.rollouts import rollout
+from recipes.grpo.knobs import Knobs
+from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_metrics
+from recipes.policy_gradient.losses import dis_weight, policy_loss
+from recipes.policy_gradient.returns import group_advantages
+from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
 from reefcommon.events import SampleReady
 from reefcommon.recipe import StepResult
 
-if TYPE_CHECKING:
-    from torch import Tensor
+
+def credit(rollouts: Sequence[Rollout]) -> list[float]:
+    """Return one advantage per rollout, relative to the other rollouts of its prompt."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, one in enumerate(rollouts):
+        groups.setdefault(one.prompt, []).append(index)
+    advantages = [0.0] * len(rollouts)
+    for indices in groups.values():
+        relative = group_advantages([rollouts[i].reward for i in indices])
+        for index, advantage in zip(indices, relative or [0.0] * len(indices), strict=True):
+            advantages[index] = advantage
+    return advantages
 
 
-class GRPOLearner:
+class GRPOLearner(PolicyLearner):
     """An actor alone; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: "grpo.Knobs", model_path: Path) -> None:
+    def __init__(self, knobs: Knobs, model_path: Path) -> None:
+        super().__init__(knobs, model_path)
         self.knobs = knobs
-        self.policy = LoraPolicy(knobs, model_path)
-        self.steps = 0
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Advantages inside the groups, one update."""
-        rollouts = [rollout(sample) for sample in batch]
-        advantages = grpo.credit(rollouts)
-        tally = shared.accumulate(
-            self.policy,
-            rollouts,
-            advantages=lambda scored, indices: (
-                scored.mask_BR
-                * scored.mask_BR.new_tensor([advantages[i] for i in indices])[:, None]
-            ),
-            weight=lambda ratio: dis_weight(ratio, self.knobs.eps_clip, self.knobs.eps_clip_high),
-            loss=self._loss,
-            max_tokens=self.knobs.micro_batch_tokens,
-            train=True,
-        )
-        metrics = {
-            **shared.reward_metrics(rollouts),
-            **tally.metrics(),
-            "policy_grad_norm": self.policy.update(),
-        }
-        self.steps += 1
-        return StepResult(step=self.steps, metrics=metrics)
+        """Update the actor once."""
+        knobs = self.knobs
+        rollouts = [rollout(sample, knobs.score_range) for sample in batch]
+        totals = TokenTotals(sum(len(one.response) for one in rollouts))
+        advantages = credit(rollouts)
 
-    def save(self, directory: Path) -> None:
-        """Actor, optimizer, step."""
-        self.policy.save(directory)
-        shared.write_step(directory, self.steps)
+        for indices in micro_batches(rollouts, knobs.micro_batch_tokens):
+            scored = self.policy.score([rollouts[i] for i in indices])
+            advantage_B = scored.mask_BR.new_tensor([advantages[i] for i in indices])
+            ratio_BR = (scored.logp_BR.detach() - scored.behaviour_BR).exp()
+            weight_BR = dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
+            mean = policy_loss(
+                scored.logp_BR,
+                scored.entropy_BR,
+                weight_BR,
+                advantage_B[:, None],
+                scored.mask_BR,
+                knobs.entropy_coef,
+            )
+            loss = mean * (len(indices) / len(rollouts))  # its share of the batch's mean
+            loss.backward()  # type: ignore[no-untyped-call]
+            totals.add(scored, weight_BR, loss)
 
-    def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
-        """Go on from `directory`, with the actor of `actor_from` where given."""
-        self.policy.load(actor_from or directory)
-        self.steps = shared.read_step(directory)
-
-    def adopt(self, adapter: Path | None) -> None:
-        """Take the policy of a published adapter."""
-        self.policy.adopt(adapter)
-
-    def export_adapter(self, directory: Path) -> None:
-        """The policy as a PEFT adapter."""
-        self.policy.export(directory)
-
-    def _loss(self, scored: Scored, weight_BR: "Tensor", advantage_BR: "Tensor") -> "Tensor":
-        value = policy_gradient_loss(scored.logp_BR, weight_BR, advantage_BR, scored.mask_BR)
-        return (
-            value - self.knobs.entropy_coef * sample_mean(scored.entropy_BR, scored.mask_BR)
-            if self.knobs.entropy_coef
-            else value
-        )
+        metrics = {**reward_metrics(rollouts), **totals.metrics()}
+        metrics["policy_grad_norm"] = self.policy.update()
+        return self._done(metrics)

@@ -1,26 +1,26 @@
-"""A value head on the policy's last hidden states, which it reads without sending a gradient back."""
+"""A value head on the policy's last hidden states. It sends no gradient back to the policy.
+
+Shapes: B rollouts, R response positions, H hidden units, N action tokens of all rollouts.
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
 
 from recipes.policy_gradient.losses import value_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FILE = "critic.pt"
 
 
 class Critic:
-    """V(s_t) from the state that token t was chosen from. Its last layer starts at zero: before it has learnt, the baseline is 0."""
+    """V(s_t) from the hidden state that token t was sampled from."""
 
     def __init__(self, hidden_size: int, *, width: int, learning_rate: float, seed: int) -> None:
-        import torch
-        from torch import nn
-
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             last = nn.Linear(width or hidden_size, 1)
+            # Zero weights: the first baseline is 0.
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
             body = (nn.Linear(hidden_size, width), nn.Tanh()) if width else ()
@@ -31,18 +31,19 @@ class Critic:
             self.head.parameters(), lr=learning_rate, weight_decay=0.0
         )
 
-    def values(self, hidden: "Tensor") -> "Tensor":
-        """[…, H] hidden states -> […] values; with a graph for the head only."""
-        values: Tensor = self.head(hidden.detach()).squeeze(-1)
+    def values(self, hidden_BRH: Tensor) -> Tensor:
+        """Return the values [B, R] of hidden states [B, R, H]; any leading shape will do."""
+        values: Tensor = self.head(hidden_BRH.detach()).squeeze(-1)
         return values
 
     def update(
-        self, features_NH: "Tensor", return_N: "Tensor", weight_N: "Tensor", max_grad_norm: float
+        self, hidden_NH: Tensor, return_N: Tensor, weight_N: Tensor, max_grad_norm: float
     ) -> tuple[float, float]:
-        """One step towards the returns of N action tokens, whose weights add up to 1: (loss before it, gradient norm)."""
-        from torch import nn
+        """Step towards the returns. The weights add up to 1.
 
-        loss = value_loss(self.values(features_NH), return_N, weight_N)
+        Returns (loss before the step, gradient norm before clipping).
+        """
+        loss = value_loss(self.values(hidden_NH), return_N, weight_N)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(self.head.parameters(), max_grad_norm))
@@ -50,18 +51,12 @@ class Critic:
         return loss.item(), norm
 
     def save(self, directory: Path) -> None:
-        """The head and its optimizer."""
-        import torch
-
-        torch.save(
-            {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()},
-            directory / FILE,
-        )
+        """Write the head and its optimizer."""
+        state = {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save(state, directory / FILE)
 
     def load(self, directory: Path) -> None:
-        """Go on exactly where `save` was called."""
-        import torch
-
+        """Continue exactly from a saved state."""
         state = torch.load(directory / FILE, weights_only=True)
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,49 +1,78 @@
-"""The part of a policy-gradient step that all recipes share: forward and backward in micro-batches, metrics, saved state."""
+"""A learner with one LoRA policy: its saved state, and the metrics of a step.
+
+Shapes: B rollouts, R response positions.
+"""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from torch import Tensor
+
+from recipes.policy_gradient.knobs import PolicyGradientKnobs
 from recipes.policy_gradient.policy import LoraPolicy, Scored
-from recipes.policy_gradient.rollouts import Rollout, micro_batches
+from recipes.policy_gradient.rollouts import Rollout
+from reefcommon.metrics import StepMetric
+from reefcommon.recipe import StepResult
 
-if TYPE_CHECKING:
-    from torch import Tensor
+STEP_FILE = "step.json"
 
-STEP = "step.json"
 
-Advantages = Callable[[Scored, Sequence[int]], "Tensor"]
-"""(what one forward said, indices of its rollouts in the batch) -> advantages [B, R]."""
-Weight = Callable[["Tensor"], "Tensor"]
-"""Importance ratio [B, R] -> the weight that multiplies each token's gradient."""
-Loss = Callable[[Scored, "Tensor", "Tensor"], "Tensor"]
-"""(forward, weights [B, R], advantages [B, R]) -> scalar, a mean over the rollouts of the forward."""
+class PolicyLearner:
+    """The part of `reefcommon.recipe.Learner` that does not depend on the method."""
+
+    def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
+        self.policy = LoraPolicy(knobs, model_path)
+        self.steps = 0
+
+    def _done(self, metrics: dict[StepMetric, float]) -> StepResult:
+        self.steps += 1
+        return StepResult(step=self.steps, metrics={str(k): value for k, value in metrics.items()})
+
+    def save(self, directory: Path) -> None:
+        """Write the policy, its optimizer and the number of steps."""
+        self.policy.save(directory)
+        (directory / STEP_FILE).write_text(json.dumps({"step": self.steps}), encoding="utf-8")
+
+    def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
+        """Continue from `directory`, with the policy of `actor_from` if given."""
+        self.policy.load(actor_from or directory)
+        text = (directory / STEP_FILE).read_text(encoding="utf-8")
+        self.steps = int(json.loads(text)["step"])
+
+    def adopt(self, adapter: Path | None) -> None:
+        """Take the policy of a published adapter."""
+        self.policy.adopt(adapter)
+
+    def export_adapter(self, directory: Path) -> None:
+        """Write the policy as a PEFT adapter."""
+        self.policy.export(directory)
 
 
 @dataclass(slots=True)
-class Tally:
-    """Sums over a step's tokens."""
+class TokenTotals:
+    """Sums over the tokens of a step, filled forward by forward."""
 
+    response_tokens: int
     loss: float = 0.0
-    response_tokens: int = 0
     action_tokens: float = 0.0
     kept_tokens: float = 0.0
     logp_gap: float = 0.0
     entropy: float = 0.0
 
-    def add(self, scored: Scored, weight_BR: "Tensor", loss: float) -> None:
-        """Count one forward; `loss` is its share of the batch's mean."""
-        mask = scored.mask_BR
-        self.loss += loss
-        self.action_tokens += float(mask.sum())
-        self.kept_tokens += float((mask * (weight_BR > 0)).sum())
-        self.logp_gap += float(((scored.logp_BR.detach() - scored.behaviour_BR).abs() * mask).sum())
-        self.entropy += float((scored.entropy_BR.detach() * mask).sum())
+    def add(self, scored: Scored, weight_BR: Tensor, loss: Tensor) -> None:
+        """Add one forward. `loss` is its share of the batch's mean."""
+        mask_BR = scored.mask_BR
+        gap_BR = (scored.logp_BR.detach() - scored.behaviour_BR).abs()
+        self.loss += float(loss.detach())
+        self.action_tokens += float(mask_BR.sum())
+        self.kept_tokens += float((mask_BR * (weight_BR > 0)).sum())
+        self.logp_gap += float((gap_BR * mask_BR).sum())
+        self.entropy += float((scored.entropy_BR.detach() * mask_BR).sum())
 
-    def metrics(self) -> dict[str, float]:
-        """Shares and means by their usual names."""
+    def metrics(self) -> dict[StepMetric, float]:
+        """Return shares and means."""
         actions = max(self.action_tokens, 1.0)
         return {
             "policy_loss": self.loss,
@@ -55,36 +84,9 @@ class Tally:
         }
 
 
-def accumulate(
-    policy: LoraPolicy,
-    rollouts: Sequence[Rollout],
-    *,
-    advantages: Advantages,
-    weight: Weight,
-    loss: Loss,
-    max_tokens: int,
-    train: bool,
-) -> Tally:
-    """Forward, and backward where `train`, over the whole batch; the gradient equals that of one large forward."""
-    import torch
-
-    tally = Tally(response_tokens=sum(len(r.response) for r in rollouts))
-    for group in micro_batches(rollouts, max_tokens):
-        with torch.set_grad_enabled(train):
-            scored = policy.score([rollouts[i] for i in group])
-            weight_BR = weight((scored.logp_BR - scored.behaviour_BR).detach().exp())
-            share = loss(scored, weight_BR, advantages(scored, group)) * (
-                len(group) / len(rollouts)
-            )
-        if train:
-            share.backward()  # type: ignore[no-untyped-call]
-        tally.add(scored, weight_BR, float(share.detach()))
-    return tally
-
-
-def reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Mean and spread of the batch's rewards."""
-    rewards = [r.reward for r in rollouts]
+def reward_metrics(rollouts: Sequence[Rollout]) -> dict[StepMetric, float]:
+    """Return mean and spread of the batch's rewards."""
+    rewards = [rollout.reward for rollout in rollouts]
     mean = sum(rewards) / len(rewards)
     return {
         "reward_mean": mean,
@@ -93,13 +95,3 @@ def reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "reward_std": (sum((x - mean) ** 2 for x in rewards) / len(rewards)) ** 0.5,
         "batch_size": float(len(rewards)),
     }
-
-
-def write_step(directory: Path, step: int) -> None:
-    """Keep the number of optimizer steps beside the tensors."""
-    (directory / STEP).write_text(json.dumps({"step": step}), encoding="utf-8")
-
-
-def read_step(directory: Path) -> int:
-    """The number that `write_step` kept."""
-    return int(json.loads((directory / STEP).read_text(encoding="utf-8"))["step"])

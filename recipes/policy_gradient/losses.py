@@ -1,32 +1,50 @@
-"""Losses over padded batches. Shapes: B rollouts, R response positions; `mask_BR` is 1 on action tokens, 0 on observations and padding."""
+"""Losses over padded batches. `mask_BR` is 1 on action tokens, 0 on observations and padding.
 
-from typing import TYPE_CHECKING
+Shapes: B rollouts, R response positions, N action tokens of all rollouts.
+"""
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-def dis_weight(ratio: "Tensor", eps_low: float, eps_high: float) -> "Tensor":
-    """Double-sided hard mask on the importance ratio: r where 1 - eps_low < r < 1 + eps_high (both strict), else 0. No gradient."""
-    ratio = ratio.detach()
-    inside = (ratio > 1.0 - eps_low) & (ratio < 1.0 + eps_high)
-    return ratio * inside
+from torch import Tensor
 
 
-def sample_mean(per_token_BR: "Tensor", mask_BR: "Tensor") -> "Tensor":
-    """Mean over each rollout's action tokens, then over rollouts: a long rollout weighs as much as a short one. Masked-out
-    tokens stay in the denominator, so that the hard mask shrinks a step instead of re-weighting the tokens that are left."""
+def dis_weight(ratio_BR: Tensor, eps_low: float, eps_high: float) -> Tensor:
+    """Mask the importance ratio: r if 1 - eps_low < r < 1 + eps_high, else 0. No gradient."""
+    ratio_BR = ratio_BR.detach()
+    inside = (ratio_BR > 1.0 - eps_low) & (ratio_BR < 1.0 + eps_high)
+    return ratio_BR * inside
+
+
+def sample_mean(per_token_BR: Tensor, mask_BR: Tensor) -> Tensor:
+    """Return the mean over each rollout's action tokens, then over rollouts.
+
+    A long rollout weighs as much as a short one.
+    """
+    # Tokens that the hard mask removes stay in the denominator: the mask shrinks a step and does
+    # not re-weight the tokens that are left.
     per_rollout_B = (per_token_BR * mask_BR).sum(dim=1) / mask_BR.sum(dim=1).clamp(min=1.0)
     return per_rollout_B.mean()
 
 
-def policy_gradient_loss(
-    logp_BR: "Tensor", weight_BR: "Tensor", advantage_BR: "Tensor", mask_BR: "Tensor"
-) -> "Tensor":
-    """- weight * A * log pi, aggregated by `sample_mean`. The weight and the advantage carry no gradient."""
-    return sample_mean(-weight_BR.detach() * advantage_BR.detach() * logp_BR, mask_BR)
+def policy_loss(
+    logp_BR: Tensor,
+    entropy_BR: Tensor,
+    weight_BR: Tensor,
+    advantage_BR: Tensor,
+    mask_BR: Tensor,
+    entropy_coef: float = 0.0,
+) -> Tensor:
+    """Return the `sample_mean` of - weight * A * log pi - entropy_coef * entropy.
+
+    Weight and advantage carry no gradient.
+    """
+    per_token_BR = -weight_BR.detach() * advantage_BR.detach() * logp_BR
+    if entropy_coef:
+        per_token_BR = per_token_BR - entropy_coef * entropy_BR
+    return sample_mean(per_token_BR, mask_BR)
 
 
-def value_loss(value_N: "Tensor", return_N: "Tensor", weight_N: "Tensor") -> "Tensor":
-    """Squared error over N action tokens. With weights 1 / (rollouts * actions of the rollout) it is aggregated as `sample_mean` is."""
+def value_loss(value_N: Tensor, return_N: Tensor, weight_N: Tensor) -> Tensor:
+    """Return the weighted squared error over N action tokens.
+
+    With weights 1 / (rollouts * actions of the rollout) it aggregates as `sample_mean` does.
+    """
     return (weight_N * (value_N - return_N.detach()) ** 2).sum()

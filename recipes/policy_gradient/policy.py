@@ -1,6 +1,9 @@
-"""A LoRA policy on a frozen causal language model: exact log-probabilities of given ids, an optimizer, saved and resumed exactly.
+"""A LoRA policy on a frozen causal language model.
 
-fp32 and one torch thread: sampler and trainer then agree to 1e-5, and the same seed gives the same bits.
+fp32 and one torch thread: the sampler's and the trainer's log-probabilities agree to 1e-5, and the
+same seed gives the same bits.
+
+Shapes: B rollouts, P prompt positions, R response positions, H hidden units, V vocabulary.
 """
 
 import json
@@ -10,56 +13,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, optim
+
+from recipes.policy_gradient.knobs import PolicyGradientKnobs
 from recipes.policy_gradient.rollouts import Rollout
 from reefcommon.errors import Poison
 
 if TYPE_CHECKING:
-    from torch import Tensor, optim
     from transformers import DynamicCache
 
-ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a decoder block, as Llama and its kin name them."""
 WEIGHTS, CONFIG, OPTIMIZER = "adapter_model.safetensors", "adapter_config.json", "optimizer.pt"
-
-
-class PolicyKnobs(Protocol):
-    """What every recipe with a LoRA policy has among its knobs."""
-
-    @property
-    def lora_r(self) -> int: ...
-    @property
-    def lora_alpha(self) -> int: ...
-    @property
-    def target_modules(self) -> tuple[str, ...]: ...
-    @property
-    def policy_lr(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-    @property
-    def prompt_gradient(self) -> bool: ...
-    @property
-    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What one forward says of a batch. Column t of R speaks of response token t, and is computed from what came before it."""
+    """The result of one forward. Column t of R belongs to response token t.
 
-    logp_BR: "Tensor"
-    entropy_BR: "Tensor"
-    hidden_BRH: "Tensor"
-    """Last hidden state that each token was chosen from; detached."""
-    behaviour_BR: "Tensor"
-    mask_BR: "Tensor"
+    `hidden_BRH` is the last hidden state that each token was sampled from, detached.
+    """
+
+    logp_BR: Tensor
+    entropy_BR: Tensor
+    hidden_BRH: Tensor
+    behaviour_BR: Tensor
+    mask_BR: Tensor
 
 
 class LoraPolicy:
     """The policy. The base is frozen; only the adapter learns."""
 
-    def __init__(self, knobs: PolicyKnobs, model_path: Path) -> None:
-        import torch
+    def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
@@ -75,9 +61,10 @@ class LoraPolicy:
             task_type="CAUSAL_LM",
         )
         with torch.random.fork_rng(), warnings.catch_warnings():
+            # peft reads an attribute under its old name.
             warnings.filterwarnings(
                 "ignore", message=".is_gradient_checkpointing.", category=FutureWarning
-            )  # peft reads an old name
+            )
             torch.manual_seed(knobs.seed)
             self.model: Any = get_peft_model(base, config)
         self.model.train()
@@ -89,46 +76,48 @@ class LoraPolicy:
         self.optimizer = self._fresh_optimizer()
 
     def score(self, rollouts: Sequence[Rollout]) -> Scored:
-        """One forward over a padded batch: prompts end in one column, so that every response starts in the next.
+        """Run one forward over a padded batch.
 
-        Without `prompt_gradient` all but the prompt's last token is run without a graph: faster, but the gradient that
-        would reach the adapter through the prompt's keys and values is left out.
+        Without `prompt_gradient` the prompt (but its last token) runs without a graph: faster, but
+        the gradient through the prompt's keys and values is left out.
         """
-        import torch
         from transformers import DynamicCache
 
         causal = self.model.get_base_model()
-        tensors = _pad(rollouts, int(causal.config.pad_token_id or 0))
-        prompt = tensors.prompt_length
+        padded = _pad(rollouts, int(causal.config.pad_token_id or 0))
+        prompt = padded.prompt_length
         cache, start = None, 0
         if not self._knobs.prompt_gradient and prompt > 1:
             cache, start = DynamicCache(config=causal.config), prompt - 1
             with torch.no_grad():
-                self._decode(tensors, 0, start, cache)
-        hidden = self._decode(tensors, start, tensors.ids.shape[1] - 1, cache)[
-            :, prompt - 1 - start :
-        ]
-        logits = causal.lm_head(hidden) / tensors.temperature_B11
-        logp_all = torch.log_softmax(logits, dim=-1)
-        logp = logp_all.gather(-1, tensors.ids[:, prompt:, None]).squeeze(-1)
-        entropy = -(logp_all.exp() * logp_all).sum(-1)
-        return Scored(logp, entropy, hidden.detach(), tensors.behaviour_BR, tensors.mask_BR)
+                self._decode(padded, 0, start, cache)
+        end = padded.ids.shape[1] - 1
+        hidden_BRH = self._decode(padded, start, end, cache)[:, prompt - 1 - start :]
+        logits_BRV = causal.lm_head(hidden_BRH) / padded.temperature_B11
+        logp_BRV = torch.log_softmax(logits_BRV, dim=-1)
+        logp_BR = logp_BRV.gather(-1, padded.ids[:, prompt:, None]).squeeze(-1)
+        entropy_BR = -(logp_BRV.exp() * logp_BRV).sum(-1)
+        hidden_BRH = hidden_BRH.detach()
+        return Scored(logp_BR, entropy_BR, hidden_BRH, padded.behaviour_BR, padded.mask_BR)
 
     def _decode(
-        self, tensors: "_Padded", start: int, end: int, cache: "DynamicCache | None"
-    ) -> "Tensor":
-        """Last hidden states of columns [start, end). Arguments by position: the cache's name differs between versions of transformers."""
-        ids, positions = tensors.ids[:, start:end], tensors.positions[:, start:end]
+        self, padded: "_Padded", start: int, end: int, cache: "DynamicCache | None"
+    ) -> Tensor:
+        """Return the last hidden states [B, end - start, H] of columns [start, end)."""
+        ids, positions = padded.ids[:, start:end], padded.positions[:, start:end]
+        # Arguments by position: the cache's name differs between versions of transformers.
         output = self.model.get_base_model().model(
-            ids, tensors.attention[:, :end], positions, cache, use_cache=cache is not None
+            ids, padded.attention[:, :end], positions, cache, use_cache=cache is not None
         )
         hidden: Tensor = output.last_hidden_state
         return hidden
 
     def update(self) -> float:
-        """Clip, apply and clear the accumulated gradient; the norm before clipping. A gradient that is not finite changes nothing."""
-        import torch
+        """Clip, apply and clear the accumulated gradient. Returns its norm before clipping.
 
+        Raises:
+            Poison: the gradient is not finite. The weights are unchanged.
+        """
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._knobs.max_grad_norm))
         if not math.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -138,7 +127,7 @@ class LoraPolicy:
         return norm
 
     def export(self, directory: Path) -> None:
-        """Write the adapter in PEFT's format. The same weights give the same bytes, so that they are the same content."""
+        """Write the adapter in PEFT's format. The same weights give the same bytes."""
         from safetensors.torch import save_file
 
         directory.mkdir(parents=True, exist_ok=True)
@@ -156,65 +145,66 @@ class LoraPolicy:
         )
 
     def save(self, directory: Path) -> None:
-        """The adapter and its optimizer."""
-        import torch
-
+        """Write the adapter and its optimizer."""
         self.export(directory)
         torch.save(self.optimizer.state_dict(), directory / OPTIMIZER)
 
     def load(self, directory: Path) -> None:
-        """Go on exactly where `save` was called."""
-        import torch
+        """Continue exactly from a saved state."""
         from safetensors.torch import load_file
 
         self._put(load_file(directory / WEIGHTS))
         self.optimizer.load_state_dict(torch.load(directory / OPTIMIZER, weights_only=True))
 
     def adopt(self, adapter: Path | None) -> None:
-        """Take a published adapter (None: the base model as it is), with a fresh optimizer. Raises Poison where it does not fit."""
+        """Take a published adapter (None: the base model) with a fresh optimizer.
+
+        Raises:
+            Poison: the adapter has another shape than this recipe trains.
+        """
         from safetensors.torch import load_file
 
         self._put(self._initial if adapter is None else load_file(adapter / WEIGHTS))
         self.optimizer = self._fresh_optimizer()
 
-    def _adapter(self) -> "dict[str, Tensor]":
+    def _adapter(self) -> dict[str, Tensor]:
         from peft import get_peft_model_state_dict
 
-        # peft would add the whole output matrix when lm_head is a target; serving nodes want LoRA pairs only.
+        # peft would add the whole output matrix if lm_head is a target; nodes take LoRA pairs only.
         return dict(get_peft_model_state_dict(self.model, save_embedding_layers=False))
 
-    def _put(self, weights: "dict[str, Tensor]") -> None:
+    def _put(self, weights: dict[str, Tensor]) -> None:
         from peft import set_peft_model_state_dict
 
         mine = {name: tensor.shape for name, tensor in self._adapter().items()}
         if mine != {name: tensor.shape for name, tensor in weights.items()}:
             raise Poison(
-                "the adapter has other modules or another rank than this recipe trains; change lora_r or target_modules, or roll back"
+                "the adapter has other modules or another rank than this recipe trains; change "
+                "lora_r or target_modules, or roll back"
             )
         set_peft_model_state_dict(self.model, weights)
 
-    def _fresh_optimizer(self) -> "optim.AdamW":
-        import torch
-
+    def _fresh_optimizer(self) -> optim.AdamW:
         return torch.optim.AdamW(self._parameters, lr=self._knobs.policy_lr, weight_decay=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Padded:
-    """[pad … prompt | response … pad], so that column `prompt_length` is the first response token of every row."""
+    """[pad … prompt | response … pad]: responses begin in column `prompt_length`.
 
-    ids: "Tensor"
-    attention: "Tensor"
-    positions: "Tensor"
+    `ids`, `attention` and `positions` are [B, P + R].
+    """
+
+    ids: Tensor
+    attention: Tensor
+    positions: Tensor
     prompt_length: int
-    behaviour_BR: "Tensor"
-    mask_BR: "Tensor"
-    temperature_B11: "Tensor"
+    behaviour_BR: Tensor
+    mask_BR: Tensor
+    temperature_B11: Tensor
 
 
 def _pad(rollouts: Sequence[Rollout], pad_id: int) -> _Padded:
-    import torch
-
     prompt = max(len(r.prompt) for r in rollouts)
     response = max(len(r.response) for r in rollouts)
     ids, attention, behaviour, mask = [], [], [], []
@@ -237,7 +227,7 @@ def _pad(rollouts: Sequence[Rollout], pad_id: int) -> _Padded:
 
 
 def _plain(value: Any) -> Any:
-    """PEFT's configuration holds sets, whose order differs between processes, and enums."""
+    # PEFT's configuration holds sets, whose order differs between processes, and enums.
     if isinstance(value, set | frozenset):
         return sorted(value)
     return value.value if isinstance(value, Enum) else value

@@ -1,26 +1,27 @@
-"""From rewards to advantages. Pure functions over plain numbers, so that each can be checked by hand."""
+"""From rewards to advantages: pure functions over plain numbers."""
 
 import math
 from collections.abc import Sequence
 
 
 def length_adaptive_lambda(actions: int, alpha: float) -> float:
-    """lambda = clip(1 - 1 / (alpha * actions), 0, 1): the longer the rollout, the closer to Monte Carlo (arXiv 2607.07508)."""
+    """Return clip(1 - 1 / (alpha * actions), 0, 1), after arXiv 2607.07508."""
     return min(max(1.0 - 1.0 / (alpha * actions), 0.0), 1.0) if actions else 0.0
 
 
 def skip_observation_gae(
     mask: Sequence[int], values: Sequence[float], reward: float, *, gamma: float, lam: float
 ) -> tuple[list[float], list[float]]:
-    """Generalised advantage estimation over action tokens only; `reward` falls on the last of them. Returns (advantages, returns).
+    """Estimate generalised advantages over action tokens; `reward` falls on the last of them.
 
-    Observation tokens (mask 0) get 0 in both, and are stepped over: the next value of an action is that of the next *action*, so the
-    critic never has to predict what the environment will say.
+    Returns (advantages, returns), both 0 on observation tokens (mask 0).
     """
     advantages, returns = [0.0] * len(mask), [0.0] * len(mask)
     next_value = running = 0.0
     pending = reward
     for t in range(len(mask) - 1, -1, -1):
+        # The next value of an action is that of the next *action*: the critic never has to
+        # predict an observation.
         if not mask[t]:
             continue
         delta = pending + gamma * next_value - values[t]
@@ -31,14 +32,18 @@ def skip_observation_gae(
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float] | None:
-    """(R - mean) / std inside one group, with the population's deviation; None where all rewards are equal (no gradient in it)."""
-    mean = sum(rewards) / len(rewards)
-    deviation = math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards))
-    return None if deviation < 1e-9 else [(r - mean) / deviation for r in rewards]
+    """Return (R - mean) / std of one group, or None if all rewards are equal: no gradient."""
+    if len(set(rewards)) < 2:
+        return None
+    n = len(rewards)
+    # Divided before the sum, and hypot scales: neither overflows.
+    mean = sum(reward / n for reward in rewards)
+    deviation = math.hypot(*(reward - mean for reward in rewards)) / math.sqrt(n)
+    return None if deviation < 1e-9 else [(reward - mean) / deviation for reward in rewards]
 
 
 def explained_variance(values: Sequence[float], returns: Sequence[float]) -> float:
-    """1 - Var(returns - values) / Var(returns); 0 where the returns do not vary."""
+    """Return 1 - Var(returns - values) / Var(returns); 0 if the returns do not vary."""
     total = _variance(returns)
     return (
         0.0

@@ -1,17 +1,25 @@
-"""From samples to rollouts: which experience may be trained on, and what a learner reads of it. Pure, no torch."""
+"""From samples to rollouts: which samples may be trained on, and the part a learner reads.
+
+Pure, no torch.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reefcommon.errors import Poison
-from reefcommon.events import SampleReady
+from reefcommon.events import SampleReady, Sampling
 from reefcommon.ids import LoadId
+from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One trajectory as the engine sampled it. `response`, `mask`, `behaviour_logp` have equal length R; mask 1: sampled by the policy."""
+    """One trajectory as the engine sampled it.
+
+    `response`, `mask` and `behaviour_logp` (nats) have equal length R. Mask 1: sampled by the
+    policy, 0: written by the environment.
+    """
 
     sample_id: str
     prompt: tuple[int, ...]
@@ -21,30 +29,30 @@ class Rollout:
     reward: float
     temperature: float
 
-    @property
-    def actions(self) -> int:
-        """Number of tokens that the policy sampled."""
-        return sum(self.mask)
-
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Samples that may be trained on, oldest first, and those that never will: (sample, reason, lag)."""
+    """Samples that may be trained on, oldest first, and refusals: (sample, reason, lag)."""
 
     admitted: tuple[SampleReady, ...]
     refused: tuple[tuple[SampleReady, str, int | None], ...]
 
 
-def admit(waiting: Sequence[SampleReady], serving: LoadId, max_staleness: int) -> Admission:
-    """Sort the waiting samples: fit and fresh, or refused with a reason. Sequence numbers beyond `serving` go on waiting.
+def admit(
+    waiting: Sequence[SampleReady],
+    serving: LoadId,
+    max_staleness: int,
+    score_range: ScoreRange = DEFAULT_SCORE_RANGE,
+) -> Admission:
+    """Sort the waiting samples: admitted, refused with a reason, or neither (they wait).
 
-    lag = serving.sequence - producing.sequence within one incarnation; 0 <= lag <= max_staleness admits. A negative lag only says
-    that the news of the release has not come yet.
+    lag = serving.sequence - producing.sequence in one incarnation; 0 <= lag <= max_staleness
+    admits. If the lag is negative, the release is not known yet and the sample waits.
     """
     admitted: list[SampleReady] = []
     refused: list[tuple[SampleReady, str, int | None]] = []
     for sample in waiting:
-        reason, lag = unfit(sample), None
+        reason, lag = unfit(sample, score_range), None
         if reason is None:
             reason, lag = stale(sample, serving, max_staleness)
         if reason is not None:
@@ -57,7 +65,7 @@ def admit(waiting: Sequence[SampleReady], serving: LoadId, max_staleness: int) -
 def stale(
     sample: SampleReady, serving: LoadId, max_staleness: int
 ) -> tuple[str | None, int | None]:
-    """(reason, lag): why the sample's weights are too old to learn from, or None."""
+    """Return (reason, lag). The reason is None if the sample's weights are fresh enough."""
     try:
         producing = LoadId.parse(sample.load_id or "")
     except ValueError:
@@ -68,30 +76,60 @@ def stale(
     return ("stale" if lag > max_staleness else None), lag
 
 
-def unfit(sample: SampleReady) -> str | None:
-    """Why a sample cannot be trained on by policy gradient, or None."""
-    length = len(sample.tokens) - sample.prompt_length
+def unfit(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> str | None:
+    """Return why a sample cannot be trained on by policy gradient, or None."""
     if sample.untrainable is not None:
         return f"untrainable: {sample.untrainable}"
     if sample.score is None or not math.isfinite(sample.score):
         return "no_score"
+    if not score_range[0] <= sample.score <= score_range[1]:
+        return f"score_out_of_range: {sample.score:g}"
+    if malformed := _malformed(sample):
+        return malformed
+    # A greedy choice has probability one under the sampler: there is no ratio to correct with.
+    if sample.temperature <= 0:
+        return "sampled_greedily"
+    changed = next(filter(None, map(truncated_by, sample.sampling)), None)
+    return f"truncated_sampling: {changed}" if changed else None
+
+
+def _malformed(sample: SampleReady) -> str | None:
+    length = len(sample.tokens) - sample.prompt_length
+    logprobs = sample.logprobs
     if sample.prompt_length < 1 or length < 1:
         return "no_tokens"
-    if not len(sample.loss_mask) == len(sample.logprobs) == length:
+    if not len(sample.loss_mask) == len(logprobs) == length:
         return "length_mismatch"
     if any(bit not in {0, 1} for bit in sample.loss_mask):
         return "malformed_loss_mask"
     if not any(sample.loss_mask):
         return "empty_loss_mask"
-    if not all(math.isfinite(logp) and logp <= 0 for logp in sample.logprobs):
-        return "malformed_logprobs"
-    # A greedy choice has probability one under the sampler: there is no ratio to correct with.
-    return "sampled_greedily" if sample.temperature <= 0 else None
+    finite = all(math.isfinite(logp) and logp <= 0 for logp in logprobs)
+    return None if finite else "malformed_logprobs"
 
 
-def rollout(sample: SampleReady) -> Rollout:
-    """Raises Poison, with the reason of `unfit`, for a sample that cannot be trained on."""
-    reason = unfit(sample)
+def truncated_by(sampling: Sampling) -> str | None:
+    """Return the parameter for which tokens came from another distribution than the softmax.
+
+    The importance ratio corrects a temperature, which the policy divides by too. It cannot
+    correct a truncation or a penalty: the policy has no such probabilities.
+    """
+    changed = {
+        "top_p": sampling.top_p < 1,
+        "top_k": sampling.top_k > 0,
+        "min_p": sampling.min_p > 0,
+        "presence_penalty": sampling.presence_penalty != 0,
+        "frequency_penalty": sampling.frequency_penalty != 0,
+        "repetition_penalty": sampling.repetition_penalty != 1,
+        "min_tokens": sampling.min_tokens > 0,
+        "logit_bias": sampling.logit_bias,
+    }
+    return next((name for name, is_changed in changed.items() if is_changed), None)
+
+
+def rollout(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> Rollout:
+    """Read a sample. Raises Poison, with the reason of `unfit`, if it cannot be trained on."""
+    reason = unfit(sample, score_range)
     if reason is not None or sample.score is None:
         raise Poison(f"sample {sample.event_id} cannot be trained on: {reason}")
     return Rollout(
@@ -106,7 +144,10 @@ def rollout(sample: SampleReady) -> Rollout:
 
 
 def micro_batches(rollouts: Sequence[Rollout], max_tokens: int) -> list[list[int]]:
-    """Indices in groups of similar length, each at most `max_tokens` after padding (a longer rollout goes alone)."""
+    """Group indices of rollouts of similar length, each group at most `max_tokens` after padding.
+
+    A longer rollout is a group of its own.
+    """
     order = sorted(
         range(len(rollouts)), key=lambda i: (len(rollouts[i].prompt) + len(rollouts[i].response), i)
     )

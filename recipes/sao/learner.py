@@ -1,130 +1,133 @@
-"""SAO's tensors: the policy, the critic, and one step of both. The mathematics is in recipe.py."""
+"""One step of SAO, from top to bottom: score, values, credit, correction, loss, backward, updates.
+
+Shapes: B rollouts, R response positions, H hidden units, N action tokens of the whole batch.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from recipes.policy_gradient import learner as shared
+import torch
+from torch import Tensor
+
 from recipes.policy_gradient.critic import Critic
-from recipes.policy_gradient.policy import LoraPolicy, Scored
-from recipes.policy_gradient.returns import explained_variance
-from recipes.policy_gradient.rollouts import Rollout, rollout
-from recipes.sao import recipe as sao
+from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_metrics
+from recipes.policy_gradient.losses import dis_weight, policy_loss
+from recipes.policy_gradient.returns import (
+    explained_variance,
+    length_adaptive_lambda,
+    skip_observation_gae,
+)
+from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
+from recipes.sao.knobs import Knobs
 from reefcommon.events import SampleReady
+from reefcommon.metrics import StepMetric
 from reefcommon.recipe import StepResult
 
-if TYPE_CHECKING:
-    from torch import Tensor
+
+def credit(
+    mask: Sequence[int], values: Sequence[float], reward: float, knobs: Knobs
+) -> tuple[list[float], list[float]]:
+    """Return (advantages for the actor, returns for the critic), 0 on observations."""
+    adaptive = knobs.length_adaptive_lambda
+    lam = length_adaptive_lambda(sum(mask), knobs.lambda_alpha) if adaptive else knobs.lambd
+    advantages, _ = skip_observation_gae(mask, values, reward, gamma=knobs.gamma, lam=lam)
+    _, returns = skip_observation_gae(
+        mask, values, reward, gamma=knobs.gamma, lam=knobs.critic_lambda
+    )
+    return advantages, returns
 
 
-class SAOLearner:
+def credit_batch(
+    rollouts: Sequence[Rollout], value_BR: Tensor, knobs: Knobs
+) -> tuple[Tensor, Tensor]:
+    """Return advantages and returns [B, R] of one forward, 0 on observations and padding."""
+    advantage_BR, return_BR = torch.zeros_like(value_BR), torch.zeros_like(value_BR)
+    for row, one in enumerate(rollouts):
+        length = len(one.response)
+        values = value_BR[row, :length].tolist()
+        advantages, returns = credit(one.mask, values, one.reward, knobs)
+        advantage_BR[row, :length] = torch.tensor(advantages)
+        return_BR[row, :length] = torch.tensor(returns)
+    return advantage_BR, return_BR
+
+
+class SAOLearner(PolicyLearner):
     """Actor and critic; see `reefcommon.recipe.Learner`."""
 
-    def __init__(self, knobs: "sao.Knobs", model_path: Path) -> None:
+    def __init__(self, knobs: Knobs, model_path: Path) -> None:
+        super().__init__(knobs, model_path)
         self.knobs = knobs
-        self.policy = LoraPolicy(knobs, model_path)
         self.critic = Critic(
             self.policy.hidden_size,
             width=knobs.critic_width,
             learning_rate=knobs.critic_lr,
             seed=knobs.seed,
         )
-        self.steps = 0
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Advantages by the critic as it was, one update of the actor (none while warming up), then the critic's own updates."""
-        rollouts = [rollout(sample) for sample in batch]
-        train = self.steps >= self.knobs.critic_warmup_steps
-        book = _Book(rollouts, self.knobs, self.critic)
-        tally = shared.accumulate(
-            self.policy,
-            rollouts,
-            advantages=book.advantages,
-            weight=lambda ratio: sao.correction(ratio, self.knobs),
-            loss=self._loss,
-            max_tokens=self.knobs.micro_batch_tokens,
-            train=train,
-        )
-        metrics = {**shared.reward_metrics(rollouts), **tally.metrics(), **book.metrics()}
+        """Update the actor once (not while the critic warms up), then the critic."""
+        knobs = self.knobs
+        rollouts = [rollout(sample, knobs.score_range) for sample in batch]
+        train = self.steps >= knobs.critic_warmup_steps
+        totals = TokenTotals(sum(len(one.response) for one in rollouts))
+        hiddens, values, returns, weights = [], [], [], []
+
+        for indices in micro_batches(rollouts, knobs.micro_batch_tokens):
+            group = [rollouts[i] for i in indices]
+            with torch.set_grad_enabled(train):
+                scored = self.policy.score(group)
+                value_BR = self.critic.values(scored.hidden_BRH).detach()
+                advantage_BR, return_BR = credit_batch(group, value_BR, knobs)
+                ratio_BR = (scored.logp_BR.detach() - scored.behaviour_BR).exp()
+                weight_BR = torch.ones_like(ratio_BR)
+                if knobs.correction == "dis":
+                    weight_BR = dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
+                mean = policy_loss(
+                    scored.logp_BR,
+                    scored.entropy_BR,
+                    weight_BR,
+                    advantage_BR,
+                    scored.mask_BR,
+                    knobs.entropy_coef,
+                )
+                loss = mean * (len(group) / len(rollouts))  # its share of the batch's mean
+            if train:
+                loss.backward()  # type: ignore[no-untyped-call]
+            totals.add(scored, weight_BR, loss)
+
+            acted_BR = scored.mask_BR.bool()
+            each_BR = scored.mask_BR / scored.mask_BR.sum(1, keepdim=True) / len(rollouts)
+            hiddens.append(scored.hidden_BRH[acted_BR])
+            values.append(value_BR[acted_BR])
+            returns.append(return_BR[acted_BR])
+            weights.append(each_BR[acted_BR])
+
+        metrics = {**reward_metrics(rollouts), **totals.metrics()}
         if train:
             metrics["policy_grad_norm"] = self.policy.update()
+        critic = self._update_critic(*map(torch.cat, (hiddens, values, returns, weights)))
+        return self._done({**metrics, **critic})
+
+    def _update_critic(
+        self, hidden_NH: Tensor, value_N: Tensor, return_N: Tensor, weight_N: Tensor
+    ) -> dict[StepMetric, float]:
+        """Step towards the returns. `value_N` are the values before the update, for the metrics."""
+        loss = norm = 0.0
         for _ in range(self.knobs.critic_steps_per_actor):
-            metrics["critic/loss"], metrics["critic/grad_norm"] = book.update_critic(
-                self.knobs.max_grad_norm
-            )
-        self.steps += 1
-        return StepResult(step=self.steps, metrics=metrics)
+            loss, norm = self.critic.update(hidden_NH, return_N, weight_N, self.knobs.max_grad_norm)
+        return {
+            "critic/loss": loss,
+            "critic/grad_norm": norm,
+            "critic/explained_variance": explained_variance(value_N.tolist(), return_N.tolist()),
+            "critic/value_mean": float(value_N.mean()),
+        }
 
     def save(self, directory: Path) -> None:
-        """Actor, critic, both optimizers, step."""
-        self.policy.save(directory)
+        """Write actor, critic, both optimizers and the number of steps."""
+        super().save(directory)
         self.critic.save(directory)
-        shared.write_step(directory, self.steps)
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
-        """Go on from `directory`, with the actor of `actor_from` where given."""
-        self.policy.load(actor_from or directory)
+        """Continue from `directory`, with the actor of `actor_from` if given."""
+        super().load(directory, actor_from=actor_from)
         self.critic.load(directory)
-        self.steps = shared.read_step(directory)
-
-    def adopt(self, adapter: Path | None) -> None:
-        """Take the policy of a published adapter; the critic goes on."""
-        self.policy.adopt(adapter)
-
-    def export_adapter(self, directory: Path) -> None:
-        """The policy as a PEFT adapter."""
-        self.policy.export(directory)
-
-    def _loss(self, scored: Scored, weight_BR: "Tensor", advantage_BR: "Tensor") -> "Tensor":
-        return sao.loss(
-            scored.logp_BR, scored.entropy_BR, weight_BR, advantage_BR, scored.mask_BR, self.knobs
-        )
-
-
-class _Book:
-    """One step's credit: fills the advantages forward by forward, and keeps what the critic learns from afterwards."""
-
-    def __init__(self, rollouts: Sequence[Rollout], knobs: "sao.Knobs", critic: Critic) -> None:
-        self._rollouts, self._knobs, self._critic = rollouts, knobs, critic
-        self._features: list[Tensor] = []
-        self._weights: list[Tensor] = []
-        self._values: list[float] = []
-        self._returns: list[float] = []
-
-    def advantages(self, scored: Scored, indices: Sequence[int]) -> "Tensor":
-        """[B, R], from the critic's values of this forward."""
-        import torch
-
-        with torch.no_grad():
-            value_BR = self._critic.values(scored.hidden_BRH)
-        advantage_BR = torch.zeros_like(value_BR)
-        for row, index in enumerate(indices):
-            one = self._rollouts[index]
-            length = len(one.response)
-            values = value_BR[row, :length].tolist()
-            advantages, returns = sao.credit(one.mask, values, one.reward, self._knobs)
-            advantage_BR[row, :length] = torch.tensor(advantages)
-            acted = [t for t in range(length) if one.mask[t]]
-            self._features.append(scored.hidden_BRH[row, acted])
-            self._weights.append(
-                torch.full((len(acted),), 1.0 / (len(self._rollouts) * len(acted)))
-            )
-            self._values += [values[t] for t in acted]
-            self._returns += [returns[t] for t in acted]
-        return advantage_BR
-
-    def update_critic(self, max_grad_norm: float) -> tuple[float, float]:
-        """One critic step over all action tokens of the batch."""
-        import torch
-
-        returns = torch.tensor(self._returns)
-        return self._critic.update(
-            torch.cat(self._features), returns, torch.cat(self._weights), max_grad_norm
-        )
-
-    def metrics(self) -> dict[str, float]:
-        """How well the critic knew the returns before it learnt from them."""
-        return {
-            "critic/explained_variance": explained_variance(self._values, self._returns),
-            "critic/value_mean": sum(self._values) / len(self._values),
-        }

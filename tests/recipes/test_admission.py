@@ -2,11 +2,12 @@
 
 import pytest
 
+from recipes.grpo.knobs import Knobs as GRPOKnobs
+from recipes.grpo.learner import credit as grpo_credit
 from recipes.grpo.recipe import GRPORecipe
-from recipes.grpo.recipe import Knobs as GRPOKnobs
-from recipes.grpo.recipe import credit as grpo_credit
 from recipes.policy_gradient.rollouts import rollout
-from recipes.sao.recipe import Knobs, SAORecipe
+from recipes.sao.knobs import Knobs
+from recipes.sao.recipe import SAORecipe
 from reefcommon.errors import BadConfig
 from reefcommon.ids import LoadId
 from reefcommon.recipe import load_recipe
@@ -81,3 +82,35 @@ def test_candidates_come_after_the_warm_up_and_at_their_cadence():
 def test_a_wrong_knob_is_named(knob, value):
     with pytest.raises(BadConfig, match=f"reef.{knob}"):
         load_recipe("recipes.sao.recipe:SAORecipe", {knob: value})
+
+
+@pytest.mark.parametrize("great", [1e30, -1e30, 1e200, 101.0])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        SAORecipe(Knobs(batch_size=2)),
+        GRPORecipe(GRPOKnobs(batch_size=2, group_size=2)),
+    ],
+    ids=["sao", "grpo"],
+)
+def test_a_score_out_of_range_costs_its_own_sample_alone(recipe, great):
+    waiting = [sample(0, score=0.0), sample(1, score=great), sample(2, score=1.0)]
+    decision = recipe.decide(waiting, SERVING)
+    assert [s.event_id for s in decision.batch] == ["smp-0", "smp-2"]
+    assert [(s.event_id, reason) for s, reason, _ in decision.refused] == [
+        ("smp-1", f"score_out_of_range: {great:g}")
+    ]
+
+
+def test_the_score_range_is_a_knob():
+    wide = {"score_range": [0, 1e6], "batch_size": 1}
+    recipe = load_recipe("recipes.sao.recipe:SAORecipe", wide)
+    assert recipe.score_range == (0.0, 1e6)
+    assert recipe.decide([sample(0, score=5e5)], SERVING).batch
+    assert not recipe.decide([sample(0, score=-0.1)], SERVING).batch
+
+
+@pytest.mark.parametrize("wrong", [[1, 0], [0, ".inf"], [0], [".nan", 1]])
+def test_a_wrong_score_range_is_named(wrong):
+    with pytest.raises(BadConfig, match=r"reef\.score_range"):
+        load_recipe("recipes.sao.recipe:SAORecipe", {"score_range": wrong})

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recipes.sao.recipe import Knobs
+from recipes.sao.knobs import Knobs
 from reefcommon.errors import Poison
 from tests.recipes.bandit import ALL_LINEAR, START, samples, write_model
 from tests.recipes.samples import sample
@@ -188,3 +188,28 @@ def test_the_gradient_reaches_sampled_tokens_only(model_path):
         assert metrics["effective_token_rate"] == pytest.approx(3 / 5)
         steps.append(adapter(one))
     assert all(torch.equal(tensor, steps[1][name]) for name, tensor in steps[0].items())
+
+
+def test_a_step_reports_the_named_metrics_alone(model_path):
+    from reefcommon.metrics import STEP_METRICS
+
+    one = learner(model_path, critic_warmup_steps=0)
+    assert sorted(one.step(batch(one)).metrics) == sorted(STEP_METRICS)
+
+
+@pytest.mark.parametrize("recipe", ["sao", "grpo"])
+def test_the_greatest_allowed_scores_train(model_path, recipe):
+    """A range of 1e6 and rewards at both of its ends: finite metrics, finite weights."""
+    import math
+
+    from recipes.grpo.knobs import Knobs as GRPOKnobs
+    from recipes.grpo.learner import GRPOLearner
+
+    one = learner(model_path, critic_warmup_steps=0, score_range=(-1e6, 1e6))
+    played = [s.model_copy(update={"score": 1e6 if s.score else -1e6}) for s in batch(one)]
+    if recipe == "grpo":
+        knobs = GRPOKnobs(batch_size=8, group_size=2, score_range=(-1e6, 1e6))
+        one = GRPOLearner(knobs, model_path)
+    metrics = one.step(played).metrics
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert all(torch.isfinite(tensor).all() for tensor in adapter(one).values())

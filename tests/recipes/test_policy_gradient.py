@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from recipes.policy_gradient.losses import dis_weight, policy_gradient_loss, sample_mean
+from recipes.policy_gradient.losses import dis_weight, policy_loss, sample_mean
 from recipes.policy_gradient.returns import (
     explained_variance,
     group_advantages,
@@ -11,8 +11,10 @@ from recipes.policy_gradient.returns import (
     skip_observation_gae,
 )
 from recipes.policy_gradient.rollouts import micro_batches, rollout, unfit
-from recipes.sao.recipe import Knobs, credit
+from recipes.sao.knobs import Knobs
+from recipes.sao.learner import credit
 from reefcommon.errors import Poison
+from reefcommon.events import Sampling
 from tests.recipes.samples import sample
 
 
@@ -74,9 +76,8 @@ def test_aggregation_is_a_mean_over_tokens_then_over_samples():
 
 def test_a_masked_token_gives_no_gradient_and_stays_in_the_denominator():
     logp = torch.tensor([[-1.0, -1.0]], requires_grad=True)
-    loss = policy_gradient_loss(
-        logp, torch.tensor([[0.0, 1.5]]), torch.tensor([[2.0, 2.0]]), torch.ones(1, 2)
-    )
+    ones = torch.ones(1, 2)
+    loss = policy_loss(logp, ones, torch.tensor([[0.0, 1.5]]), torch.tensor([[2.0, 2.0]]), ones)
     loss.backward()
     assert logp.grad is not None
     assert logp.grad.tolist() == [[0.0, pytest.approx(-1.5 * 2.0 / 2)]]
@@ -105,6 +106,20 @@ def test_explained_variance():
         ({"tokens": (1, 2), "loss_mask": (), "logprobs": ()}, "no_tokens"),
         ({"prompt_length": 0, "loss_mask": (1,) * 5, "logprobs": (-0.1,) * 5}, "no_tokens"),
         ({"temperature": 0.0}, "sampled_greedily"),
+        ({"score": 1e30}, "score_out_of_range: 1e+30"),
+        ({"score": -1e200}, "score_out_of_range: -1e+200"),
+        ({"score": 100.5}, "score_out_of_range: 100.5"),
+        ({"sampling": (Sampling(), Sampling(top_p=0.9))}, "truncated_sampling: top_p"),
+        ({"sampling": (Sampling(top_k=40),)}, "truncated_sampling: top_k"),
+        ({"sampling": (Sampling(min_p=0.01),)}, "truncated_sampling: min_p"),
+        ({"sampling": (Sampling(presence_penalty=-1),)}, "truncated_sampling: presence_penalty"),
+        ({"sampling": (Sampling(frequency_penalty=2),)}, "truncated_sampling: frequency_penalty"),
+        (
+            {"sampling": (Sampling(repetition_penalty=1.1),)},
+            "truncated_sampling: repetition_penalty",
+        ),
+        ({"sampling": (Sampling(min_tokens=1),)}, "truncated_sampling: min_tokens"),
+        ({"sampling": (Sampling(logit_bias=True),)}, "truncated_sampling: logit_bias"),
     ],
 )
 def test_what_cannot_be_trained_on_has_a_name(changes, reason):
@@ -113,6 +128,24 @@ def test_what_cannot_be_trained_on_has_a_name(changes, reason):
     assert unfit(bad) == reason
     with pytest.raises(Poison, match="cannot be trained on"):
         rollout(bad)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling": (Sampling(temperature=0.5), Sampling(top_k=-1))},
+        {"sampling": ()},
+        {"score": -100.0},
+    ],
+)
+def test_samples_that_can_be_corrected_are_fit(changes):
+    assert unfit(sample(**changes)) is None
+
+
+@pytest.mark.parametrize("great", [1e30, 1e200, 1.7e308])
+def test_group_advantages_of_great_rewards_do_not_overflow(great):
+    assert group_advantages([great, 0.0]) == pytest.approx([1.0, -1.0])
+    assert group_advantages([great, great]) is None
 
 
 def test_micro_batches_hold_every_rollout_once_within_the_budget():

@@ -1,0 +1,25 @@
+"""Names and units of the metrics of optimizer steps. Recipes and their readers use these alone."""
+
+from typing import Literal, get_args
+
+StepMetric = Literal[
+    "policy_loss",  # score units * nats
+    "pg_clipfrac",  # share of action tokens that the hard mask removes, 0 to 1
+    "effective_token_rate",  # share of response tokens that give a gradient, 0 to 1
+    "train_rollout_logprob_abs_diff",  # nats, mean over action tokens
+    "entropy",  # nats, mean over action tokens
+    "response_tokens",  # tokens of the batch
+    "reward_mean",  # score units, over the rollouts of the batch
+    "reward_min",  # score units
+    "reward_max",  # score units
+    "reward_std",  # score units
+    "batch_size",  # rollouts
+    "policy_grad_norm",  # before clipping
+    "critic/loss",  # score units squared
+    "critic/grad_norm",  # before clipping
+    "critic/explained_variance",  # 1 - Var(return - value) / Var(return)
+    "critic/value_mean",  # score units
+]
+"""The metrics that a policy-gradient step reports, each with its unit."""
+
+STEP_METRICS: tuple[str, ...] = get_args(StepMetric)

@@ -1,0 +1,53 @@
+"""Knobs that every policy-gradient recipe has."""
+
+from math import isfinite
+
+from pydantic import Field, field_validator
+
+from reefcommon import recipe
+from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
+
+ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a decoder block, as Llama and its kin name them."""
+
+
+class PolicyGradientKnobs(recipe.Knobs):
+    """The settings of admission, mask, adapter and optimizer in `serve.yaml`."""
+
+    max_staleness: int = Field(
+        0, ge=0, description="releases that a rollout's weights may be behind the head"
+    )
+    score_range: ScoreRange = Field(
+        DEFAULT_SCORE_RANGE, description="lowest and highest score; a sample outside is refused"
+    )
+    eps_clip: float = Field(
+        0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked"
+    )
+    eps_clip_high: float = Field(
+        5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked"
+    )
+    policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
+    entropy_coef: float = Field(
+        0.0, ge=0, description="weight of the mean entropy, which the loss rewards"
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    lora_r: int = Field(8, ge=1, description="rank of the adapter")
+    lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
+    target_modules: tuple[str, ...] = Field(
+        ALL_PROJECTIONS, min_length=1, description="projections that the adapter changes"
+    )
+    prompt_gradient: bool = Field(
+        True,
+        description="false: no gradient through the prompt's keys and values; several times faster",
+    )
+    micro_batch_tokens: int = Field(4096, ge=1, description="padded tokens per forward")
+    candidate_every: int = Field(1, ge=1, description="policy updates between two candidates")
+    seed: int = Field(0, description="of the first weights")
+
+    @field_validator("score_range")
+    @classmethod
+    def _ordered(cls, value: ScoreRange) -> ScoreRange:
+        if not (all(map(isfinite, value)) and value[0] < value[1]):
+            msg = "score_range must be two finite numbers, the lowest first"
+            raise ValueError(msg)
+        return value
