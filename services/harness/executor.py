@@ -29,6 +29,7 @@ class HarnessExecutor(Executor):
     """One harness recipe that learns from one scenario."""
 
     kind = "harness"
+    doing = "proposing"
     text_only = True
     rebases = True
     shown_rejections = MAX_REJECTED

@@ -38,6 +38,7 @@ class WeightExecutor(Executor):
     """One weight recipe that learns from one scenario."""
 
     kind = "lora"
+    doing = "training"
     once_per_record = True
     holds_while_pending = False
 

@@ -19,7 +19,7 @@ from reefcommon.harness.admission import CHAT
 from reefcommon.releases import next_contents
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.git import GitArtifactStore
-from reefkit.jobs.loop import Ports
+from reefkit.jobs.context import Ports
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build

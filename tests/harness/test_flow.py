@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from faststream.kafka import KafkaBroker, TestKafkaBroker
+from faststream.kafka import TestKafkaBroker
 
 from reefcommon import topics
 from reefcommon.events import CandidateProposed, StepCompleted
-from reefkit.bus import KafkaPublisher, ensure_topics
+from reefcommon.settings import SystemSettings
+from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker
 from services.harness import app
 from tests.harness.support import (
     BINDING,
@@ -37,7 +38,7 @@ async def until(condition, timeout_s=20.0):
 
 
 async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
-    broker = KafkaBroker()
+    broker = kafka_broker(SystemSettings(state_dir=tmp_path), "test")
     seen = Published()
     worker = service(tmp_path, KafkaPublisher(broker))
     broker.include_router(app.routes(worker.handlers))
@@ -65,6 +66,7 @@ async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
         await publisher.publish(published(candidate, base_release()), topics.RELEASES)
         await until(lambda: len(seen.of(StepCompleted)) == 2)
         assert [item.base_release_id for item in seen.of(CandidateProposed)] == ["rel-0", "rel-1"]
+        await until(lambda: "stored" not in worker.store.counts("jobs", BINDING.key))
         task.cancel()
     assert worker.store.counts("samples", BINDING.key) == {"used": 6}
     assert worker.store.counts("jobs", BINDING.key) == {"published": 1, "announced": 1}
@@ -112,7 +114,8 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(
     (tmp_path / "serve.yaml").write_text(
         f"reef:\n  recipe: {BINDING.dotted}\n  batch_size: 3\n  min_agreement: 3\n"
     )
-    broker = KafkaBroker(own_kafka_bootstrap)
+    settings = SystemSettings(state_dir=tmp_path, kafka_bootstrap=own_kafka_bootstrap)
+    broker = kafka_broker(settings, "test")
     await broker.start()
     publisher = KafkaPublisher(broker)
     consumer = AIOKafkaConsumer(

@@ -5,7 +5,7 @@ from datetime import timedelta
 from reefcommon.events import CandidateProposed, ReleasePublished, ReleaseRejected, StepCompleted
 from reefcommon.recipe import Knobs
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.jobs.loop import Ports
+from reefkit.jobs.context import Ports
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build

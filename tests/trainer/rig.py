@@ -22,7 +22,7 @@ from reefcommon.events import (
 )
 from reefcommon.topics import Topic
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.jobs.loop import Ports
+from reefkit.jobs.context import Ports
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build

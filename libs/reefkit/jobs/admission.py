@@ -94,7 +94,7 @@ class Admission:
     async def _culprits(
         self, offered: Sequence[SampleReady], head: Release, error: Exception
     ) -> list[Refusal]:
-        """Find the samples that make `decide` fail. Raises Transient if it is the recipe's fault."""
+        """Find the samples at fault. Raises Transient if it is the recipe's own fault."""
 
         async def fails(samples: Sequence[SampleReady]) -> bool:
             nonlocal error
@@ -115,7 +115,7 @@ class Admission:
         await fails(found)
         reason = f"decide failed: {place_of(error)}"
         others = [sample for sample in offered if sample not in found][:_OTHERS_TRIED]
-        # A recipe that fails on each sample alone is at fault itself: no sample is given up for it.
+        # A recipe that fails on each sample alone is at fault itself: it costs no sample.
         if len(found) == 1 and others and all([await fails((sample,)) for sample in others]):
             raise broken from error
         return [Refusal(sample, reason) for sample in found]

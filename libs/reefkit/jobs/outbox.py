@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from reefcommon import events, topics
+from reefcommon.errors import Poison, Transient
 from reefkit.bus import EventPublisher
 from reefkit.jobs.ports import Lease
 from reefkit.jobs.store import JobStore
@@ -27,6 +28,7 @@ class Outbox:
 
         Raises:
             LeaseLost: another host has taken over; the rest is not sent.
+            Transient: the broker refuses an event.
             Unavailable: the broker, or the store of the lease, does not answer.
         """
         async with self._sending:
@@ -34,5 +36,9 @@ class Outbox:
                 for number, topic, type_name, body in rows:
                     event = _TYPES[type_name].model_validate_json(body)
                     await self.lease.verify()
-                    await self.publisher.publish(event, _TOPICS[topic])
+                    try:
+                        await self.publisher.publish(event, _TOPICS[topic])
+                    except Poison as error:
+                        # Not dropped: the rest of the loop waits for this event. Seen in /readyz.
+                        raise Transient(str(error)) from error
                     await asyncio.to_thread(self.store.acknowledge, number)

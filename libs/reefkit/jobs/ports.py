@@ -79,6 +79,8 @@ class Executor:
     """
 
     kind: ClassVar[Kind]
+    doing: ClassVar[str] = "working"
+    """The word for a running step in `/status`."""
     once_per_record: ClassVar[bool] = False
     """A record is used at most once per recipe."""
     text_only: ClassVar[bool] = False

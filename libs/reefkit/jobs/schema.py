@@ -92,8 +92,8 @@ def insert_job(db: sqlite3.Connection, job: Job, *, dropped: bool = False) -> bo
     values = (job.job_id, job.binding, job.scenario, job.state, job.candidate_id, job.content_id)
     return (
         db.execute(
-            "insert or ignore into jobs (job_id, binding, scenario, state, candidate_id, content_id,"
-            f" updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, ?, ?)",
+            "insert or ignore into jobs (job_id, binding, scenario, state, candidate_id,"
+            f" content_id, updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, ?, ?)",
             (*values, dropped, dump(job)),
         ).rowcount
         > 0
@@ -144,9 +144,10 @@ def _take_over(db: sqlite3.Connection, found: list[str], recipes: Mapping[str, s
     settled = "'trained'" if trainer else "'used'"
     db.execute(
         "insert into samples (seq, binding, sample_id, state, body, reason, job_id, newest_ms)"
-        f" select seq, binding, sample_id, case when state <> {settled} then state when exists ("
-        "  select 1 from jobs where jobs.job_id = old_samples.job_id and state in ('open', 'produced')"
-        f" ) then 'taken' else 'used' end, nullif(body, ''), reason, job_id, {newest} from old_samples"
+        f" select seq, binding, sample_id, case when state <> {settled} then state"
+        " when exists (select 1 from jobs where jobs.job_id = old_samples.job_id"
+        " and state in ('open', 'produced')) then 'taken' else 'used' end,"
+        f" nullif(body, ''), reason, job_id, {newest} from old_samples"
     )
     for name in ("records", "horizons", "heads", "outbox"):
         if name in found:

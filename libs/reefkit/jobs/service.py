@@ -14,8 +14,9 @@ from reefkit.artifacts.selection import open_artifact_store
 from reefkit.background import Periodic
 from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker
 from reefkit.jobs import host
+from reefkit.jobs.context import Ports
 from reefkit.jobs.host import Handlers, Retention
-from reefkit.jobs.loop import HostLoop, Ports
+from reefkit.jobs.loop import HostLoop
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import Executor, Lease
 from reefkit.jobs.store import JobStore

@@ -7,7 +7,6 @@ import structlog
 
 from reefcommon.errors import Transient, Unavailable
 from reefcommon.events import SampleReady
-from reefkit.jobs import metrics
 from reefkit.jobs.faults import last_lines, minimal_failing, place_of
 from reefkit.jobs.model import Job
 from reefkit.jobs.ports import Executor, Refused, Result, StepTimeout
@@ -44,7 +43,6 @@ class Steps:
             raise
         except Transient as error:
             self._attempts += 1
-            metrics.JOBS.labels(job.binding, "interrupted").inc()
             if not self._retry.exhausted(self._attempts):
                 raise
             reason = f"the step failed {self._attempts} times; last: {error}"

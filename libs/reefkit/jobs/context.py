@@ -1,0 +1,82 @@
+"""The parts that all transitions of one binding share."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from reefcommon.artifacts import ArtifactStore
+from reefcommon.events import Release
+from reefcommon.recipe import Recipe
+from reefkit.jobs import metrics
+from reefkit.jobs.model import Job, State
+from reefkit.jobs.outbox import Outbox
+from reefkit.jobs.ports import Executor
+from reefkit.jobs.store import JobStore, Outgoing
+from reefkit.recipe_binding import Binding
+from reefkit.retry import RetryPolicy
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The outside of all loops of a host. `storing`: see `reefkit.rejected_contents`."""
+
+    outbox: Outbox
+    artifacts: ArtifactStore
+    clock: Callable[[], datetime]
+    retry: RetryPolicy
+    decide_timeout_s: float = 60.0
+    storing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(slots=True)
+class Context:
+    """One binding of a host, and the state that it shows in `/status` and `/readyz`."""
+
+    binding: Binding[Recipe]
+    store: JobStore
+    executor: Executor
+    ports: Ports
+    doing: str = "starting"
+    step: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    error_at: datetime | None = None
+    failing: str | None = None
+
+    async def save(self, job: Job, *, expected: State, events: Outgoing = ()) -> bool:
+        """Make a transition, log and count it. False if the job is not in `expected`."""
+        moved = await asyncio.to_thread(self.store.save, job, expected=expected, events=events)
+        if moved:
+            self.tell(job, job.state)
+        return moved
+
+    def tell(self, job: Job, outcome: str, **more: object) -> None:
+        """Log and count the outcome of a job."""
+        metrics.JOBS.labels(job.binding, outcome).inc()
+        facts = {"job": job.job_id, "step": job.step, "base": job.base_release_id} | more
+        log.info("job_moved", to=outcome, binding=job.binding, reason=job.reason, **facts)
+
+    async def finish_step(self, job: Job, head: Release | None) -> None:
+        """Show a finished step, and remove local state that is no longer needed."""
+        self.show(job)
+        await asyncio.to_thread(self.executor.tidy, head)
+
+    def show(self, job: Job) -> None:
+        """Show a job as the last finished step."""
+        self.step, self.figures = job.step, dict(job.metrics)
+        for name, value in job.metrics.items():
+            metrics.LAST.labels(job.binding, name).set(value)
+
+    def note(self, error: str) -> None:
+        """Show an error, which may be over by then."""
+        self.error, self.error_at = error, self.ports.clock()
+
+    def wait(self, doing: str) -> bool:
+        """Show the reason to wait. Returns False, for a turn without a transition."""
+        self.doing = doing
+        return False
