@@ -45,7 +45,7 @@ _COMMANDS = {
 }
 # What the list of commands says of each: the first paragraph of its own help (a test compares), so that `reef --help` imports none.
 SUMMARIES = {
-    "serve": "Start everything that a serve.yaml asks for, on this machine, without containers and without root.",
+    "serve": "Start everything that a serve.yaml asks for, on this machine, without containers and root.",
     "demo": "See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.",
     "status": "What runs, how far behind it is, what learns, and what it did last.",
     "releases": "Which versions there were, which one serves, and why.",
@@ -54,8 +54,8 @@ SUMMARIES = {
     "records": "What was asked and answered, newest first; or one record and what became of it: reports, samples, training step, release.",
     "recipes": "The learning methods that are installed.",
     "topics": "Which events lie in which topic, by what key, who writes and who reads them.",
-    "dlq": "Dead letters: events that a consumer could never handle, each with its reason. Nothing of them is lost.",
-    "replay": "Read the whole log again into an empty store, beside the running system, and compare rows, sessions, samples, heads.",
+    "dlq": "Dead letters: events that a consumer could never handle, each with its reason.",
+    "replay": "Read the whole log again into an empty store, and compare it with the running system.",
     "doctor": "Look at this machine: Python, programs, libraries, ports, disk, memory, and a serve.yaml.",
 }
 _PLAIN: dict[str, Any] = {

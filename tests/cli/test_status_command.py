@@ -155,3 +155,25 @@ def test_the_gateway_of_the_running_stack_is_found_without_being_told(
     monkeypatch.delenv("REEF_GATEWAY_URL")
     write_state(tmp_path, this_process(phase="ready", urls={"gateway": gateway.url}))
     assert "rel-2" in reef("releases", "default", "--state-dir", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ('KeyError at mine.py:12\n  File "/x/mine.py", line 12, in step', "KeyError at mine.py:12"),
+        (
+            'Traceback (most recent call last):\n  File "/x/own.py", line 7, in loss\nZeroDivisionError: no',
+            "ZeroDivisionError: no (own.py:7)",
+        ),
+    ],
+)
+def test_an_authors_error_has_its_file_and_line(
+    gateway: FakeGateway, said: str, shown: str
+) -> None:
+    services = gateway.answers["/reef/status"][1]["services"]
+    binding = {"state": "stopped", "step": 1, "last_error": said, "last_metrics": {}}
+    services["trainer"] = {"failures": {}, "bindings": {"default/mine:M": binding}}
+    services["experience"] = {"failures": {}, "parked_reports": 3}
+    output = reef("status")
+    assert f"mine:M\tdefault\tstopped\t1\t0\t\t{shown}\n" in output
+    assert "3 reports wait for their records" in output

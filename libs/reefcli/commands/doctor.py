@@ -1,4 +1,4 @@
-"""`reef doctor`: what is missing on this machine, and what to do about it."""
+"""`reef doctor`: the parts that are missing on this machine, and how to get them."""
 
 import importlib.util
 import shutil
@@ -20,17 +20,18 @@ from reefstack.disk import check_disk
 from reefstack.state import StackState, running
 
 _MODULES = {
-    "torch": "pip install torch==2.13.0 (make setup takes the CPU build)",
+    "torch": "make setup (infra/torch.sh takes the CPU build)",
     "transformers": "pip install 'reef-agent[learn]'",
     "peft": "pip install 'reef-agent[learn]'",
     "chdb": "pip install chdb, or name a ClickHouse under `external.clickhouse`",
 }
+_LFS_ADVICE = "optional: apt-get install git-lfs; without it artifacts go through dulwich"
 _MEMORY_NEEDED = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice` says what to do where it is not well."""
+    """One finding. `advice`: how to mend it."""
 
     what: str
     state: Literal["ok", "warning", "missing", "wrong"]
@@ -74,32 +75,21 @@ def doctor(
 
 
 def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
-    """Everything that is looked at, in order. `named`: the state directory, where it is not the file's."""
+    """Yield all findings in order. `named`: the state directory, if it is not the file's."""
     checked, state_dir = _config(config, named)
-    version = ".".join(map(str, sys.version_info[:3]))
-    good = sys.version_info >= (3, 11)
-    yield Finding(
-        "python",
-        "ok" if good else "missing",
-        f"{version} at {sys.executable}",
-        "" if good else "install Python 3.11 or newer",
-    )
+    yield _python()
     yield _attempt("broker (Tansu)", tansu.binary)
     yield _attempt("object store (SeaweedFS)", seaweedfs.binary)
     yield _attempt("release heads (Valkey)", valkey.binary)
     for module, advice in _MODULES.items():
-        there = importlib.util.find_spec(module) is not None
-        yield Finding(
-            f"library {module}",
-            "ok" if there else "missing",
-            "installed" if there else "not installed",
-            "" if there else advice,
-        )
-    lfs = shutil.which("git-lfs")
-    advice = "optional: apt-get install git-lfs; without it artifacts are stored through dulwich"
-    yield Finding(
-        "git-lfs", "ok" if lfs else "warning", lfs or "not installed", "" if lfs else advice
-    )
+        if importlib.util.find_spec(module) is not None:
+            yield Finding(f"library {module}", "ok", "installed")
+        else:
+            yield Finding(f"library {module}", "missing", "not installed", advice)
+    if lfs := shutil.which("git-lfs"):
+        yield Finding("git-lfs", "ok", lfs)
+    else:
+        yield Finding("git-lfs", "warning", "not installed", _LFS_ADVICE)
     place = _attempt("state directory", lambda: _state_dir(state_dir), "wrong")
     yield place
     if place.state == "ok":
@@ -108,6 +98,13 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
     yield _memory()
     if checked is not None:
         yield checked
+
+
+def _python() -> Finding:
+    found = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}"
+    if sys.version_info >= (3, 11):
+        return Finding("python", "ok", found)
+    return Finding("python", "missing", found, "install Python 3.11 or newer")
 
 
 def _attempt(
@@ -120,12 +117,8 @@ def _attempt(
 
 
 def _state_dir(state_dir: Path) -> str:
-    there = check_state_dir(state_dir)
-    return (
-        f"{state_dir} can be written"
-        if there == state_dir.absolute()
-        else f"{state_dir} will be made"
-    )
+    there = check_state_dir(state_dir) == state_dir.absolute()
+    return f"{state_dir} {'can be written' if there else 'will be made'}"
 
 
 def _disk(state_dir: Path) -> str:
@@ -136,38 +129,27 @@ def _disk(state_dir: Path) -> str:
 
 def _memory() -> Finding:
     available = psutil.virtual_memory().available
-    enough = available >= _MEMORY_NEEDED
-    advice = (
-        "" if enough else "the 135M model wants about 4 GB: close something, or use `model: tiny`"
-    )
-    return Finding(
-        "memory", "ok" if enough else "warning", f"{available / 1024**3:.1f} GB available", advice
-    )
+    text = f"{available / 1024**3:.1f} GB available"
+    if available >= _MEMORY_NEEDED:
+        return Finding("memory", "ok", text)
+    advice = "the 135M model wants about 4 GB: close something, or use `model: tiny`"
+    return Finding("memory", "warning", text, advice)
 
 
 def _ports(state: StackState | None) -> Finding:
     if state is not None:
-        return Finding(
-            "ports", "ok", f"a stack runs here (pid {state.pid}): {state.urls.get('gateway', '')}"
-        )
-    taken = {
-        port: ports.holder_of(port) or "someone"
-        for port in ports.DEFAULTS.values()
-        if not ports.is_free(port)
-    }
+        text = f"a stack runs here (pid {state.pid}): {state.urls.get('gateway', '')}"
+        return Finding("ports", "ok", text)
+    taken = [port for port in ports.DEFAULTS.values() if not ports.is_free(port)]
     if not taken:
         return Finding("ports", "ok", "8900 to 8915 are free")
-    held = ", ".join(f"{port} by {holder}" for port, holder in taken.items())
-    return Finding(
-        "ports",
-        "warning",
-        f"taken: {held}",
-        "free ports are used instead; `reef status` shows which",
-    )
+    held = ", ".join(f"{port} by {ports.holder_of(port) or 'another program'}" for port in taken)
+    advice = "free ports are used instead; `reef status` shows which"
+    return Finding("ports", "warning", f"taken: {held}", advice)
 
 
 def _config(path: Path | None, named: Path | None) -> tuple[Finding | None, Path]:
-    """What is wrong with the file, where there is one, and the state directory that would be used."""
+    """The finding on the file, if there is one, and the state directory that would be used."""
     if path is None:
         return None, named or DEFAULT_STATE_DIR
     sys.path.insert(0, str(Path.cwd()))  # recipes of one's own lie beside where one works

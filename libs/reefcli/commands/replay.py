@@ -1,4 +1,4 @@
-"""`reef replay`: read the log again into an empty store, and see that it comes to the same."""
+"""`reef replay`: read the log again into an empty store, and compare it with the running one."""
 
 import asyncio
 import gc
@@ -33,27 +33,28 @@ if TYPE_CHECKING:
     from reefcli.replay.run import Plan, Say, Verdict
 
 DIFFERENT = 3
-# What chDB makes at the top of a store.
-STORE_PARTS = {
-    "data",
-    "flags",
-    "metadata",
-    "metadata_dropped",
-    "preprocessed_configs",
-    "status",
-    "store",
-    "tmp",
-    "user_files",
-    "uuid",
-}
+# The directories that chDB makes at the top of a store.
+STORE_PARTS = frozenset(
+    ["data", "flags", "metadata", "metadata_dropped", "preprocessed_configs", "status", "store", "tmp", "user_files", "uuid"]
+)  # fmt: skip
 _SYSTEMS = "Where the running Reef is (default: the one that runs on --state-dir)"
+_KINDS = {
+    "missing": "is in the log and not in the running store",
+    "extra": "is in the running store and not in the log",
+    "differs": "differs",
+}
+
+
+def _system(variable: str, form: str) -> Any:
+    return typer.Option(envvar=variable, help=form, rich_help_panel=_SYSTEMS)
 
 
 def replay(
     into: Annotated[
         str | None,
         typer.Option(
-            help="Build the store that is to take a lost one's place: a directory (chDB), or http://user:password@host:8123/db."
+            help="Build the store that is to replace a lost one: a directory (chDB), "
+            "or http://user:password@host:8123/db."
         ),
     ] = None,
     keep: Annotated[
@@ -63,34 +64,24 @@ def replay(
         bool, typer.Option("--fresh", help="Begin anew, whatever an earlier replay has done.")
     ] = False,
     shown: Annotated[int, typer.Option(help="How many differences are told in full.", min=0)] = 20,
-    bootstrap: Annotated[
-        str | None,
-        typer.Option(envvar="REEF_KAFKA_BOOTSTRAP", help="host:port", rich_help_panel=_SYSTEMS),
-    ] = None,
-    redis: Annotated[
-        str | None,
-        typer.Option(envvar="REEF_REDIS_URL", help="redis://host:port/0", rich_help_panel=_SYSTEMS),
-    ] = None,
-    experience: Annotated[
-        str | None,
-        typer.Option(
-            envvar="REEF_EXPERIENCE_URL", help="http://host:8911", rich_help_panel=_SYSTEMS
-        ),
-    ] = None,
+    bootstrap: Annotated[str | None, _system("REEF_KAFKA_BOOTSTRAP", "host:port")] = None,
+    redis: Annotated[str | None, _system("REEF_REDIS_URL", "redis://host:port/0")] = None,
+    experience: Annotated[str | None, _system("REEF_EXPERIENCE_URL", "http://host:8911")] = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Read the whole log again into an empty store, beside the running system, and compare rows, sessions, samples, heads.
+    """Read the whole log again into an empty store, and compare it with the running system.
 
-    Equal: exit code 0. Different: exit code 3, and what differs, by table, id and field. Nothing is sent to anybody, and nothing of the
-    running system is changed. Ctrl-C or a kill costs nothing: the same command goes on where it was.
+    Rows, sessions, samples and heads are compared. Equal: exit code 0. Different: exit code 3, and
+    each difference by table, id and field. The running system is not changed. After Ctrl-C or a
+    kill the same command goes on from there.
 
-    With --into the new store stays, to take the place of one that was lost; nothing is compared then, and the log is read as far as the
-    experience service had handled it, so that it goes on from there:
+    With --into the new store stays, to replace one that was lost. Then nothing is compared, and the
+    log is read as far as the experience service had handled it, so that it goes on from there:
 
       1. stop Reef, or the experience service;  2. reef replay --into DIRECTORY;  3. start it again.
 
-    Where the broker is the embedded one and is stopped, it is started for as long as that takes.
+    If the broker is the embedded one and is stopped, it is started for as long as that takes.
 
     Examples:
 
@@ -104,26 +95,18 @@ def replay(
 
       reef replay --into http://user:password@clickhouse:8123/reef --bootstrap broker:9092
     """
-    # Production's code logs as a service does; here a person reads, and what matters is in the verdict.
+    # The services' code logs as a service does; here a person reads the verdict.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        logger_factory=lambda *_: structlog.PrintLogger(
-            sys.stderr
-        ),  # what it is when something is said
+        # Looked up at each line: a test may have replaced sys.stderr since.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    gc.set_threshold(
-        100_000, 20, 20
-    )  # as the service does: a batch is many small objects without cycles
-    plan = _plan(
-        running_stack(state_dir),
-        state_dir,
-        into,
-        {"kafka": bootstrap, "redis": redis, "experience": experience},
-        keep=keep,
-        fresh=fresh,
-        shown=shown,
-    )
+    # As the service does: a batch is many small objects without cycles.
+    gc.set_threshold(100_000, 20, 20)
+    urls = {"kafka": bootstrap, "redis": redis, "experience": experience}
+    plan = _plan(running_stack(state_dir), state_dir, into, urls)
+    plan = replace(plan, keep=keep or into is not None, fresh=fresh, shown=shown)
     try:
         with _Bar(shown=not as_json) as bar:
             verdict = asyncio.run(_carry_out(plan, state_dir, bar.say))
@@ -147,85 +130,68 @@ async def _carry_out(plan: "Plan", state_dir: Path, say: "Say") -> "Verdict":
     from reefstack.embedded import Options, embedded_stack
 
     say("starting the broker", 0, 0)
-    async with embedded_stack(
-        load(state_dir / "serve.yaml"),
-        state_dir,
-        Options(only=frozenset({"kafka"}), housekeeping_every_s=0),
-    ) as stack:
+    config = load(state_dir / "serve.yaml")
+    options = Options(only=frozenset({"kafka"}), housekeeping_every_s=0)
+    async with embedded_stack(config, state_dir, options) as stack:
         return await carry_out(replace(plan, bootstrap=stack.kafka_bootstrap), say)
 
 
 def _plan(
-    stack: StackState | None,
-    state_dir: Path,
-    into: str | None,
-    named: dict[str, str | None],
-    *,
-    keep: bool,
-    fresh: bool,
-    shown: int,
+    stack: StackState | None, state_dir: Path, into: str | None, named: dict[str, str | None]
 ) -> "Plan":
     from reefcli.replay.run import Plan
 
-    urls = {
-        name: given or (stack.urls.get(name, "") if stack else "") for name, given in named.items()
-    }
-    kept_here = (
-        stack is None and (state_dir / "serve.yaml").exists()
-    )  # the embedded broker's log, and what to start it with
-    needed = () if into and kept_here else ("kafka",) if into else ("kafka", "redis", "experience")
+    running = stack.urls if stack else {}
+    urls = {name: given or running.get(name, "") for name, given in named.items()}
+    # The embedded broker's log is here, and the file to start it with.
+    log_is_here = stack is None and (state_dir / "serve.yaml").exists()
+    needed = ("kafka", "redis", "experience") if not into else () if log_is_here else ("kafka",)
     options = {"kafka": "--bootstrap", "redis": "--redis", "experience": "--experience"}
     if missing := [options[name] for name in needed if not urls[name]]:
         raise CommandFailed(
-            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), or name {', '.join(missing)}"
+            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), "
+            f"or name {', '.join(missing)}"
         )
     home = state_dir.absolute()
     place = into or str(home / "replay" / "chdb")
     embedded = not named["kafka"] and (stack is None or "tansu" in stack.processes)
+    checkpoint = home / "replay" / f"{digest(_whole(place), length=12)}.json"
     if "://" not in place:
-        place = str(Path(place).resolve())
-        if (
-            into
-            and stack is not None
-            and "experience" in stack.processes
-            and place == str((home / "chdb").resolve())
-        ):
+        place = _whole(place)
+        own = place == _whole(str(home / "chdb"))
+        if into and own and stack is not None and "experience" in stack.processes:
             raise CommandFailed(
                 f"{place} is the store of the Reef that runs on {state_dir}; stop it first"
             )
-    checkpoint = home / "replay" / f"{digest(place, length=12)}.json"
-    if into and "://" not in place:
-        check_place(Path(place), begun=checkpoint.exists())
+        if into:
+            check_place(Path(place), begun=checkpoint.exists())
     return Plan(
-        log_id=f"the log of {home.resolve()}"
-        if embedded
-        else urls["kafka"],  # the embedded broker has another port at each start
+        # The embedded broker has another port at each start, so its log is named by its place.
+        log_id=f"the log of {home.resolve()}" if embedded else urls["kafka"],
         bootstrap=urls["kafka"],
         redis_url=urls["redis"],
         experience_url=urls["experience"],
         bodies=home / "bodies",
         into=place,
         checkpoint=checkpoint,
-        keep=keep or into is not None,
-        fresh=fresh,
         restore=into is not None,
-        shown=shown,
     )
+
+
+def _whole(place: str) -> str:
+    return place if "://" in place else str(Path(place).resolve())
 
 
 def check_place(place: Path, *, begun: bool) -> None:
-    """See that nothing but a store is written over, or removed by --fresh. `begun`: by a replay that may have been killed at any moment.
+    """See that only a store is written over or removed. `begun`: by a replay that may be partial.
 
     Raises:
-        CommandFailed: something else lies there.
+        CommandFailed: the place holds other things.
     """
-    names = (
-        {path.name for path in place.iterdir()}
-        if place.is_dir()
-        else {place.name}
-        if place.exists()
-        else set()
-    )
+    if place.is_dir():
+        names = {path.name for path in place.iterdir()}
+    else:
+        names = {place.name} if place.exists() else set()
     if names and not (names <= STORE_PARTS and (begun or {"metadata", "store"} <= names)):
         raise CommandFailed(
             f"{place} holds other things than a store; name an empty or a new directory"
@@ -264,7 +230,7 @@ class _Bar:
         self._progress.stop()
 
     def say(self, what: str, done: int, total: int) -> None:
-        """Show how far it is."""
+        """Show the progress."""
         assert self._task is not None
         speed = self._progress.tasks[0].speed
         rate = f"{speed:,.0f} events/s" if speed and total else ""
@@ -274,67 +240,46 @@ class _Bar:
 
 
 def _tell(verdict: "Verdict", *, kept: bool) -> None:
-    figures = verdict.as_json()
-    out = console()
+    out, rate = console(), verdict.as_json()["events_per_s"]
     resumed = f" (went on from event {verdict.resumed_at:,})" if verdict.resumed_at else ""
     out.print(
-        f"{verdict.events:,} events read in {verdict.seconds:.1f} s, {figures['events_per_s']:,} a second{resumed}"
+        f"{verdict.events:,} events read in {verdict.seconds:.1f} s, {rate:,} a second{resumed}"
     )
+    counts = {table: sum(found.values()) for table, found in verdict.different.items()}
     if verdict.rows:
-        print_table(("table", "rows", "differ"), [*_rows(verdict)])
+        rows = [(table, count, counts.get(table, 0)) for table, count in verdict.rows.items()]
+        heads = ("release heads", verdict.releases, counts.get("heads", 0))
+        print_table(("table", "rows", "differ"), [*rows, heads])
     for difference in verdict.differences:
         _tell_difference(difference)
-    for table, count in verdict.older_than_the_log.items():
-        out.print(
-            f"{table}: {count} rows are older than what the log still has; they were not compared"
-        )
-    for table, count in verdict.past_their_time.items():
-        out.print(
-            f"{table}: {count} rows are older than the running store keeps them; they were not compared"
-        )
+    for why, found in (
+        ("than what the log still has", verdict.older_than_the_log),
+        ("than the running store keeps them", verdict.past_their_time),
+    ):
+        for table, count in found.items():
+            out.print(f"{table}: {count} rows are older {why}; they were not compared")
     if dead := sum(verdict.dead_letters.values()):
         out.print(f"{dead} events could not be handled, as the first time; see `reef dlq list`")
     for table, columns in verdict.ignored.items() if verdict.compared else ():
-        out.print(
-            f"not compared: {', '.join(f'{table}.{name} ({why})' for name, why in columns.items())}",
-            style="dim",
-        )
+        names = ", ".join(f"{table}.{name} ({why})" for name, why in columns.items())
+        out.print(f"not compared: {names}", style="dim")
     if kept:
         out.print(f"the new store is kept: {verdict.into}", soft_wrap=True)
     if not verdict.compared:
         out.print(
-            "Rebuilt up to where the experience service had got. Start it on this store; it goes on from there.",
+            "Rebuilt as far as the experience service had handled the log. "
+            "Start it on this store; it goes on from there.",
             style="bold",
         )
+    elif verdict.equal:
+        out.print("Equal.", style="bold green")
     else:
-        different = ", ".join(
-            f"{table} {sum(counts.values())}" for table, counts in verdict.different.items()
-        )
-        out.print(
-            "Equal." if verdict.equal else f"Different: {different}",
-            style="bold green" if verdict.equal else "bold red",
-        )
-
-
-def _rows(verdict: "Verdict") -> list[tuple[str, int, int]]:
-    found = [
-        (table, count, sum(verdict.different.get(table, {}).values()))
-        for table, count in verdict.rows.items()
-    ]
-    return [
-        *found,
-        ("release heads", verdict.releases, sum(verdict.different.get("heads", {}).values())),
-    ]
+        different = ", ".join(f"{table} {count}" for table, count in counts.items())
+        out.print(f"Different: {different}", style="bold red")
 
 
 def _tell_difference(difference: dict[str, Any]) -> None:
-    words = {
-        "missing": "is in the log and not in the running store",
-        "extra": "is in the running store and not in the log",
-        "differs": "differs",
-    }
-    typer.echo(f"{difference['table']} {difference['id']}: {words[difference['kind']]}")
+    typer.echo(f"{difference['table']} {difference['id']}: {_KINDS[difference['kind']]}")
     for name, sides in difference["fields"].items():
-        typer.echo(
-            f"  {name}: running {str(sides['running'])[:120]}, from the log {str(sides['replayed'])[:120]}"
-        )
+        running, replayed = (str(sides[side])[:120] for side in ("running", "replayed"))
+        typer.echo(f"  {name}: running {running}, from the log {replayed}")

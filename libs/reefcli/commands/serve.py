@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,56 +25,47 @@ if TYPE_CHECKING:
     from reefstack.embedded import Stack
     from reefstack.view import View
 
-_EXTERNAL = "External systems"
+_External = partial(typer.Option, rich_help_panel="External systems")
+_CLICKHOUSE = "http://user:password@host:8123/database"
 
 
 def serve(
     config: Annotated[
-        Path, typer.Option("--config", "-c", help="What is served and what learns from it.")
+        Path, typer.Option("--config", "-c", help="The model, and the recipes that learn from it.")
     ],
     state_dir: Annotated[
         Path | None,
         typer.Option(
             envvar="REEF_STATE_DIR",
-            help="Where everything is kept. Default: `state_dir` of the file, or .reef.",
+            help="The state of the stack. Default: `state_dir` of the file, or .reef.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the gateway. Default: 8900, or a free one where that is taken."),
+        typer.Option(help="Port of the gateway. Default: 8900, or a free one if that is taken."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")
     ] = None,
     engine: Annotated[
-        list[str] | None,
-        typer.Option(help="URL of a running engine; may be repeated.", rich_help_panel=_EXTERNAL),
+        list[str] | None, _External(help="URL of a running engine; may be repeated.")
     ] = None,
-    external_kafka: Annotated[
-        str | None, typer.Option(help="host:port of an Apache Kafka.", rich_help_panel=_EXTERNAL)
-    ] = None,
-    external_redis: Annotated[
-        str | None, typer.Option(help="redis://host:port/0", rich_help_panel=_EXTERNAL)
-    ] = None,
-    external_clickhouse: Annotated[
-        str | None,
-        typer.Option(help="http://user:password@host:8123/database", rich_help_panel=_EXTERNAL),
-    ] = None,
+    external_kafka: Annotated[str | None, _External(help="host:port of an Apache Kafka.")] = None,
+    external_redis: Annotated[str | None, _External(help="redis://host:port/0")] = None,
+    external_clickhouse: Annotated[str | None, _External(help=_CLICKHOUSE)] = None,
     external_artifacts: Annotated[
-        str | None,
-        typer.Option(help="lakefs://key:secret@host:port/repository", rich_help_panel=_EXTERNAL),
+        str | None, _External(help="lakefs://key:secret@host:port/repository")
     ] = None,
-    external_otlp: Annotated[
-        str | None, typer.Option(help="http://collector:4318", rich_help_panel=_EXTERNAL)
-    ] = None,
+    external_otlp: Annotated[str | None, _External(help="http://collector:4318")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start everything that a serve.yaml asks for, on this machine, without containers and without root.
+    """Start everything that a serve.yaml asks for, on this machine, without containers and root.
 
-    Ctrl-C stops it; the next start on the same state directory goes on where it was.
+    Ctrl-C stops it; the next start on the same state directory goes on from there. While it runs,
+    each release, verdict, refusal and failure is one line.
 
-    Ports: those of the last run, else 8900 to 8915, else free ones. With REEF_FREE_PORTS=1 in the environment all ports are free ones
-    (but not one that --port or the file asks for).
+    Ports: those of the last run, else 8900 to 8915, else free ones. With REEF_FREE_PORTS=1 in the
+    environment all ports are free ones (but not a port that --port or the file asks for).
 
     Examples:
 
@@ -97,24 +89,17 @@ def serve(
             "otlp": external_otlp,
         },
     }
-    # Recipes of one's own lie beside where one works; the services, started with `python -m`, find them there too.
+    # A recipe of one's own lies in the working directory; `python -m` finds it there, too.
     sys.path.insert(0, str(Path.cwd()))
     wanted = override(read_config(config), changes)
     check_config(wanted)
-
-    out = console()
+    out, place = console(), state_dir or wanted.state_dir
     with view_for(out, as_json=as_json) as view:
-        asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, out, as_json=as_json))
+        asyncio.run(_run(wanted, config, place, view, out, as_json=as_json))
 
 
 async def _run(
-    config: ServeConfig,
-    config_path: Path,
-    state_dir: Path,
-    view: "View",
-    out: Console,
-    *,
-    as_json: bool,
+    config: ServeConfig, path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool
 ) -> None:
     from reefstack.embedded import Options, embedded_stack
     from reefstack.settings import Settings
@@ -127,7 +112,7 @@ async def _run(
     python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
     settings = Settings.load()
     options = Options(
-        config_path=config_path,
+        config_path=path,
         policy=settings.policy,
         store=settings.object_store,
         housekeeping_every_s=settings.housekeeping_every_s,
@@ -144,9 +129,8 @@ async def _run(
     except asyncio.CancelledError:
         view.__exit__(None, None, None)  # what is said now belongs below the table
         if not as_json:
-            out.print(
-                f"Stopped. Everything is kept in {state_dir}; start again to go on.", soft_wrap=True
-            )
+            words = f"Stopped. Everything is kept in {state_dir}; start again to go on."
+            out.print(words, soft_wrap=True)
 
 
 def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console) -> None:
@@ -154,24 +138,15 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
     learns = ", ".join(f"{binding.scenario} ← {binding.recipe}" for binding in config.reef)
     text = (
         f"Serving {config.model.name} as '{config.model.served_as}' at {url}/v1\n"
-        f"Learning: {learns}\n"
-        f"API docs: {url}/docs\n"
-        f"Logs: {state_dir / 'logs'}"
+        f"Learning: {learns}\nAPI docs: {url}/docs\nLogs: {state_dir / 'logs'}"
     )
-    out.print(
-        Panel(text, title="Reef is up", expand=False) if out.is_terminal else text,
-        markup=False,
-        soft_wrap=not out.is_terminal,
-    )
+    shown = Panel(text, title="Reef is up", expand=False) if out.is_terminal else text
+    out.print(shown, markup=False, soft_wrap=not out.is_terminal)
+    tokens = config.gateway.tokens_file is not None
+    command = curl.chat(url, config.model.served_as, "Hello", bearer=tokens)
+    status = f"{program()} status{state_dir_words(state_dir)}"
     # Outside of the panel and never wrapped, so that it can be copied.
-    command = curl.chat(
-        url, config.model.served_as, "Hello", bearer=config.gateway.tokens_file is not None
-    )
-    out.print(
-        f"\nTry:\n{command}\n{program()} status{state_dir_words(state_dir)}\n\nCtrl-C stops it.",
-        markup=False,
-        soft_wrap=True,
-    )
+    out.print(f"\nTry:\n{command}\n{status}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)
 
 
 async def _until_failed(stack: "Stack", out: Console) -> ReefError:

@@ -1,12 +1,14 @@
 """`reef status`: what runs, how far behind it is, what learns and what it did last."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import Cell, ago, console, print_asked, print_json, print_table
+from reefcli.output import Cell, ago, console, counted, print_asked, print_json, print_table
 from reefstack.state import StackState, running, same_process
 
 _RECIPE_COLUMNS = ("recipe", "scenario", "state", "step", "waiting", "last reward", "last error")
@@ -35,27 +37,14 @@ def status(
         found = gateway.get("/reef/status")
     except CommandFailed as error:
         problem = str(error)
-    # A Reef that was named is somebody else's business than the stack in this directory.
     stack = running(state_dir)
-    stack = (
-        stack
-        if stack is not None and (gateway is None or stack.urls.get("gateway", "") == gateway.url)
-        else None
-    )
+    if stack and gateway and stack.urls.get("gateway", "") != gateway.url:
+        stack = None  # another Reef was named than the one in this directory
     if as_json:
-        processes = (
-            {name: same_process(p.pid, p.created) for name, p in stack.processes.items()}
-            if stack
-            else {}
-        )
-        print_json(
-            {
-                "stack": stack.model_dump() if stack else None,
-                "alive": processes,
-                "gateway": found,
-                "problem": problem,
-            }
-        )
+        processes = stack.processes.items() if stack else ()
+        alive = {name: same_process(p.pid, p.created) for name, p in processes}
+        shown = stack.model_dump() if stack else None
+        print_json({"stack": shown, "alive": alive, "gateway": found, "problem": problem})
     else:
         if stack is not None:
             _print_stack(stack)
@@ -68,23 +57,17 @@ def status(
 
 def _print_stack(stack: StackState) -> None:
     phase = f"starting, {stack.progress}" if stack.phase == "starting" else stack.phase
-    console().print(
-        f"{stack.config or 'stack'}: {phase}, started {ago(stack.started_at)}, pid {stack.pid}",
-        markup=False,
-        soft_wrap=True,
-    )
+    text = f"{stack.config or 'stack'}: {phase}, started {ago(stack.started_at)}, pid {stack.pid}"
+    console().print(text, markup=False, soft_wrap=True)
     names = dict.fromkeys((*stack.planned, *stack.processes))
-    print_table(
-        ("process", "state", "pid", "url"),
-        [(name, *_process_row(stack, name), _url(stack, name)) for name in names],
-        whole=("url",),
-    )
+    rows = [(name, *_process_row(stack, name), _url(stack, name)) for name in names]
+    print_table(("process", "state", "pid", "url"), rows, whole=("url",))
 
 
 def _url(stack: StackState, name: str) -> str:
-    """Where the program is reached: the broker and the store of heads are noted by what they do, not by what they are."""
     if name in ("objectstore", "seaweedfs") and "s3" in stack.ports:
         return f"http://127.0.0.1:{stack.ports['s3']}"
+    # The URLs of broker and heads are noted by role, not by product.
     return stack.urls.get({"tansu": "kafka", "valkey": "redis"}.get(name, name), "")
 
 
@@ -103,70 +86,61 @@ def _print_gateway(body: dict[str, Any]) -> None:
     print_table(("service", "state", "lag", "what is wrong"), services)
     if learning := list(_recipe_rows(body["services"])):
         print_table(_RECIPE_COLUMNS, learning)
-    if waiting := [
-        _waiting_row(candidate)
-        for candidate in body["services"].get("evaluator", {}).get("waiting_for") or ()
-    ]:
+    candidates = body["services"].get("evaluator", {}).get("waiting_for") or ()
+    keys = ("candidate_id", "scenario", "reason")
+    if waiting := [tuple(candidate[key] for key in keys) for candidate in candidates]:
         print_table(("candidate", "scenario", "waits for"), waiting)
     heads = [(scenario, *_head_row(head)) for scenario, head in body["heads"].items()]
-    print_table(
-        ("scenario", "serves", "operation", "since", "note"),
-        heads,
-        whole=("serves",),
-        empty="no scenario yet",
-    )
-
-
-def _waiting_row(candidate: dict[str, Any]) -> tuple[str, str, str]:
-    """A candidate that is not judged yet, and what is missing for that."""
-    return candidate["candidate_id"], candidate["scenario"], candidate["reason"]
+    columns = ("scenario", "serves", "operation", "since", "note")
+    print_table(columns, heads, whole=("serves",), empty="no scenario yet")
 
 
 def _head_row(head: dict[str, Any]) -> tuple[str, str, str, str]:
-    """What a scenario serves, and whether anything can change that without a person."""
     note = "" if head.get("learns", True) else "nothing learns here"
     return head["release_id"], head["operation"], ago(head["created_at"]), note
 
 
 def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
-    """State, lag by topic, and what fails now: an error that is over is in the log, and in `--json`."""
+    """State, lag by topic, and what fails now; an error that is over is in `--json`."""
     failures = facts["failures"]
     lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
-    return (
-        "not ready" if failures else "ready",
-        lag or "0",
-        "; ".join(f"{name}: {reason}" for name, reason in failures.items()),
-    )
+    wrong = [f"{name}: {reason}" for name, reason in failures.items()]
+    if parked := facts.get("parked_reports"):
+        wrong.append(f"{counted(parked, 'report')} wait for their records")
+    return "not ready" if failures else "ready", lag or "0", "; ".join(wrong)
 
 
 def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
-    """What learns, as the job hosts say it. A key is `scenario/package.module:Class`."""
+    """The bindings of the job hosts. A key is `scenario/package.module:Class`."""
     for service in ("trainer", "harness"):
         for key, facts in services.get(service, {}).get("bindings", {}).items():
             scenario, _, recipe = key.partition("/")
-            yield (
-                recipe,
-                scenario,
-                _doing(facts),
-                facts["step"],
-                facts.get("samples", {}).get("waiting", 0),
-                facts.get("last_metrics", {}).get("reward_mean"),
-                _last_error(facts),
-            )
+            waiting = facts.get("samples", {}).get("waiting", 0)
+            reward = facts.get("last_metrics", {}).get("reward_mean")
+            figures = (_doing(facts), facts["step"], waiting, reward, _last_error(facts))
+            yield recipe, scenario, *figures
 
 
 def _last_error(facts: dict[str, Any]) -> str | None:
-    """The last error and when it was; what fails now is said of the service."""
-    error, at = (facts.get("last_error") or "").partition("\n")[0], facts.get("last_error_at")
-    return f"{error} ({ago(at)}; may be over)" if error and at else error or None
+    """The last error in one line, with its file and line, and its age; `--json` has all of it."""
+    lines, at = (facts.get("last_error") or "").splitlines(), facts.get("last_error_at")
+    if not lines:
+        return None
+    places = [
+        f" ({Path(found[1]).name}:{found[2]})"
+        for line in lines
+        if (found := re.match(r'\s*File "(.+?)", line (\d+)', line))
+    ]
+    # A bare traceback ends with the error; otherwise the first line is a summary.
+    error = lines[-1] if re.match(r"Traceback|\s*File ", lines[0]) else lines[0]
+    if places and ".py:" not in error:
+        error += places[-1]
+    return f"{error} ({ago(at)}; may be over)" if at else error
 
 
 def _doing(facts: dict[str, Any]) -> str:
-    """The trainer's own word, and whether the last step trained the critic alone."""
+    """The state of the loop, and whether the last step trained the critic alone."""
     metrics = facts.get("last_metrics", {})
     warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
-    return (
-        f"{facts['state']} (critic warm-up, {facts['step']} steps so far)"
-        if warming_up
-        else str(facts["state"])
-    )
+    note = f" (critic warm-up, {facts['step']} steps so far)" if warming_up else ""
+    return f"{facts['state']}{note}"

@@ -1,4 +1,4 @@
-"""`reef topics`: which events lie where; with `--live`, how many, and how far behind their consumers are."""
+"""`reef topics`: the topics and their events; with `--live`, how many, and the lag of consumers."""
 
 import asyncio
 from dataclasses import asdict, dataclass
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from aiokafka import TopicPartition
 
 
+_COLUMNS = ["topic", "events", "key", "partitions", "retention", "producers", "consumers", "why"]
+
+
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One topic of a live broker: where each partition ends, and by consumer group how many events are not yet handled.
+    """One topic of a live broker: the end of each partition, and the lag of each consumer group.
 
-    A lag of None: the group has no offsets; such a consumer reads everything at each start.
+    A lag of None: the group has no offsets; it reads the whole topic at each start.
     """
 
     topic: str
@@ -51,35 +54,27 @@ def topics(
       reef topics --live --bootstrap broker:9092 --json
     """
     if live:
-        depths = asyncio.run(_ask(address(bootstrap, state_dir)))
-        if as_json:
-            print_json([asdict(depth) for depth in depths])
-        else:
-            print_table(
-                ("topic", "partitions", "events", "lag by consumer group"),
-                [_depth_row(depth) for depth in depths],
-            )
-            if any(behind is None for depth in depths for behind in depth.lag.values()):
-                typer.echo(
-                    "without offsets: reads the topic from its beginning at each start, or has not handled anything of it yet",
-                    err=True,
-                )
+        _show_live(asyncio.run(_ask(address(bootstrap, state_dir))), as_json=as_json)
         return
     rows = [_described(topic) for topic in registry.ALL]
     if as_json:
         print_json(rows)
     else:
-        columns = (
-            "topic",
-            "events",
-            "key",
-            "partitions",
-            "retention",
-            "producers",
-            "consumers",
-            "why",
+        print_table(_COLUMNS, [[_joined(row[column]) for column in _COLUMNS] for row in rows])
+
+
+def _show_live(depths: list[Depth], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(depth) for depth in depths])
+        return
+    columns = ("topic", "partitions", "events", "lag by consumer group")
+    print_table(columns, [_depth_row(depth) for depth in depths])
+    if any(behind is None for depth in depths for behind in depth.lag.values()):
+        typer.echo(
+            "without offsets: reads the topic from its beginning at each start, "
+            "or has not handled an event of it yet",
+            err=True,
         )
-        print_table(columns, [[_joined(row[column]) for column in columns] for row in rows])
 
 
 def _described(topic: Topic) -> dict[str, str | int | list[str]]:
@@ -102,20 +97,21 @@ def _joined(value: str | int | list[str]) -> str:
 
 
 def _depth_row(depth: Depth) -> tuple[str, int, int, str]:
-    lag = ", ".join(
+    lag = [
         f"{group} {'without offsets' if behind is None else behind}"
         for group, behind in depth.lag.items()
-    )
-    return depth.topic, depth.partitions, sum(depth.end_offsets.values()), lag
+    ]
+    return depth.topic, depth.partitions, sum(depth.end_offsets.values()), ", ".join(lag)
 
 
 def address(bootstrap: str | None, state_dir: StateDir) -> str:
-    """host:port of the broker that is meant. Raises CommandFailed where none is."""
+    """Return host:port of the broker. Raises CommandFailed if neither it nor a stack is named."""
     state = running(state_dir)
     found = bootstrap or (state.urls.get("kafka") if state else None)
     if not found:
         raise CommandFailed(
-            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), or name a broker with --bootstrap host:port"
+            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), "
+            "or name a broker with --bootstrap host:port"
         )
     return found
 
@@ -143,7 +139,7 @@ def _names() -> list[tuple[str, tuple[str, ...]]]:
 async def _depth(
     bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]"
 ) -> Depth:
-    """How far behind its groups are: read from their commits, without joining them."""
+    """The lag of its groups, read from their commits without joining them."""
     lag = {group: await _lag(bootstrap, group, ends) for group in groups} if ends else {}
     return Depth(topic, len(ends), {place.partition: end for place, end in ends.items()}, lag)
 

@@ -48,9 +48,9 @@ class Plan:
     bodies: Path
     into: str
     checkpoint: Path
-    keep: bool
-    fresh: bool
     restore: bool
+    keep: bool = False
+    fresh: bool = False
     shown: int = 20
 
 
