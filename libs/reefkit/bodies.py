@@ -94,13 +94,15 @@ class FilesystemBodies:
         return body
 
 
-async def claim_check(value: bytes, bodies: FilesystemBodies) -> tuple[bytes, dict[str, str]]:
+async def claim_check(
+    value: bytes, bodies: FilesystemBodies, *, over: int = CLAIM_OVER_BYTES
+) -> tuple[bytes, dict[str, str]]:
     """Return what travels instead of an encoded event: (value, headers); small ones as they are.
 
     Raises:
         Unavailable: the body store does not take it.
     """
-    if len(value) <= CLAIM_OVER_BYTES:
+    if len(value) <= over:
         return value, {}
     try:
         ref = await bodies.keep(value)

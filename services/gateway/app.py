@@ -167,8 +167,10 @@ def assemble(
 
 def adapters(system: SystemSettings, settings: Settings) -> Adapters:
     """The real outside systems; nothing is connected yet."""
+    bodies = FilesystemBodies(system.state_dir / "bodies")
     broker = KafkaRecordLog(
         system.kafka_bootstrap,
+        bodies,
         idempotence=system.kafka_idempotence,
         linger_ms=settings.linger_ms,
         ack_timeout_s=settings.ack_timeout_s,
@@ -190,9 +192,7 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
             ready_age_s=settings.spool_ready_age_s,
         ),
         engines=engines,
-        tail=ReleaseTail(
-            system.kafka_bootstrap, broker, FilesystemBodies(system.state_dir / "bodies")
-        ),
+        tail=ReleaseTail(system.kafka_bootstrap, broker, bodies),
         ledger=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
         buckets=RedisBuckets(system.redis_url),
         reads=ExperienceReads(system.experience_url),

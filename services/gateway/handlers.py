@@ -26,6 +26,7 @@ from reefcommon.ids import new_report_id, shard_in, shard_of, time_ordered_hex
 from reefcommon.releases import ReleaseHeads
 from services.gateway.domain.errors import ApiError, command_not_sent, no_room, not_durable
 from services.gateway.domain.keys import KeyEntry
+from services.gateway.domain.log_event import log_event
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.remembered import entry_of
 from services.gateway.domain.report import Report, check_known, not_a_receipt
@@ -105,12 +106,7 @@ class Handlers:
         )
         # A repeat is written again: whether the first one got through is not known, and readers tell repeats by id and digest.
         try:
-            await self.log.append(
-                topics.FEEDBACK.name,
-                event.model_dump_json(exclude_none=True).encode(),
-                shard,
-                traceparent,
-            )
+            await self.log.append(log_event(topics.FEEDBACK, event, shard))
         except NotDurable:
             raise not_durable() from None
         self.recent.add(report_id, scenario, "report")

@@ -64,7 +64,10 @@ class Lifecycle:
         self._describe()
         outside = self.outside
         await outside.log.spool.open()
-        tasks = [run_forever(outside.log.run(), "log"), run_forever(outside.log.watch(), "log watch")]
+        tasks = [
+            run_forever(outside.log.run(), "log"),
+            run_forever(outside.log.watch(), "log watch"),
+        ]
         await outside.engines.start()
         await outside.reads.start()
         await self.scenarios.snapshot()

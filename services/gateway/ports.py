@@ -16,6 +16,7 @@ from reefcommon.events import (
 )
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.keys import KeyEntry, Known
+from services.gateway.domain.log_event import LogEvent
 
 News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
 Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
@@ -51,7 +52,7 @@ def answer_too_large() -> UpstreamFailed:
 class RecordLog(Protocol):
     """Makes events durable, in order within a shard."""
 
-    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
+    async def append(self, event: LogEvent) -> None:
         """Return when the event is durable. Raises NotDurable."""
 
     async def failure(self) -> str | None:

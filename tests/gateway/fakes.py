@@ -12,6 +12,7 @@ from reefcommon import topics
 from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import BodyRef, FeedbackReported, InferenceRecorded, Release
 from services.gateway.domain.keys import KeyEntry, Known
+from services.gateway.domain.log_event import LogEvent
 from services.gateway.ports import Command, News, NotDurable
 
 
@@ -26,12 +27,12 @@ class MemoryLog:
     full: bool = False
     gate: asyncio.Event | None = None
 
-    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
+    async def append(self, event: LogEvent) -> None:
         if self.gate is not None:
             await self.gate.wait()
         if self.broken:
             raise NotDurable("broken, as asked")
-        self.appended.append((topic, event, shard))
+        self.appended.append((event.topic, event.data, event.shard))
         if self.unconfirmed:
             raise NotDurable("not confirmed, as asked")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from reefcommon import topics
+from reefkit.bodies import FilesystemBodies
 from reefkit.bus import ensure_topics
 from services.gateway.log.durable import DurableLog
 from services.gateway.log.kafka import KafkaRecordLog
@@ -23,7 +24,13 @@ pytestmark = pytest.mark.broker
 async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_path: Path) -> None:
     topic = dataclasses.replace(topics.INFERENCES, name=f"adopted-{uuid.uuid4().hex[:8]}")
     await ensure_topics(kafka_bootstrap, (topic,))
-    broker = KafkaRecordLog(kafka_bootstrap, idempotence=False, linger_ms=1, ack_timeout_s=5.0)
+    broker = KafkaRecordLog(
+        kafka_bootstrap,
+        FilesystemBodies(tmp_path / "bodies"),
+        idempotence=False,
+        linger_ms=1,
+        ack_timeout_s=5.0,
+    )
     log = DurableLog(
         broker, Spool(tmp_path, budget_bytes=1 << 24), ready_bytes=1 << 24, ready_age_s=600
     )
@@ -34,12 +41,10 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
     try:
         await log.back(30)
         assert log.direct
-        await log.append(topic.name, b"0 direct", "s0")
+        await log.append(dataclasses.replace(event(0), topic=topic.name, data=b"0 direct"))
         for number in (1, 2, 3):
             await dead.append(
-                dataclasses.replace(
-                    event(number), topic=topic.name, event=f"{number} left".encode()
-                )
+                dataclasses.replace(event(number), topic=topic.name, data=f"{number} left".encode())
             )
         await log.adopt()
         assert log.direct, "its owner lives"
@@ -47,17 +52,17 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
         await log.adopt()
         assert not log.direct
         assert log.spool.records == 3
-        await log.append(topic.name, b"4 later", "s0")
+        await log.append(dataclasses.replace(event(0), topic=topic.name, data=b"4 later"))
         deadline = time.monotonic() + 60
         while not log.direct:
             assert time.monotonic() < deadline, log.describe()
             await asyncio.sleep(0.05)
-        await log.append(topic.name, b"5 direct", "s0")
+        await log.append(dataclasses.replace(event(0), topic=topic.name, data=b"5 direct"))
         assert [value for _, _, value in await all_of(kafka_bootstrap, topic)] == [
             b"0 direct", b"1 left", b"2 left", b"3 left", b"4 later", b"5 direct",
         ]  # fmt: skip
         assert log.relayed == 4
-        assert list((tmp_path / "1").glob("*.seg")) == []
+        assert list((tmp_path / "1").glob("spool.db*")) == []
     finally:
         for task in tasks:
             task.cancel()

@@ -9,22 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.domain.segment import Spooled
-from services.gateway.log import durable, segments
+from services.gateway.domain.log_event import LogEvent
+from services.gateway.log import durable
 from services.gateway.log.durable import DurableLog
 from services.gateway.log.kafka import EventRefused
 from services.gateway.log.spool import Spool
+from services.gateway.log.spool_file import Portion, SpoolFile
 from services.gateway.ports import NotDurable
 
 
 @dataclass
 class Broker:
-    """KafkaRecordLog in memory. `up`: it answers; `room`: how many events one batch takes; `never`: events that it will not take;
-    `gate`: what is sent waits for it."""
+    """KafkaRecordLog in memory. `up`: it answers; `never`: events that it refuses; `gate`: sends wait for it."""
 
     log: list[bytes] = field(default_factory=list)
     up: bool = True
-    room: int = 1000
     never: frozenset[bytes] = frozenset()
     gate: asyncio.Event | None = None
     waiting: int = 0
@@ -44,18 +43,16 @@ class Broker:
         self._answer()
         self.away = None
 
-    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
-        self._answer(event)
-        self.log.append(event)
+    async def append(self, event: LogEvent) -> None:
+        self._answer(event.data)
+        self.log.append(event.data)
 
-    async def send(self, records: Sequence[Spooled]) -> int:
-        self.sends.append(len(records))
+    async def append_all(self, events: Sequence[LogEvent]) -> None:
+        self.sends.append(len(events))
         if self.gate is not None:
             await self.gate.wait()
-        for record in records[: self.room]:
-            self._answer(record.event)
-        self.log += [record.event for record in records[: self.room]]
-        return len(records[: self.room])
+        for event in events:
+            await self.append(event)
 
     def let_go(self, reason: str) -> None:
         self.away = reason
@@ -101,9 +98,13 @@ async def until(what: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
+def made(data: bytes, at: float | None = None) -> LogEvent:
+    return LogEvent("t", "s0", "r", data, time.time() if at is None else at)
+
+
 async def put(log: DurableLog, *events: bytes) -> None:
     for event in events:
-        await log.append("t", event, "s0")
+        await log.append(made(event))
 
 
 async def test_what_the_broker_does_not_take_is_spooled_and_relayed_before_what_comes_later(
@@ -124,9 +125,9 @@ async def test_what_the_broker_does_not_take_is_spooled_and_relayed_before_what_
         assert broker.away == "away, as asked"
         assert (log.direct, log.spool.records, log.describe()["mode"]) == (False, 2, "spooling")
         assert before <= (log.waiting_since() or 0) <= time.time()
-        log.spool._shut("full, as asked")
+        log.spool._refuse("full, as asked")
         assert log.refusal() == await log.failure() == "full, as asked"
-        log.spool._shut_until = 0
+        log.spool._refused_until = 0
         broker.up = True
         await put(log, b"3")
         await until(lambda: log.direct)
@@ -135,40 +136,13 @@ async def test_what_the_broker_does_not_take_is_spooled_and_relayed_before_what_
         assert (log.relayed, log.waiting_since(), log.spool.idle) == (3, None, True)
 
 
-async def test_an_event_that_it_will_never_take_is_its_callers(tmp_path: Path) -> None:
-    """Directly it is refused, and nothing is kept; among others that wait it alone is put aside, and they go through."""
+async def test_an_event_that_is_refused_is_its_callers(tmp_path: Path) -> None:
     broker = Broker(never=frozenset({b"never"}))
-    async with opened(tmp_path, broker) as log:
-        async with running(log):
-            await until(lambda: log.direct)
-            with pytest.raises(EventRefused):
-                await put(log, b"never")
-            assert (log.direct, log.spool.records) == (True, 0)
-            broker.up = False
-            await put(log, b"0", b"1", b"never", b"2", b"3")
-            broker.up = True
-            await until(lambda: log.direct)
-        assert broker.log == [b"0", b"1", b"2", b"3"]
-        (kept,) = (Path(log.spool.directory) / "quarantine").iterdir()
-        assert kept.read_bytes() == b"never"
-
-
-@pytest.mark.parametrize("room", [1, 2, 3])
-async def test_a_batch_that_was_full_before_its_end_costs_nothing(
-    tmp_path: Path, room: int
-) -> None:
-    """What it took is acknowledged, and only that: the rest comes next, across a restart too."""
-    broker, events = Broker(up=False), [b"%d" % n for n in range(8)]
-    async with opened(tmp_path, broker) as log:
-        await put(log, *events)
-        broker.up, broker.room = True, room
-        portion = await log.spool.read(1000)
-        assert portion is not None
-        assert await log._pass_on(portion) > 0
-        assert log.spool.records == 8 - room
     async with opened(tmp_path, broker) as log, running(log):
         await until(lambda: log.direct)
-    assert broker.log == events
+        with pytest.raises(EventRefused):
+            await put(log, b"never")
+        assert (log.direct, log.spool.records) == (True, 0)
 
 
 async def test_nothing_leaves_the_disk_before_the_broker_has_it(
@@ -176,12 +150,12 @@ async def test_nothing_leaves_the_disk_before_the_broker_has_it(
 ) -> None:
     """It fails in the middle, and the disk cannot be read once: all of it is sent again, by the same loop."""
     monkeypatch.setattr(durable, "FIRST_DELAY_S", 0.001)
-    broker, read, failures = Broker(up=False), segments.read, [OSError("not now, as asked")]
+    broker, read, failures = Broker(up=False), SpoolFile.read, [OSError("not now, as asked")]
 
-    def failing(found: segments.Segment, *, limit: int) -> object:
+    def failing(file: SpoolFile, limit: int) -> Portion:
         if failures:
             raise failures.pop()
-        return read(found, limit=limit)
+        return read(file, limit)
 
     async with opened(tmp_path, broker) as log:
         await put(log, b"0", b"1")
@@ -189,12 +163,12 @@ async def test_nothing_leaves_the_disk_before_the_broker_has_it(
         async with running(log):
             await until(lambda: broker.sends)
             assert log.spool.records == 2
-            assert (Path(log.spool.directory) / "000000000001.seg").exists()
+            assert (Path(log.spool.directory) / "spool.db").exists()
             broker.up = False
             broker.gate.set()
             await until(lambda: broker.connects > 1)
             assert log.spool.records == 2
-            monkeypatch.setattr(segments, "read", failing)
+            monkeypatch.setattr(SpoolFile, "read", failing)
             broker.up = True
             await until(lambda: log.direct)
         assert not failures
@@ -217,7 +191,7 @@ async def test_it_is_not_asked_directly_while_anything_is_still_on_its_way(tmp_p
 async def test_the_last_of_them_are_not_overtaken(tmp_path: Path, fails: bool) -> None:
     """New events wait while the last are relayed, but only for a broker that has shown that it takes them; then they go directly, or to
     the disk behind the others where it went away after all."""
-    broker, log_gate = Broker(up=False, room=1), asyncio.Event()
+    broker, log_gate = Broker(up=False), asyncio.Event()
     async with opened(tmp_path, broker) as log:
         await put(log, b"0", b"1")
         broker.up, broker.gate = True, log_gate
@@ -229,7 +203,7 @@ async def test_the_last_of_them_are_not_overtaken(tmp_path: Path, fails: bool) -
             await until(lambda: len(broker.sends) == 2)
             late = asyncio.create_task(put(log, b"3"))
             await asyncio.sleep(0.02)
-            assert (late.done(), log.spool.records) == (False, 2)
+            assert (late.done(), log.spool.records) == (False, 1)
             broker.up = not fails
             broker.gate.set()
             await late
@@ -247,10 +221,10 @@ async def test_readiness_ends_with_too_much_or_for_too_long(tmp_path: Path) -> N
         await put(log, b"x" * 500)
         assert "2 events" in (await log.failure() or "")
     async with opened(tmp_path / "age", broker, ready_age_s=30) as log:
-        await log.spool.append(Spooled(time.time() - 29, "t", "s0", "", b"x"))
+        await log.spool.append(made(b"x", time.time() - 29))
         assert await log.failure() is None
     async with opened(tmp_path / "older", broker, ready_age_s=30) as log:
-        await log.spool.append(Spooled(time.time() - 31, "t", "s0", "", b"x"))
+        await log.spool.append(made(b"x", time.time() - 31))
         assert "the oldest 31 s" in (await log.failure() or "")
 
 
@@ -260,7 +234,8 @@ async def test_what_the_dead_left_comes_before_what_comes_now(
     """Looked for every now and then; a disk that fails then is looked at again; the broker is not let go, since it is not away."""
     monkeypatch.setattr(durable, "WATCH_EVERY_S", 0.001)
     monkeypatch.setattr(durable, "ADOPT_EVERY_S", 0.0)
-    broker, adopt, failures = Broker(), Spool.adopt, [OSError("not now, as asked")]
+    broker, adopt = Broker(), Spool.adopt
+    failures: list[OSError] = []
 
     async def failing(spool: Spool) -> int:
         if failures:
@@ -273,6 +248,7 @@ async def test_what_the_dead_left_comes_before_what_comes_now(
             async with running(log):
                 await until(lambda: log.direct)
             await put(dying, b"0", b"1")
+        failures.append(OSError("not now, as asked"))
         watching = asyncio.create_task(log.watch())
         await until(lambda: not log.direct)
         await put(log, b"2")

@@ -10,6 +10,7 @@ from reefcommon import topics
 from services.gateway import metrics
 from services.gateway.domain.errors import not_durable
 from services.gateway.domain.exchange import Exchange
+from services.gateway.domain.log_event import LogEvent
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.record import INLINE_EVENT_BYTES, Ending, body_of, event_of
 from services.gateway.exchange.progress import Progress
@@ -56,7 +57,16 @@ class Recorder:
         if large or len(event) > INLINE_EVENT_BYTES:
             claim = await self.bodies.keep(body_of(exchange, ending))
             event = event_of(exchange, ending, claim)
-        await self.log.append(topics.INFERENCES.name, event, exchange.shard, exchange.traceparent)
+        await self.log.append(
+            LogEvent(
+                topics.INFERENCES.name,
+                exchange.shard,
+                exchange.record_id,
+                event,
+                ending.at,
+                exchange.traceparent,
+            )
+        )
 
     def keep_later(self, exchange: Exchange, ending: Ending) -> None:
         if not exchange.capture:

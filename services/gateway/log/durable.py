@@ -14,9 +14,9 @@ import time
 import structlog
 
 from services.gateway import metrics
-from services.gateway.domain.segment import Spooled
+from services.gateway.domain.log_event import LogEvent
 from services.gateway.log.kafka import EventRefused, KafkaRecordLog
-from services.gateway.log.spool import Portion, Spool
+from services.gateway.log.spool import Spool
 from services.gateway.ports import NotDurable
 
 log = structlog.get_logger()
@@ -48,20 +48,19 @@ class DurableLog:
         self._handover: asyncio.Event | None = None
         self.relayed = 0
 
-    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
-        """Returns once the event is acknowledged by the broker or synced to the disk. Raises NotDurable."""
+    async def append(self, event: LogEvent) -> None:
         while self._handover is not None:
             await self._handover.wait()
         if self.direct:
             try:
-                await self.broker.append(topic, event, shard, traceparent)
+                await self.broker.append(event)
             except EventRefused:
                 raise
             except NotDurable as error:
                 self._leave(str(error))
             else:
                 return
-        await self.spool.append(Spooled(time.time(), topic, shard, traceparent, event))
+        await self.spool.append(event)
 
     def refusal(self) -> str | None:
         """Why an event would find no place now."""
@@ -129,7 +128,7 @@ class DurableLog:
                 delay = min(delay * 2, MAX_DELAY_S)
 
     async def _relay(self) -> None:
-        before, proven, limit = self.relayed, False, PORTION_RECORDS
+        before, proven = self.relayed, False
         try:
             while not self._return():
                 if (
@@ -138,12 +137,14 @@ class DurableLog:
                     and self.spool.backlog_bytes <= HANDOVER_BYTES
                 ):
                     self._handover = self._handover or asyncio.Event()
-                portion = await self.spool.read(limit)
+                portion = await self.spool.read(PORTION_RECORDS)
                 if portion is None:
                     await self.spool.flushed()
                     await asyncio.sleep(0.002)
                     continue
-                limit = await self._pass_on(portion)
+                await self.broker.append_all(portion.events)
+                await self.spool.acknowledge(portion)
+                self.relayed += len(portion.events)
                 proven = True
         finally:
             if self._handover is not None:
@@ -152,22 +153,6 @@ class DurableLog:
         log.info(
             "broker_back", relayed=self.relayed - before, away_s=round(time.time() - self._since, 1)
         )
-
-    async def _pass_on(self, portion: Portion) -> int:
-        """Relay one portion, or as much of it as makes one round. Returns how many to read next."""
-        records = portion.records
-        count = 0
-        try:
-            if records:
-                count = await self.broker.send(records)
-        except EventRefused as error:
-            if len(records) > 1:
-                return 1
-            await self.spool.reject(portion, str(error))
-            return 1
-        await self.spool.acknowledge(portion, count)
-        self.relayed += count
-        return min(len(records) * 2 + 1, PORTION_RECORDS)
 
     def _return(self) -> bool:
         """Switch back if nothing is left; no await lies between the look and the switch."""

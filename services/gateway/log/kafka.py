@@ -1,33 +1,36 @@
-"""The log: events out with acknowledgement. (Release events in: tail.py.)
+"""Events to the broker, with its acknowledgement. (Release events from it: release_tail.py.)
 
-The producer is used directly: a publish through FastStream costs more than the rest of the hot path.
+The producer is used directly: a publish through FastStream costs more than the rest of an exchange.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
-from aiokafka.partitioner import DefaultPartitioner
-from aiokafka.producer.message_accumulator import BatchBuilder
 
 from reefcommon import topics
-from services.gateway.domain.segment import Spooled
-from services.gateway.log.outbox import Outbox
+from reefcommon.errors import Unavailable
+from reefkit.bodies import CLAIM_OVER_BYTES, FilesystemBodies, claim_check
+from services.gateway.domain.log_event import LogEvent
+from services.gateway.log.group_commit import GroupCommit, Headers
 from services.gateway.ports import NotDurable
 
 log = structlog.get_logger()
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 512 * 1024
-REQUEST_TIMEOUT_MS = 5_000  # a request without an answer is given up then, and with it what waits in the producer's queue
+REQUEST_TIMEOUT_MS = 5_000
 CONNECT_TIMEOUT_S = 5.0
-LOOK_TIMEOUT_S = 2.0
-CONNECTS_BEFORE_ANEW = 5
-LOOK_AFTER_S = 0.25
+METADATA_TIMEOUT_S = 2.0
+CONNECTS_BEFORE_RESTART = 5
+LISTEN_AFTER_S = 0.25
+STOP_TIMEOUT_S = 2 * REQUEST_TIMEOUT_MS / 1000
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-_HEADERS: list[tuple[str, bytes]] = [("content-type", b"application/json")]
+_JSON = ("content-type", b"application/json")
 
 
 class EventRefused(NotDurable):
@@ -35,21 +38,27 @@ class EventRefused(NotDurable):
 
 
 class KafkaRecordLog:
-    """The broker, `acks=all`. One producer for events as they come and for those that waited: a partition's order is that of its queue.
+    """Sends events with `acks=all`. New events and spooled events share one producer.
 
-    `away`: why it is not asked now; set by `let_go`, taken back by `connect`.
+    `away`: the reason not to send, set by `let_go` and removed by `connect`.
     """
 
     def __init__(
-        self, bootstrap: str, *, idempotence: bool, linger_ms: int, ack_timeout_s: float
+        self,
+        bootstrap: str,
+        bodies: FilesystemBodies,
+        *,
+        idempotence: bool,
+        linger_ms: int,
+        ack_timeout_s: float,
     ) -> None:
         self._bootstrap = bootstrap
+        self._bodies = bodies
         self._idempotence = idempotence
         self._linger_ms = linger_ms
         self._ack_timeout_s = ack_timeout_s
         self._producer: AIOKafkaProducer | None = None
-        self._partitioner = DefaultPartitioner()
-        self._outbox: Outbox | None = None
+        self._commits: GroupCommit | None = None
         self._waiting: dict[asyncio.Future[None], float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._failed_connects = 0
@@ -61,7 +70,7 @@ class KafkaRecordLog:
         return len(self._waiting)
 
     async def connect(self) -> None:
-        """Returns once the broker answers. Raises NotDurable."""
+        """Return when the broker answers. Raises NotDurable."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if self._producer is None:
@@ -70,10 +79,9 @@ class KafkaRecordLog:
                     await self._producer.client.fetch_all_metadata()
         except (KafkaError, TimeoutError, OSError) as error:
             self._failed_connects += 1
-            if self._failed_connects % CONNECTS_BEFORE_ANEW == 0:
-                await (
-                    self.stop()
-                )  # its addresses may be out of date: the next one asks the bootstrap hosts again
+            if self._failed_connects % CONNECTS_BEFORE_RESTART == 0:
+                # The known addresses may be out of date: the next producer asks the bootstrap hosts.
+                await self.stop()
             raise NotDurable(
                 f"the broker at {self._bootstrap} does not answer: {error!r}"
             ) from error
@@ -86,7 +94,6 @@ class KafkaRecordLog:
             client_id="reef-gateway",
             acks="all",
             enable_idempotence=self._idempotence,
-            linger_ms=self._linger_ms,
             max_batch_size=MAX_BATCH_BYTES,
             max_request_size=MAX_REQUEST_BYTES,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
@@ -97,37 +104,66 @@ class KafkaRecordLog:
             await producer.stop()
             raise
         self._producer = producer
-        self._outbox = Outbox(
-            producer,
-            direct=not self._idempotence,
-            linger_s=self._linger_ms / 1000,
-            timeout_ms=REQUEST_TIMEOUT_MS,
-            batch_bytes=MAX_BATCH_BYTES,
-            request_bytes=MAX_REQUEST_BYTES - MAX_BATCH_BYTES,
-        )
+        self._commits = GroupCommit(producer, linger_s=self._linger_ms / 1000)
 
     async def stop(self) -> None:
-        """Send what is left, for as long as a request may take, then close."""
+        """Send the queued events, for as long as requests may take, then close."""
         producer, self._producer = self._producer, None
-        outbox, self._outbox = self._outbox, None
-        if outbox is not None:
-            await outbox.flush()
-        if producer is not None:
-            await producer.stop()
+        commits, self._commits = self._commits, None
+        if producer is not None and commits is not None:
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await commits.flush()
+                    await producer.stop()
+            except TimeoutError:
+                await _abandon(producer)
         if self._timer is not None and not self._waiting:
             self._timer.cancel()
             self._timer = None
 
-    async def append(self, topic: str, event: bytes, shard: str, traceparent: str = "") -> None:
-        """Send one event and wait for all replicas."""
-        if self._outbox is None or self.away is not None:
+    async def append(self, event: LogEvent) -> None:
+        """Send an event and wait for all replicas.
+
+        Raises:
+            EventRefused: the broker will never take it.
+            NotDurable: it may be in the log or not.
+        """
+        try:
+            await self._send(*await self._checked(event))
+        except EventRefused:
+            await self._send(*await self._checked(event, over=0))
+
+    async def append_all(self, events: Sequence[LogEvent]) -> None:
+        """Send events in order and wait for all. Raises as `append`."""
+        # Claims are checked before the first event is sent: a large one would be overtaken.
+        checked = [await self._checked(event) for event in events]
+        results = await asyncio.gather(
+            *(self._send(event, headers) for event, headers in checked), return_exceptions=True
+        )
+        for event, result in zip(events, results, strict=True):
+            if isinstance(result, EventRefused):
+                await self._send(*await self._checked(event, over=0))
+            elif result is not None:
+                raise result
+
+    async def _checked(
+        self, event: LogEvent, *, over: int = CLAIM_OVER_BYTES
+    ) -> tuple[LogEvent, Headers]:
+        """The event as it travels: a large one as a claim check. A broker may have a smaller limit."""
+        headers = headers_of(event)
+        if len(event.data) <= over:
+            return event, headers
+        try:
+            data, claim = await claim_check(event.data, self._bodies, over=over)
+        except Unavailable as error:
+            raise NotDurable(str(error)) from error
+        return replace(event, data=data), [*headers, *((k, v.encode()) for k, v in claim.items())]
+
+    async def _send(self, event: LogEvent, headers: Headers) -> None:
+        if self._commits is None or self.away is not None:
             raise NotDurable(self.away or "the producer is stopped")
-        if len(event) > MAX_REQUEST_BYTES:
-            raise EventRefused(
-                f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}"
-            )
         loop = asyncio.get_running_loop()
-        done = self._outbox.put(topic, shard.encode(), event, headers_of(traceparent))
+        done = self._commits.put(event, headers)
         self._waiting[done] = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(self._ack_timeout_s, self._expire)
@@ -135,7 +171,8 @@ class KafkaRecordLog:
             await done
         except _TOO_LARGE as error:
             raise EventRefused(
-                f"an event of {len(event)} bytes is too large for the broker at {self._bootstrap}: {error!r}"
+                f"an event of {len(event.data)} bytes is too large for the broker at"
+                f" {self._bootstrap}: {error!r}"
             ) from error
         except (KafkaError, TimeoutError, OSError) as error:
             raise NotDurable(
@@ -146,7 +183,7 @@ class KafkaRecordLog:
             del self._waiting[done]
 
     def _expire(self) -> None:
-        """One timer for all: they wait in the order in which they came."""
+        # One timer for all events: they wait in the order in which they came.
         self._timer = None
         loop = asyncio.get_running_loop()
         for done, since in self._waiting.items():
@@ -160,99 +197,66 @@ class KafkaRecordLog:
                 )
 
     def let_go(self, reason: str) -> None:
-        """The broker is away: whatever waits for it stops waiting."""
+        """Note that the broker is away, and end all waits for it."""
         self.away = reason
         for done in self._waiting:
             if not done.done():
                 done.set_exception(TimeoutError(reason))
 
     async def gone(self) -> str | None:
-        """Whether an event has been waiting unusually long and nothing listens at the broker's addresses: why wait any longer."""
+        """The reason not to wait longer: an event waits unusually long and no port listens."""
         oldest = next(iter(self._waiting.values()), None)
         if (
             oldest is None
-            or asyncio.get_running_loop().time() - oldest < LOOK_AFTER_S
+            or asyncio.get_running_loop().time() - oldest < LISTEN_AFTER_S
             or await anyone_listens(self._bootstrap)
         ):
             return None
         return f"nothing listens at {self._bootstrap}"
 
-    async def send(self, records: Sequence[Spooled]) -> int:
-        """Send events in order, one batch a partition, and wait for all replicas. Returns how many of them: a batch may be full before.
-
-        Raises:
-            EventRefused: one of them will never be taken; alone in `records`, it is that one.
-            NotDurable: any of them may be in the log, or not.
-        """
-        if self._producer is None:
-            raise NotDurable("the producer is stopped")
-        try:
-            async with asyncio.timeout(self._ack_timeout_s):
-                batches, count = await self._batches(self._producer, records)
-                sent = [
-                    await self._producer.send_batch(batch, at.topic, partition=at.partition)
-                    for at, batch in batches.items()
-                ]
-                await asyncio.gather(*sent)
-        except _TOO_LARGE as error:
-            raise EventRefused(repr(error)) from error
-        except (KafkaError, TimeoutError) as error:
-            raise NotDurable(
-                f"the broker at {self._bootstrap} did not acknowledge events that wait: {error!r}"
-            ) from error
-        return count
-
-    async def _batches(
-        self, producer: AIOKafkaProducer, records: Sequence[Spooled]
-    ) -> tuple[dict[TopicPartition, BatchBuilder], int]:
-        batches: dict[TopicPartition, BatchBuilder] = {}
-        for count, record in enumerate(records):
-            key = record.shard.encode()
-            partitions = sorted(await producer.partitions_for(record.topic))
-            at = TopicPartition(record.topic, self._partitioner(key, partitions, partitions))
-            batch = batches.get(at)
-            if batch is None:
-                batch = batches[at] = producer.create_batch()
-            headers = headers_of(record.traceparent)
-            if (
-                batch.append(
-                    timestamp=int(record.at * 1000), key=key, value=record.event, headers=headers
-                )
-                is None
-            ):
-                return batches, count
-        for batch in batches.values():
-            batch.close()
-        return batches, len(records)
-
     async def missing_topics(self) -> str | None:
-        """Which topics the broker has not, as a sentence. Raises NotDurable where it does not answer."""
+        """A sentence that names the topics that the broker lacks. Raises NotDurable if it is away."""
         if self._producer is None:
             raise NotDurable(self.away or "the producer is stopped")
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT_S):
-                found = await self._producer.client.fetch_all_metadata()
+            async with asyncio.timeout(METADATA_TIMEOUT_S):
+                metadata = await self._producer.client.fetch_all_metadata()
         except (KafkaError, TimeoutError) as error:
             raise NotDurable(
                 f"the broker at {self._bootstrap} does not answer: {error!r}"
             ) from error
-        missing = [topic.name for topic in topics.ALL if topic.name not in found.topics()]
-        if missing:
-            return f"topics are missing on {self._bootstrap}: {', '.join(missing)}; `reef serve` creates them at its start"
-        return None
+        missing = [topic.name for topic in topics.ALL if topic.name not in metadata.topics()]
+        if not missing:
+            return None
+        return (
+            f"topics are missing on {self._bootstrap}: {', '.join(missing)};"
+            " `reef serve` creates them at its start"
+        )
 
 
-def headers_of(traceparent: str) -> list[tuple[str, bytes]]:
-    """The headers of every event."""
-    return [*_HEADERS, ("traceparent", traceparent.encode())] if traceparent else _HEADERS
+async def _abandon(producer: AIOKafkaProducer) -> None:
+    # `stop` of an idempotent producer waits until its batches are acknowledged, also for a broker
+    # that never comes back. Their events are in the spool.
+    log.warning("producer_abandoned")
+    await producer.client.close()
+    with contextlib.suppress(KafkaError, OSError):
+        await producer._sender.close()  # noqa: SLF001 - `stop` is the only public way
+
+
+def headers_of(event: LogEvent) -> Headers:
+    """The headers that FastStream would send: its tracing links a batch by `correlation_id`."""
+    headers = [_JSON, ("correlation_id", event.event_id.encode())]
+    if event.traceparent:
+        headers.append(("traceparent", event.traceparent.encode()))
+    return headers
 
 
 async def anyone_listens(bootstrap: str) -> bool:
-    """Whether one of the addresses takes a connection, or at least does not refuse it at once."""
+    """True if an address takes a connection, or does not refuse it at once."""
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         try:
-            async with asyncio.timeout(LOOK_AFTER_S):
+            async with asyncio.timeout(LISTEN_AFTER_S):
                 _, writer = await asyncio.open_connection(host, int(port))
         except TimeoutError:
             return True

@@ -12,6 +12,7 @@ from reefcommon import topics
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
 from reefkit.bodies import FilesystemBodies, whole_value
+from services.gateway.domain.log_event import log_event
 from services.gateway.handlers import command_of
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.ports import Command, News, NotDurable
@@ -48,10 +49,7 @@ class ReleaseTail:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.listening.wait()
-                event = command.model_dump_json(exclude_none=True).encode()
-                await self._log.append(
-                    topics.COMMANDS.name, event, command.scenario, command.traceparent
-                )
+                await self._log.append(log_event(topics.COMMANDS, command, command.scenario))
                 return await future
         finally:
             del self._waiting[command.event_id]

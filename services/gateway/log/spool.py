@@ -1,309 +1,212 @@
-"""The spool: events on this machine's disk, synced, in order, until the broker has acknowledged them.
+"""The spool: events on this machine's disk, in order, until the broker has acknowledged them.
 
-append --queue--> one write and one sync for all that wait --> acknowledged
-read   --oldest first--> the broker --> acknowledge --> mark moved, segments that are done removed
+append --queue--> one transaction for all that wait --> acknowledged
+read   --oldest first--> the broker --> acknowledge --> removed
 """
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import structlog
 
 from services.gateway import metrics
-from services.gateway.domain.segment import Scan, Spooled, encode
-from services.gateway.log import segments
-from services.gateway.log.segments import Appender, Segment, Slot
+from services.gateway.domain.log_event import LogEvent
+from services.gateway.log import spool_file
+from services.gateway.log.spool_file import Portion, SpoolFile, size_of
 from services.gateway.ports import NotDurable
 
 log = structlog.get_logger()
 
-SEGMENT_BYTES = 16 * 1024 * 1024
-SHUT_AFTER_FAILURE_S = 1.0
+REFUSE_AFTER_FAILURE_S = 1.0
 MAX_FLOOR_BYTES = 64 * 1024 * 1024
+_Result = TypeVar("_Result")
 
 
 class SpoolFull(NotDurable):
-    """The spool has no room, or its disk refused: nothing was kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Portion:
-    """The oldest events that wait, and the place they were read from."""
-
-    segment: Segment
-    scan: Scan
-
-    @property
-    def records(self) -> tuple[Spooled, ...]:
-        """In the order in which they were taken in."""
-        return tuple(placed.record for placed in self.scan.placed)
+    """The spool has no room, or its disk failed: the event was not kept."""
 
 
 class Spool:
-    """One instance's spool. Everything but the files is touched by the event loop alone; writes have a thread of their own.
+    """One instance's spool: its own file, and the files of dead instances until they are empty.
 
-    New work is refused (`refusal`) an eighth before the budget is used up: what is under way needs a place when it ends.
+    New requests are refused (`refusal`) at 7/8 of the budget. The last eighth is reserved for
+    requests in flight. The files belong to a thread of their own.
     """
 
-    def __init__(
-        self, root: Path, *, budget_bytes: int, segment_bytes: int = SEGMENT_BYTES
-    ) -> None:
+    def __init__(self, root: Path, *, budget_bytes: int) -> None:
         self._root = root
         self._budget = budget_bytes
         self._reserve = budget_bytes // 8
-        self._segment_bytes = segment_bytes
         self._thread = ThreadPoolExecutor(1, "spool")
-        self._segments: list[Segment] = []
-        self._queue: list[tuple[bytes, float]] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._own: SpoolFile | None = None
+        self._adopted: list[SpoolFile] = []
+        self._queue: list[tuple[LogEvent, asyncio.Future[None]]] = []
         self._unwritten = 0
         self._writing: asyncio.Task[None] | None = None
-        self._slot: Slot | None = None
-        self._shut_until = 0.0
-        self._shut_reason = ""
-        self._looked_at = 0.0
         self._writing_since = 0.0
+        self._refused_until = 0.0
+        self._refused_reason = ""
+        self._disk_checked = 0.0
 
     async def open(self) -> None:
-        """Take a directory, and recover what is in it. Raises OSError."""
-        self._slot = slot = await asyncio.to_thread(segments.claim, self._root)
-        self._segments = slot.segments
-        self._appender = Appender(
-            slot.path,
-            max((s.number for s in slot.segments), default=0),
-            min(self._segment_bytes, self._reserve),
-        )
-        if slot.damaged:
-            metrics.SPOOL_DAMAGED.inc(slot.damaged)
+        """Take a directory and the events in it. Raises OSError."""
+        self._own = await self._in_thread(spool_file.claim, self._root)
+        await self.adopt()
         if self.records:
             log.info(
                 "spool_recovered",
-                directory=str(slot.path),
+                directory=self.directory,
                 records=self.records,
                 bytes=self.used_bytes,
             )
 
     async def adopt(self) -> int:
-        """Take over what instances that have died since our start left. Returns how many events of it wait. Raises OSError."""
-        slot, loop = self._slot, asyncio.get_running_loop()
-        if slot is None or not await asyncio.to_thread(segments.left_behind, self._root, slot.path):
+        """Take over the files of dead instances. Returns the number of their events. Raises OSError."""
+        if self._own is None:
             return 0
-        # in the thread of the writes: what is written afterwards comes behind it
-        found, damaged = await loop.run_in_executor(
-            self._thread, self._appender.adopt, self._root, slot.lock
-        )
-        self._segments += found
-        metrics.SPOOL_DAMAGED.inc(damaged)
-        return sum(segment.records for segment in found)
+        adopted = await self._in_thread(spool_file.adopt, self._root, self._files)
+        self._adopted += adopted
+        return sum(file.records for file in adopted)
+
+    async def _in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    @property
+    def _files(self) -> list[SpoolFile]:
+        return [*self._adopted, *([self._own] if self._own is not None else [])]
 
     @property
     def directory(self) -> str:
-        """Where it lies."""
-        return str(self._slot.path) if self._slot is not None else str(self._root)
+        """The directory of this instance."""
+        return str(self._own.directory if self._own is not None else self._root)
 
     @property
     def records(self) -> int:
         """Events that wait for the broker."""
-        return sum(found.records for found in self._segments)
+        return sum(file.records for file in self._files)
 
     @property
     def used_bytes(self) -> int:
-        """Disk in use."""
-        return sum(found.size for found in self._segments)
+        """Disk space in use, about."""
+        return sum(file.used_bytes for file in self._files)
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes that wait for the broker."""
-        return sum(found.size - found.relayed for found in self._segments) + self._unwritten
+        """Bytes that wait for the broker, or for the disk."""
+        return self.used_bytes + self._unwritten
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is being written."""
-        return self._writing is None and not any(
-            found.relayed < found.size for found in self._segments
-        )
+        """True if no event waits and none is being written."""
+        return self._writing is None and not self.records
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest event was taken in that waits; what was adopted lies behind what may be younger. None: none does."""
-        waiting = [found.since for found in self._segments if found.relayed < found.size]
-        return min(waiting + [self._writing_since] * (self._writing is not None), default=None)
+        """When the oldest event that waits was made; None if none waits."""
+        times = [file.oldest_at for file in self._files if file.oldest_at is not None]
+        if self._writing is not None:
+            times.append(self._writing_since)
+        return min(times, default=None)
 
     def age_s(self) -> float:
-        """How long the oldest event has been waiting."""
+        """How long the oldest event has waited."""
         oldest_at = self.oldest_at
         return max(0.0, time.time() - oldest_at) if oldest_at is not None else 0.0
 
     def refusal(self) -> str | None:
-        """Why no new work may begin now; None where there is room."""
-        if self.used_bytes + self._unwritten > self._budget - self._reserve:
-            return f"the spool holds {self.used_bytes} of {self._budget} bytes and the broker does not take them"
+        """The reason to refuse new requests; None if there is room."""
+        if self.backlog_bytes > self._budget - self._reserve:
+            return (
+                f"the spool holds {self.used_bytes} of {self._budget} bytes"
+                " and the broker does not take them"
+            )
         now = time.monotonic()
-        if now >= self._shut_until and now - self._looked_at > SHUT_AFTER_FAILURE_S:
-            self._looked_at = now
-            free = segments.free_bytes(self._root)
+        if now >= self._refused_until and now - self._disk_checked > REFUSE_AFTER_FAILURE_S:
+            self._disk_checked = now
+            free = spool_file.free_bytes(self._root)
             if free < min(self._reserve, MAX_FLOOR_BYTES):
-                self._shut(f"the disk of the spool has {free} bytes left")
-        return self._shut_reason if now < self._shut_until else None
+                self._refuse(f"the disk of the spool has {free} bytes left")
+        return self._refused_reason if now < self._refused_until else None
 
-    def _shut(self, reason: str) -> None:
-        self._shut_until = time.monotonic() + SHUT_AFTER_FAILURE_S
-        self._shut_reason = reason
+    def _refuse(self, reason: str) -> None:
+        self._refused_until = time.monotonic() + REFUSE_AFTER_FAILURE_S
+        self._refused_reason = reason
 
-    async def append(self, record: Spooled) -> None:
-        """Returns once the event is on the disk. Raises SpoolFull."""
-        try:
-            frame = encode(record)
-        except ValueError as error:
-            raise SpoolFull(str(error)) from None
-        if self._slot is None or self.used_bytes + self._unwritten + len(frame) > self._budget:
+    async def append(self, event: LogEvent) -> None:
+        """Return when the event is on the disk. Raises SpoolFull."""
+        if self._own is None or self.backlog_bytes + size_of(event) > self._budget:
             raise SpoolFull(f"the spool holds {self.used_bytes} of {self._budget} bytes")
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._queue.append((frame, record.at))
-        self._waiters.append(waiter)
-        self._unwritten += len(frame)
+        done: asyncio.Future[None] = loop.create_future()
+        self._queue.append((event, done))
+        self._unwritten += size_of(event)
         if self._writing is None:
-            self._writing_since = record.at
-            self._writing = loop.create_task(self._write())
-        await waiter
+            self._writing_since = event.at
+            self._writing = loop.create_task(self._write(self._own))
+        await done
 
-    async def _write(self) -> None:
-        """Write what waits, all of it with one sync, until nothing does."""
+    async def _write(self, file: SpoolFile) -> None:
+        # Group commit: the events that arrive during a transaction make the next one.
         try:
             while self._queue:
-                frames, waiters = self._queue, self._waiters
-                self._queue, self._waiters = [], []
-                self._writing_since = frames[0][1]
-                try:
-                    await self._commit(frames)
-                    error = None
-                except OSError as failed:
-                    error = f"the disk of the spool refused {len(frames)} events: {failed}"
-                    self._shut(error)
-                    log.error(
-                        "spool_write_failed",
-                        directory=self.directory,
-                        events=len(frames),
-                        reason=str(failed),
-                    )
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_result(None) if error is None else waiter.set_exception(
-                            SpoolFull(error)
-                        )
+                queue, self._queue = self._queue, []
+                events = [event for event, _ in queue]
+                self._writing_since = events[0].at
+                error = await self._commit(file, events)
+                for _, done in queue:
+                    if done.done():
+                        continue
+                    if error is None:
+                        done.set_result(None)
+                    else:
+                        done.set_exception(SpoolFull(error))
         finally:
             self._writing = None
 
-    async def _commit(self, frames: list[tuple[bytes, float]]) -> None:
-        data = b"".join([frame for frame, _ in frames])
+    async def _commit(self, file: SpoolFile, events: list[LogEvent]) -> str | None:
+        """Write events; returns the reason if the disk refused them."""
         try:
-            written = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._appender.commit, data
-            )
+            sync_s = await self._in_thread(file.append, events)
+        except OSError as failed:
+            log.error("spool_write_failed", events=len(events), reason=str(failed))
+            error = f"the disk of the spool refused {len(events)} events: {failed}"
+            self._refuse(error)
+            return error
         finally:
-            self._unwritten -= len(data)
-        number, size, sync_s = written
-        assert self._slot is not None
-        if not self._segments or self._segments[-1].number != number:
-            self._segments.append(Segment(number, segments.path_of(self._slot.path, number)))
-        newest = self._segments[-1]
-        newest.since = min(newest.since, *(at for _, at in frames))
-        newest.size = size
-        newest.records += len(frames)
-        metrics.SPOOL_APPENDED.inc(len(frames))
+            self._unwritten -= sum(map(size_of, events))
+        metrics.SPOOL_APPENDED.inc(len(events))
         metrics.SPOOL_SYNC.observe(sync_s)
+        return None
 
     async def flushed(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the events that are being written."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
     async def read(self, limit: int) -> Portion | None:
-        """The oldest events that wait, up to `limit` of one segment; None where none does. Raises OSError."""
-        while self._segments:
-            head = self._segments[0]
-            if head.relayed < head.size:
-                scan = await asyncio.to_thread(segments.read, head, limit=limit)
-                if scan.placed:
-                    head.since = scan.placed[0].record.at
-                return Portion(head, scan)
-            if not await self._drop(head):
-                return None
+        """The oldest events that wait, at most `limit`; None if none waits. Raises OSError."""
+        for file in self._files:
+            if file.records:
+                portion: Portion = await self._in_thread(file.read, limit)
+                return portion
         return None
 
-    async def _drop(self, head: Segment) -> bool:
-        """Remove a segment that is done, unless it is being written to."""
-        if head is self._segments[-1] and self._writing is not None:
-            return False
-        self._segments.remove(head)
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._appender.drop, head)
-        return True
-
-    async def acknowledge(self, portion: Portion, count: int) -> None:
-        """The broker has the first `count` events of a portion: keep that, and forget them. Raises OSError."""
-        placed, head = portion.scan.placed, portion.segment
-        end = portion.scan.rest if count == len(placed) else placed[count - 1].end
-        await self._quarantine(head, [piece for piece in portion.scan.damage if piece[1] <= end])
-        head.relayed = end
-        head.records = head.records - count if end < head.size else 0
-        metrics.SPOOL_RELAYED.inc(count)
-        if end < head.size:
-            await self._mark(head)
-        else:
-            await self._drop(head)
-
-    async def _mark(self, head: Segment) -> None:
-        try:
-            await asyncio.to_thread(segments.write_mark, head)
-        except OSError as error:  # a full disk must not keep the spool from being emptied; a restart sends the segment again
-            log.warning("spool_mark_not_kept", segment=str(head.path), reason=str(error))
-
-    async def reject(self, portion: Portion, reason: str) -> None:
-        """Put the first event of a portion aside: the broker will never take it. Raises OSError."""
-        event = portion.records[0]
-        name = f"{portion.segment.path.stem}-{portion.scan.placed[0].end}.event"
-        kept = await asyncio.to_thread(
-            segments.quarantine, portion.segment.path.parent, name, event.event
-        )
-        metrics.SPOOL_QUARANTINED.inc()
-        log.error(
-            "spooled_event_refused",
-            topic=event.topic,
-            shard=event.shard,
-            kept=str(kept),
-            reason=reason,
-        )
-        await self.acknowledge(portion, 1)
-
-    async def _quarantine(self, head: Segment, damage: list[tuple[int, int]]) -> None:
-        for start, end in damage:
-            kept = await asyncio.to_thread(self._keep_aside, head, start, end)
-            metrics.SPOOL_QUARANTINED.inc()
-            log.error(
-                "spool_damage_quarantined",
-                segment=str(head.path),
-                start=start,
-                end=end,
-                kept=str(kept),
-            )
-
-    def _keep_aside(self, head: Segment, start: int, end: int) -> Path:
-        with head.path.open("rb") as file:
-            file.seek(start)
-            return segments.quarantine(
-                head.path.parent, f"{head.path.stem}-{start}.bad", file.read(end - start)
-            )
+    async def acknowledge(self, portion: Portion) -> None:
+        """Remove events that the broker has. Raises OSError."""
+        await self._in_thread(portion.file.forget, portion)
+        metrics.SPOOL_RELAYED.inc(len(portion.events))
+        if portion.file in self._adopted and not portion.file.records:
+            self._adopted.remove(portion.file)
+            await self._in_thread(portion.file.close)
 
     async def close(self) -> None:
-        """Finish what is being written, and let the directory go."""
+        """Finish writing, and let other instances have the files."""
         await self.flushed()
-        if self._slot is None:
-            return
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._appender.end)
+        for file in self._files:
+            await self._in_thread(file.close)
+        self._own, self._adopted = None, []
         self._thread.shutdown()
-        self._slot.close()
-        self._slot = None

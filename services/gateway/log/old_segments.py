@@ -1,0 +1,73 @@
+"""The spool's former files, read once: frames of a mark, a length, a CRC-32 and a payload.
+
+payload  time (8) | lengths of topic, shard, traceparent (2 each) | topic | shard | traceparent | event
+"""
+
+import struct
+import zlib
+from pathlib import Path
+
+import orjson
+import structlog
+
+from services.gateway.domain.log_event import LogEvent
+
+log = structlog.get_logger()
+
+_MARK = b"\xf5\xfeR\xc0"
+_FRAME = struct.Struct("<4sII")
+_FIELDS = struct.Struct("<dHHH")
+
+
+def files(directory: Path) -> list[Path]:
+    """The segments of a slot, oldest first."""
+    return sorted(directory.glob("*.seg"))
+
+
+def read(path: Path) -> list[LogEvent]:
+    """The events of a segment that the broker has not acknowledged. Damaged bytes are passed over."""
+    data, position, events = path.read_bytes(), _acknowledged(path), []
+    while (start := data.find(_MARK, position)) >= 0:
+        if start > position:
+            log.error("spool_damaged", segment=str(path), start=position, end=start)
+        position = start + _FRAME.size
+        if position > len(data):
+            break
+        _, length, checksum = _FRAME.unpack_from(data, start)
+        payload = data[position : position + length]
+        if len(payload) == length and _checksum(payload) == checksum:
+            events.append(_event(payload))
+            position += length
+        else:
+            position = start + 1
+    return events
+
+
+def remove(path: Path) -> None:
+    """Remove a segment whose events are elsewhere."""
+    path.with_suffix(".pos").unlink(missing_ok=True)
+    path.unlink()
+
+
+def _checksum(payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(len(payload).to_bytes(4, "little")))
+
+
+def _acknowledged(path: Path) -> int:
+    mark = path.with_suffix(".pos")
+    data = mark.read_bytes() if mark.exists() else b""
+    value, checksum = data[:8], data[8:12]
+    sound = len(data) == 12 and zlib.crc32(value).to_bytes(4, "little") == checksum
+    return int.from_bytes(value, "little") if sound else 0
+
+
+def _event(payload: bytes) -> LogEvent:
+    at, topic, shard, traceparent = _FIELDS.unpack_from(payload)
+    a = _FIELDS.size
+    b, c = a + topic, a + topic + shard
+    d = c + traceparent
+    data = payload[d:]
+    event_id = str(orjson.loads(data)["event_id"])
+    return LogEvent(
+        payload[a:b].decode(), payload[b:c].decode(), event_id, data, at, payload[c:d].decode()
+    )
