@@ -29,33 +29,18 @@ def usable(urls: Sequence[str], set_apart: Mapping[str, str]) -> list[str]:
     return [url for url in urls if url not in set_apart] or list(urls)
 
 
-class RedisRotation:
-    """The nodes that are set apart, each with the reason, in the hash `reef:nodes`."""
+class RedisLeases:
+    """Exclusive rights by name, each under a key of its own."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, prefix: str) -> None:
         self._redis = redis
-
-    async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out of rotation. Raises Unavailable if Redis does not answer."""
-        async with answering("rotation"):
-            await self._redis.hset(_NODES, url, reason)
-
-    async def put_back(self, url: str) -> None:
-        """Put a node back into rotation."""
-        async with answering("rotation"):
-            await self._redis.hdel(_NODES, url)
-
-    async def apart(self) -> dict[str, str]:
-        """Return the nodes out of rotation, each with the reason."""
-        async with answering("rotation"):
-            found = await self._redis.hgetall(_NODES)
-        return {str(url): str(reason) for url, reason in found.items()}
+        self._prefix = prefix
 
     @asynccontextmanager
     async def lease(
-        self, url: str, *, wait_s: float, lease_s: float = _LEASE_S
+        self, name: str, *, wait_s: float, lease_s: float = _LEASE_S
     ) -> AsyncIterator[None]:
-        """Hold the right to replace the weights of a node during the block.
+        """Hold a right during the block.
 
         A holder that was killed loses it after `lease_s`.
 
@@ -63,13 +48,11 @@ class RedisRotation:
             Unavailable: another holder keeps the lease for longer than `wait_s`, or the lease could
                 not be renewed. The block is cancelled then.
         """
-        key, token = f"reef:node-update:{url}", uuid.uuid4().hex
+        key, token = f"{self._prefix}:{name}", uuid.uuid4().hex
         deadline = asyncio.get_running_loop().time() + wait_s
         while not await self._take(key, token, lease_s):
             if asyncio.get_running_loop().time() > deadline:
-                raise Unavailable(
-                    f"another publisher has been replacing the weights of {url} for {wait_s:g} s"
-                )
+                raise Unavailable(f"another process has held the lease on {name} for {wait_s:g} s")
             await asyncio.sleep(min(0.1, lease_s / 5))
         try:
             async with asyncio.timeout(None) as limit:
@@ -81,17 +64,17 @@ class RedisRotation:
         except TimeoutError:
             if limit.expired():
                 raise Unavailable(
-                    f"the lease on {url} was lost: another publisher may replace its weights now"
+                    f"the lease on {name} was lost: another process may hold it now"
                 ) from None
             raise
         finally:
             async with answering("lease"):
                 await self._redis.eval(_RETURN, 1, key, token)
 
-    async def leased(self, url: str) -> bool:
-        """Return whether a publisher is replacing the weights of this node."""
+    async def leased(self, name: str) -> bool:
+        """Return whether a process holds this right."""
         async with answering("lease"):
-            return bool(await self._redis.exists(f"reef:node-update:{url}"))
+            return bool(await self._redis.exists(f"{self._prefix}:{name}"))
 
     async def _take(self, key: str, token: str, lease_s: float) -> bool:
         async with answering("lease"):
@@ -112,3 +95,29 @@ class RedisRotation:
                 continue
             valid_until = asked + lease_s
         limit.reschedule(loop.time())
+
+
+class RedisRotation(RedisLeases):
+    """The nodes that are set apart, each with the reason, in the hash `reef:nodes`.
+
+    Its leases are the rights to replace the weights of a node.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        super().__init__(redis, "reef:node-update")
+
+    async def set_apart(self, url: str, reason: str) -> None:
+        """Take a node out of rotation. Raises Unavailable if Redis does not answer."""
+        async with answering("rotation"):
+            await self._redis.hset(_NODES, url, reason)
+
+    async def put_back(self, url: str) -> None:
+        """Put a node back into rotation."""
+        async with answering("rotation"):
+            await self._redis.hdel(_NODES, url)
+
+    async def apart(self) -> dict[str, str]:
+        """Return the nodes out of rotation, each with the reason."""
+        async with answering("rotation"):
+            found = await self._redis.hgetall(_NODES)
+        return {str(url): str(reason) for url, reason in found.items()}

@@ -17,20 +17,24 @@ from reefcommon.serving import ServingNode
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.selection import open_artifact_store
 from reefkit.background import Periodic
+from reefkit.bodies import FilesystemBodies
 from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefkit.kafka_topic_log import KafkaTopicLog
 from reefkit.ops import Health
 from reefkit.redis_heads import RedisReleaseHeads, connect
-from reefkit.redis_rotation import RedisRotation
+from reefkit.redis_rotation import RedisLeases, RedisRotation
 from reefkit.retry import RetryPolicy
 from reefkit.service import Service, Work
 from reefkit.serving_http import serving_nodes
 from services.evaluator.episodes import Episodes
-from services.evaluator.handlers import Handlers
+from services.evaluator.handlers import Handlers, Verdicts
 from services.evaluator.judge import Judge
+from services.evaluator.kafka_candidates import KafkaCandidates
 from services.evaluator.plans import Plans
 from services.evaluator.redis_evidence import RedisEvidence
 from services.evaluator.settings import Settings
 from services.evaluator.trial import Bench
+from services.evaluator.trials import CandidateLog, Trials
 
 SERVICE = "evaluator"
 
@@ -55,6 +59,7 @@ def build(
     events: EventPublisher,
     *,
     now: Callable[[], datetime] = utc_now,
+    candidates: CandidateLog | None = None,
 ) -> Handlers:
     """Build the handlers on the given outside systems."""
     home = (system.state_dir / SERVICE).resolve()
@@ -65,7 +70,21 @@ def build(
     )
     evidence = RedisEvidence(redis)
     judge = Judge(plans, RedisReleaseHeads(redis), bench, episodes, evidence)
-    return Handlers(judge, evidence, events, now)
+    candidates = candidates or kafka_candidates(system)
+    leases = RedisLeases(redis, "reef:trials")
+    verdicts = Verdicts(events, now)
+    trials = Trials(judge, evidence, candidates, leases, verdicts.publish)
+    return Handlers(plans, evidence, trials)
+
+
+def kafka_candidates(system: SystemSettings) -> KafkaCandidates:
+    """Build the log of candidates and verdicts."""
+    bodies = FilesystemBodies(system.state_dir / "bodies")
+    candidates, evaluations = (
+        KafkaTopicLog(topic, system.kafka_bootstrap, bodies)
+        for topic in (topics.CANDIDATES, topics.EVALUATIONS)
+    )
+    return KafkaCandidates(candidates, evaluations)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
@@ -76,12 +95,14 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     broker = kafka_broker(system, SERVICE)
     handlers = build(plans, system, settings, redis, store, nodes, KafkaPublisher(broker))
     broker.include_router(routes(handlers))
-    looks = Periodic("second looks", handlers.retry_waiting, settings.look_again_every_s)
+    trials = handlers.trials
+    looks = Periodic("trials", trials.round, settings.look_again_every_s)
     health = Health(SERVICE, broker=broker, checks={"waiting": looks.check})
     health.facts.update(
         waiting_candidates=lambda: len(looks.result or ()),
         waiting_for=lambda: [asdict(item) for item in looks.result or ()],
         tasks=lambda: [item.name for item in plans.tasks],
     )
-    close = (redis.aclose, *(node.close for node in nodes))
-    return Service(health, broker, tasks=(Work(looks.name, looks.run),), close=close).app()
+    close = (redis.aclose, *(node.close for node in nodes), trials.close)
+    tasks = (Work(looks.name, looks.run),)
+    return Service(health, broker, prepare=trials.restore, tasks=tasks, close=close).app()

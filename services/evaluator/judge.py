@@ -26,11 +26,20 @@ class EvidenceStore(Scores, Protocol):
     async def wait(self, candidate: CandidateProposed) -> None:
         """Keep a candidate until it is judged."""
 
-    async def waiting(self) -> list[CandidateProposed]:
-        """Return every candidate that waits, newest first: it has learned from more samples."""
+    async def waiting(self, scenario: str) -> list[CandidateProposed]:
+        """Return the candidates that wait, newest first: it has learned from more samples."""
+
+    async def waiting_scenarios(self) -> list[str]:
+        """Return the scenarios with candidates that may wait."""
 
     async def done(self, candidate: CandidateProposed) -> None:
         """Forget a candidate that has its verdict."""
+
+    async def restored(self) -> bool:
+        """Return whether the store holds the candidates of the log."""
+
+    async def set_restored(self) -> None:
+        """Note that it does. The note is lost with the contents."""
 
 
 NOT_RUN = Evidence(())
@@ -177,4 +186,15 @@ def _evaluation(
             "confidence_low": comparison.low,
             "strength": comparison.strength,
         }
+    )
+
+
+def failed(candidate: CandidateProposed, reason: str) -> Evaluation:
+    """Return the evaluation of a candidate that could not be judged at all."""
+    return Evaluation(
+        verdict="evaluation_failed",
+        policy="always",
+        reason=reason,
+        head_release_id=candidate.base_release_id,
+        strength="none",
     )

@@ -5,6 +5,7 @@ reef:{<scenario>}:heldout-ids        zset  sample id by the time of its record
 reef:{<scenario>}:scores:<weights>   hash  sample id -> mean log-probability; expires unless used
 reef:{<scenario>}:waiting            hash  candidate id -> CandidateProposed as JSON
 reef:waiting                         set   scenarios with candidates that may wait
+reef:waiting-restored                      exists if the waiting candidates of the log are here
 """
 
 from redis.asyncio import Redis
@@ -14,6 +15,7 @@ from reefkit.redis_heads import answering
 from services.evaluator.domain.replay import KEPT, HeldOut
 
 _WAITING = "reef:waiting"
+_RESTORED = "reef:waiting-restored"
 _SCORES_KEPT_S = 7 * 24 * 3600
 
 # The hash and its order change in one step, so that the bound holds for every reader.
@@ -65,18 +67,27 @@ class RedisEvidence:
                 _key(candidate.scenario, "waiting"), candidate.event_id, candidate.model_dump_json()
             )
 
-    async def waiting(self) -> list[CandidateProposed]:
+    async def waiting(self, scenario: str) -> list[CandidateProposed]:
         async with answering("waiting candidates"):
-            scenarios = sorted(str(name) for name in await self._redis.smembers(_WAITING))
-            hashes = [await self._redis.hvals(_key(name, "waiting")) for name in scenarios]
-        candidates = [
-            CandidateProposed.model_validate_json(text) for texts in hashes for text in texts
-        ]
+            texts = await self._redis.hvals(_key(scenario, "waiting"))
+        candidates = [CandidateProposed.model_validate_json(text) for text in texts]
         return sorted(candidates, key=lambda candidate: candidate.at, reverse=True)
+
+    async def waiting_scenarios(self) -> list[str]:
+        async with answering("waiting scenarios"):
+            return sorted(str(name) for name in await self._redis.smembers(_WAITING))
 
     async def done(self, candidate: CandidateProposed) -> None:
         async with answering("waiting candidate"):
             await self._redis.hdel(_key(candidate.scenario, "waiting"), candidate.event_id)
+
+    async def restored(self) -> bool:
+        async with answering("restored"):
+            return bool(await self._redis.exists(_RESTORED))
+
+    async def set_restored(self) -> None:
+        async with answering("restored"):
+            await self._redis.set(_RESTORED, 1)
 
 
 def _key(scenario: str, name: str) -> str:

@@ -19,6 +19,7 @@ from reefkit.artifacts.selection import open_artifact_store
 from reefkit.background import Periodic
 from reefkit.bodies import FilesystemBodies
 from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker, route
+from reefkit.kafka_topic_log import KafkaTopicLog
 from reefkit.ops import Health
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
@@ -27,7 +28,6 @@ from reefkit.serving_http import serving_nodes
 from services.publisher.fleet import Fleet
 from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers
-from services.publisher.kafka_log import KafkaReleaseLog
 from services.publisher.publication import Publication
 from services.publisher.redis_works import RedisWorks
 from services.publisher.settings import Settings
@@ -82,7 +82,7 @@ def build(
     )
     handlers = Handlers(config, heads, works, publication, events, now)
     bodies = FilesystemBodies(system.state_dir / "bodies")
-    release_log = KafkaReleaseLog(system.kafka_bootstrap, bodies)
+    release_log = KafkaTopicLog(topics.RELEASES, system.kafka_bootstrap, bodies)
     scenarios, slow_for_s = config.all_scenarios, settings.node_slow_for_s
     return Upkeep(handlers, publication, fleet, heads, release_log, scenarios, slow_for_s)
 

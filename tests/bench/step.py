@@ -101,7 +101,8 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
     import torch
     from transformers import AutoConfig
 
-    from recipes.sao.recipe import Knobs, SAORecipe
+    from recipes.sao.knobs import Knobs
+    from recipes.sao.recipe import SAORecipe
     from services.trainer.worker import Worker
 
     torch.set_num_threads(1)

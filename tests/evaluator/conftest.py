@@ -1,6 +1,7 @@
 """An evaluator on a real Valkey, with a node whose answers and failures are the test's."""
 
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from services.evaluator.app import build
 from services.evaluator.handlers import Handlers
 from services.evaluator.plans import Plans
 from services.evaluator.settings import Settings
+from services.evaluator.trials import WaitingCandidate
 from tests.publisher.fakes import FakeEvents, FakeStore, content
 
 SAO = "recipes.sao.recipe:SAORecipe"
@@ -133,6 +135,16 @@ class EpisodeNode:
 
 
 @dataclass
+class FakeLog:
+    """The candidates without a verdict that the log holds."""
+
+    candidates: list[CandidateProposed] = field(default_factory=list)
+
+    async def unjudged(self) -> list[CandidateProposed]:
+        return self.candidates
+
+
+@dataclass
 class World:
     redis: Redis
     state: Path
@@ -141,6 +153,7 @@ class World:
     store: FakeStore = field(default_factory=FakeStore)
     events: FakeEvents = field(default_factory=FakeEvents)
     head: Release | None = None
+    log: FakeLog = field(default_factory=FakeLog)
 
     async def process(self) -> Handlers:
         settings = Settings(episode_attempts=3, first_delay_s=0, episode_within_s=2)
@@ -154,7 +167,26 @@ class World:
             self.store,
             nodes,
             self.events,
+            candidates=self.log,
         )
+
+    async def on_candidate(self, event: CandidateProposed, process: Handlers | None = None) -> None:
+        """Hand over a candidate, and wait until no trial is running."""
+        process = process or await self.process()
+        await process.on_candidate(event)
+        await process.trials.settled()
+        if process.trials._failing:
+            raise Unavailable(str(process.trials._failing))
+
+    async def look(self, process: Handlers | None = None) -> list[WaitingCandidate]:
+        """One round, and the candidates that it left waiting. Raises what interrupted a trial."""
+        process = process or await self.process()
+        with suppress(Unavailable):
+            await process.trials.round()
+        await process.trials.settled()
+        waiting = await process.trials.round()
+        await process.trials.settled()
+        return waiting
 
     async def advance(
         self,
@@ -186,13 +218,19 @@ class World:
         await RedisReleaseHeads(self.redis).advance(self.head)
         return self.head
 
+    async def advance_again(self) -> None:
+        """Put the head back into a store that was emptied."""
+        assert self.head is not None
+        await RedisReleaseHeads(self.redis).advance(self.head)
+
     def verdicts(self) -> list[Evaluation]:
         return [event.evaluation for event in self.events.of(CandidateEvaluated)]
 
     async def verdict(self, event: CandidateProposed) -> Evaluation:
         """The verdict on one candidate; afterwards nothing of it is left on the nodes or on disk."""
         before = len(self.verdicts())
-        await (await self.process()).on_candidate(event)
+        process = await self.process()
+        await self.on_candidate(event, process)
         found = self.verdicts()[before:]
         assert len(found) == 1
         assert not any("@cand-" in name for node in self.nodes for name in node.adapters)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reefcommon.errors import Transient, Unavailable
+from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateEvaluated
 from tests.evaluator.conftest import TASKS, World, candidate
 
@@ -67,12 +67,12 @@ async def test_two_candidates_are_measured_with_unrelated_seeds(world: World) ->
 async def test_too_few_tasks_leave_a_candidate_waiting(world: World) -> None:
     world.text = TASKS.replace("three, four, five", "three") + "}"
     process = await world.process()
-    await process.on_candidate(candidate())
-    (waiting,) = await process.retry_waiting()
+    await world.on_candidate(candidate(), process)
+    (waiting,) = await world.look(process)
     assert waiting.reason.startswith("insufficient_evidence: 3 held-out tasks, 5 are needed")
     assert not world.nodes[0].asked
     world.text = TASKS + "}"
-    assert await (await world.process()).retry_waiting() == []
+    assert await world.look() == []
     assert [found.verdict for found in world.verdicts()] == ["select"]
 
 
@@ -108,17 +108,17 @@ async def test_a_head_that_moves_during_the_trial(world: World) -> None:
         raise Unavailable("the old head was unloaded")
 
     world.nodes[0].chat = chat  # type: ignore[method-assign,assignment]
-    await process.on_candidate(candidate())
+    await world.on_candidate(candidate(), process)
     assert [(found.verdict, found.reason) for found in world.verdicts()] == [
         ("reject", "stale_base: made from r0-000000, but r1-000000 is the head")
     ]
 
 
 async def test_a_scenario_without_a_head(world: World) -> None:
-    with pytest.raises(Transient, match="has no head"):
-        await (await world.process()).on_candidate(
-            candidate().model_copy(update={"scenario": "nowhere"})
-        )
+    process = await world.process()
+    await world.on_candidate(candidate().model_copy(update={"scenario": "nowhere"}), process)
+    (waiting,) = await world.look(process)
+    assert "has no head" in waiting.reason
 
 
 async def test_always_must_be_asked_for_and_still_loads(world: World) -> None:

@@ -50,8 +50,8 @@ async def served(world: World, engine: Node, monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_tasks(served: tuple[World, str, HttpServingNode]) -> None:
     world, content_id, node = served
-    await (await world.process()).on_candidate(candidate(content_id=content_id))
-    await (await world.process()).on_candidate(candidate(content_id=content_id))
+    await world.on_candidate(candidate(content_id=content_id))
+    await world.on_candidate(candidate(content_id=content_id))
     first, second = world.verdicts()
     assert first.verdict in ("select", "reject"), first.reason
     assert first.failed_episodes == 0
@@ -77,7 +77,7 @@ async def test_replay(served: tuple[World, str, HttpServingNode]) -> None:
     for turned in (False, True):
         for i in held:
             await process.on_sample(scored(i, float((i in likelier) is not turned), tokens[i]))
-        await process.on_candidate(candidate(content_id=content_id))
+        await world.on_candidate(candidate(content_id=content_id), process)
     right, wrong = world.verdicts()
     assert (right.verdict, right.wins, right.losses) == ("select", len(held), 0)
     assert (wrong.verdict, wrong.wins, wrong.losses) == ("reject", 0, len(held))

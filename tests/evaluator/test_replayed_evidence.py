@@ -19,9 +19,9 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     world.text = REPLAY
     process = await world.process()
     event = candidate()
-    await process.on_candidate(event)
+    await world.on_candidate(event, process)
     assert world.verdicts() == []
-    (waits,) = await process.retry_waiting()
+    (waits,) = await world.look(process)
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
     assert (
         waits.reason
@@ -39,11 +39,11 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     assert {sample.sample_id for sample in await process.evidence.samples("default")} == {
         f"smp-{i}" for i in kept
     }
-    assert await (await world.process()).retry_waiting() == []
+    assert await world.look() == []
     [found] = world.verdicts()
     assert (found.verdict, found.wins, found.losses) == ("select", len(kept), 0)
     assert {task.task for task in found.tasks} == {f"smp-{i}" for i in kept}
-    assert await process.retry_waiting() == []
+    assert await world.look(process) == []
     assert len(world.verdicts()) == 1
     assert not world.nodes[0].adapters
 
@@ -63,9 +63,9 @@ async def test_replay_rejects_what_makes_bad_answers_likelier(world: World) -> N
 async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
     world.text = REPLAY
     process = await world.process()
-    await process.on_candidate(candidate())
+    await world.on_candidate(candidate(), process)
     await world.advance("r1-000000")
-    assert await process.retry_waiting() == []
+    assert await world.look(process) == []
     assert "stale_base" in world.verdicts()[0].reason
 
 
@@ -73,16 +73,16 @@ async def test_a_candidate_waits_until_its_verdict_is_acknowledged(world: World)
     """The broker refuses the verdict: the next look gives it again."""
     world.text = REPLAY
     process = await world.process()
-    await process.on_candidate(candidate())
+    await world.on_candidate(candidate(), process)
     await world.advance("r1-000000")
     world.events.down = True
     with pytest.raises(Unavailable):
-        await process.retry_waiting()
+        await world.look(process)
     world.events.down = False
     assert world.verdicts() == []
-    assert await (await world.process()).retry_waiting() == []
+    assert await world.look() == []
     assert len(world.verdicts()) == 1
-    assert await process.evidence.waiting() == []
+    assert await process.evidence.waiting("default") == []
 
 
 async def test_held_out_samples_are_bounded(world: World) -> None:
@@ -139,8 +139,8 @@ async def test_an_interrupted_trial_keeps_the_scores_it_has(world: World) -> Non
         return await score(*args, **params)
 
     node.prompt_logprobs = killed  # type: ignore[method-assign]
-    with pytest.raises(asyncio.CancelledError):
-        await process.on_candidate(candidate())
+    await world.on_candidate(candidate(), process)
+    assert world.verdicts() == []
     node.prompt_logprobs = score  # type: ignore[method-assign]
     assert (await world.verdict(candidate())).verdict == "select"
     assert len(node.scored) == 2 * len(await process.evidence.samples("default"))
@@ -151,12 +151,12 @@ async def test_twenty_informative_samples_are_needed_by_default(world: World) ->
     process = await world.process()
     world.nodes[0].logprob = prefers(7)
     await fill(process, 60)
-    await process.on_candidate(candidate())
-    (waiting,) = await process.retry_waiting()
+    await world.on_candidate(candidate(), process)
+    (waiting,) = await world.look(process)
     assert waiting.reason.startswith("insufficient_evidence: 12 held-out samples")
     assert "20 are needed" in waiting.reason
     await fill(process, 140)
-    assert await process.retry_waiting() == []
+    assert await world.look(process) == []
     [found] = world.verdicts()
     assert (found.verdict, found.policy, found.strength) == ("select", "no_regression", "strong")
     assert found.pairs >= 20

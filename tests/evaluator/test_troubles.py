@@ -116,7 +116,7 @@ async def test_no_episode_starts(world: World, policy: str) -> None:
         return await (live or dead)(*args, **params)
 
     node.chat = chat  # type: ignore[method-assign,assignment]
-    await process.on_candidate(candidate())
+    await world.on_candidate(candidate(), process)
     [found] = world.verdicts()
     assert found.verdict == "evaluation_failed"
     assert found.failed_episodes == 10
@@ -153,7 +153,7 @@ async def test_a_candidate_that_does_not_serve(world: World, how: str) -> None:
 async def test_a_node_that_is_away_is_waited_for(world: World) -> None:
     world.nodes[0].down = True
     with pytest.raises(Unavailable, match="no serving node for a trial"):
-        await (await world.process()).on_candidate(candidate())
+        await world.on_candidate(candidate())
     assert world.verdicts() == []
     world.nodes[0].down = False
     assert (await world.verdict(candidate())).verdict == "select"
@@ -166,7 +166,7 @@ async def test_a_node_that_goes_away_during_a_trial_is_waited_for(world: World, 
     process = await world.process()
     for _ in range(10):
         with pytest.raises(Unavailable, match=f"failed at {place}"):
-            await process.on_candidate(candidate())
+            await world.on_candidate(candidate(), process)
     assert world.verdicts() == []
     assert not world.nodes[0].adapters
     world.nodes[0].fails = {}
@@ -215,11 +215,12 @@ async def test_cancelled_in_the_middle_it_leaves_nothing(world: World) -> None:
         raise AssertionError
 
     world.nodes[0].chat = chat  # type: ignore[method-assign,assignment]
-    task = asyncio.create_task((await world.process()).on_candidate(candidate()))
+    process = await world.process()
+    await process.on_candidate(candidate())
     while not world.nodes[0].adapters:
         await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await process.trials.close()
     assert not world.nodes[0].adapters
     assert world.verdicts() == []
+    [kept] = await process.evidence.waiting("default")
+    assert kept.event_id == candidate().event_id

@@ -85,11 +85,13 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
         assert root is not None
         winner = proposed(store, tmp_path, "winner", root.release_id)
         await events.publish(winner, topics.CANDIDATES)
+        await judge.trials.settled()
         head = await heads.head("default")
         assert head is not None
         assert (head.candidate_id, head.parent_id) == ("cnd-winner", root.release_id)
         assert list(node.adapters) == [head.adapter]
         await events.publish(proposed(store, tmp_path, "late", root.release_id), topics.CANDIDATES)
+        await judge.trials.settled()
         command = RollbackRequested(
             event_id="cmd-2", at=utc_now(), scenario="default", release_id=root.release_id
         )

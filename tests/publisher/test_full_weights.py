@@ -297,7 +297,7 @@ async def test_nobody_else_touches_a_node_under_replacement(world: World) -> Non
 async def test_a_lease_ends_with_its_holder_and_cannot_be_lost_unnoticed(world: World) -> None:
     rotation = (await world.started()).fleet.full.leases  # type: ignore[union-attr]
     async with rotation.lease("http://n", wait_s=0.1):  # type: ignore[call-arg]
-        with pytest.raises(Unavailable, match="another publisher"):
+        with pytest.raises(Unavailable, match="another process"):
             async with rotation.lease("http://n", wait_s=0.1):
                 pass
 

@@ -8,10 +8,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
 from reefcommon.events import ReleaseRejected, utc_now
+from reefkit import kafka_topic_log
 from reefkit.bodies import FilesystemBodies
 from reefkit.bus import ensure_topics
-from services.publisher import kafka_log
-from services.publisher.kafka_log import KafkaReleaseLog
+from reefkit.kafka_topic_log import KafkaTopicLog
 
 pytestmark = pytest.mark.broker
 
@@ -23,9 +23,9 @@ async def test_every_event_of_the_last_batch_is_read(
     beginning of the last batch; a client that gives out record by record stands there with the rest of the batch still to come."""
     await ensure_topics(kafka_bootstrap, (topics.RELEASES,))
     monkeypatch.setattr(
-        kafka_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)
+        kafka_topic_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)
     )
-    log = KafkaReleaseLog(kafka_bootstrap, FilesystemBodies(tmp_path))
+    log = KafkaTopicLog(topics.RELEASES, kafka_bootstrap, FilesystemBodies(tmp_path))
     before = len(await log.read())
     sent: list[str] = []
     async with AIOKafkaProducer(bootstrap_servers=kafka_bootstrap, acks="all") as producer:

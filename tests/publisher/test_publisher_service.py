@@ -218,7 +218,7 @@ async def full_weights_and_back(deployed: Deployment, head: Release) -> None:
     whole = await deployed.propose(4, head, "checkpoint")
     assert (whole.kind, whole.adapter, whole.contents.get("lora")) == ("checkpoint", None, None)
     assert whole.evaluation is not None
-    assert "nothing was tried" in whole.evaluation.reason
+    assert "it was not tried" in whole.evaluation.reason
     assert await deployed.answer(whole) != before
     again = await deployed.roll_back(head, "cmd-2")
     assert await deployed.answer(again) == before

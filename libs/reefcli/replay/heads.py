@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from redis.asyncio import Redis
 
 from reefcommon.events import Release
+from reefkit.kafka_topic_log import KafkaTopicLog
 from reefkit.redis_heads import PREFIX, RedisReleaseHeads, answering, connect
-from services.publisher.kafka_log import KafkaReleaseLog
 from services.publisher.rebuilding import rebuild
 
 WHOLE = 1_000_000_000
@@ -30,7 +30,7 @@ class Heads:
 
     running: RedisReleaseHeads
     replayed: RedisReleaseHeads
-    log: KafkaReleaseLog
+    log: KafkaTopicLog
 
     async def compare(self) -> tuple[int, list[HeadDifference]]:
         """How many releases there are in the log, and what differs: heads, chains, what waits for a person."""
@@ -84,7 +84,7 @@ def _order(chain: list[Release]) -> str:
 
 
 @asynccontextmanager
-async def open_heads(redis_url: str, log: KafkaReleaseLog, mark: str) -> AsyncIterator[Heads]:
+async def open_heads(redis_url: str, log: KafkaTopicLog, mark: str) -> AsyncIterator[Heads]:
     """Both sets of heads; those of the replay lie under `reef-replay-<mark>` and are gone afterwards. Raises Unavailable."""
     prefix = f"{PREFIX}-replay-{mark}"
     redis = connect(redis_url)

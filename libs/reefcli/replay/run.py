@@ -16,15 +16,16 @@ from reefcli.replay import heads as release_heads
 from reefcli.replay.compare import Comparison, Row, RunningStore
 from reefcli.replay.log import LogReader, committed, open_log
 from reefcli.replay.rebuild import Checkpoint, Rebuild
+from reefcommon import topics
 from reefcommon.errors import ReefError, Unavailable
 from reefcommon.ids import digest
 from reefkit.bodies import FilesystemBodies
+from reefkit.kafka_topic_log import KafkaTopicLog
 from services.experience.app import SERVICE, SOURCES
 from services.experience.clickhouse import Database
 from services.experience.clickhouse.audit import IGNORED
 from services.experience.ports import Audit
 from services.experience.settings import Settings
-from services.publisher.kafka_log import KafkaReleaseLog
 
 GIVE_UP_AFTER = 3  # looks at a row that stays different while both sides have handled the same log
 SETTLE_S = 60.0
@@ -227,7 +228,7 @@ async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
 
 
 async def _compare_heads(plan: Plan, verdict: Verdict) -> None:
-    log = KafkaReleaseLog(plan.bootstrap, FilesystemBodies(plan.bodies))
+    log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
     async with release_heads.open_heads(plan.redis_url, log, digest(plan.into, length=8)) as heads:
         for _ in range(GIVE_UP_AFTER):
             verdict.releases, found = await heads.compare()
