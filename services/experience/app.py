@@ -69,7 +69,6 @@ def build_handlers(
         report_wait=timedelta(seconds=settings.report_wait_s),
         session_ttl_s=settings.session_ttl_s,
         max_open_sessions=settings.max_open_sessions,
-        realign_tokens=settings.realign_tokens,
     )
 
 
@@ -111,6 +110,7 @@ def build(
             "kept_days": lambda: settings.kept_days,
             "sessions": handlers.session_facts,
             "parked_reports": lambda: len(handlers.parking),
+            "oldest_parked_report": handlers.waiting_facts,
         },
         broker=broker,
     )

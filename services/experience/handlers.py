@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from prometheus_client import Counter, Gauge
@@ -26,7 +27,7 @@ from reefkit.bodies import BodyMissing
 from reefkit.bus import EventPublisher
 from services.experience.domain.conversation import fingerprint
 from services.experience.domain.parking import Parked, Parking
-from services.experience.domain.samples import Record, make_sample, wrong_references
+from services.experience.domain.samples import Record, make_samples, wrong_references
 from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
 from services.experience.ports import (
     Arrival,
@@ -75,7 +76,6 @@ class Handlers:
     report_wait: timedelta
     session_ttl_s: float
     max_open_sessions: int
-    realign_tokens: int
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     handled_at: dict[tuple[str, int], datetime] = field(default_factory=dict)
     """By topic and partition: the time of the latest event that had its effect."""
@@ -220,8 +220,12 @@ class Handlers:
 
     async def _entry(self, event: InferenceRecorded, shard: bytes) -> Entry:
         whole = await self._with_bodies(event)
-        print_ = fingerprint(whole.request or {}, whole.response, whole.api, shard=shard)
-        return Entry(event.event_id, event.scenario, event.at, event.session_tag, print_)
+        # Neither two partitions, between which there is no order, nor two callers share a session.
+        apart = shard + event.caller.encode()
+        prints = fingerprint(whole.request or {}, whole.response, whole.api, shard=apart)
+        return Entry(
+            event.event_id, event.scenario, event.at, event.session_tag, prints, event.caller
+        )
 
     async def _with_bodies(self, event: InferenceRecorded) -> InferenceRecorded:
         if event.body_ref is None or event.request is not None:
@@ -280,30 +284,22 @@ class Handlers:
         found = {**records, **(await self.store.records(needed) if needed else {})}
         samples: list[SampleReady] = []
         rows: list[ReportRow] = []
-        dead: Dead = []
         for parked in candidates:
             report = parked.report
-            known = [found[reference] for reference in report.references if reference in found]
-            if strangers := [
-                record.event.event_id
-                for record in known
-                if record.event.scenario != report.scenario
-            ]:
-                dead.append(
-                    (
-                        _as_arrival(parked),
-                        f"references of another scenario than {report.scenario}: {', '.join(strangers)}",
-                    )
-                )
-                rows.append(self._row(parked, "refused"))
-            elif len(known) < len(report.references):
+            # A record of another scenario counts as unknown: nobody learns that it exists.
+            known = [
+                found[reference]
+                for reference in report.references
+                if reference in found and found[reference].event.scenario == report.scenario
+            ]
+            if len(known) < len(report.references):
                 rows.append(self._row(parked, "parked"))
-            else:
-                whole = [Record(await self._with_bodies(r.event), r.digest, r.place) for r in known]
-                samples.append(make_sample(report, whole, realign_tokens=self.realign_tokens))
-                rows.append(self._row(parked, "joined", samples[-1].event_id))
+                continue
+            whole = [Record(await self._with_bodies(r.event), r.digest, r.place) for r in known]
+            made = make_samples(report, whole)
+            samples += made
+            rows.append(self._row(parked, "joined", made[0].event_id))
         await self._publish(samples)
-        await self._bury(dead)  # before their rows, after which nobody looks at them again
         await self._mark(rows)
         return [row.parked for row in rows if row.state == "parked"]
 
@@ -362,6 +358,18 @@ class Handlers:
             "open": len(self.book),
             "limit": self.max_open_sessions,
             "evicted": self.book.evicted,
+        }
+
+    def waiting_facts(self) -> dict[str, Any] | None:
+        """The report that waits longest, for `/status`, with the time when it is given up."""
+        parked = self.parking.oldest()
+        if parked is None:
+            return None
+        return {
+            "report_id": parked.report.event_id,
+            "references": parked.report.references,
+            "since": parked.parked_at,
+            "given_up_at": parked.parked_at + self.report_wait,
         }
 
     def _show(self) -> None:

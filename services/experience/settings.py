@@ -39,8 +39,3 @@ class Settings(ServiceSettings):
         ge=0,
         description="rows about traffic are removed so many days after their events; 0: never",
     )
-    realign_tokens: int = Field(
-        1024,
-        ge=0,
-        description="longest sampled span that a later prompt may have rendered otherwise",
-    )

@@ -11,9 +11,9 @@ from services.experience.domain.conversation import (
     answers,
     fingerprint,
     request_messages,
-    temperature,
+    sampling,
 )
-from tests.experience.factory import assistant, user
+from tests.experience.factory import assistant, inference, user
 
 CALL = {
     "id": "call_1",
@@ -174,7 +174,7 @@ JSON = st.recursive(
 @given(body=st.dictionaries(st.sampled_from(["messages", "prompt", "input", "system", "choices", "content", "output", "temperature"]), JSON), api=st.sampled_from(["chat.completions", "completions", "responses", "messages"]))  # fmt: skip
 def test_any_body_is_read_without_an_error(body: dict[str, Any], api: str) -> None:
     fingerprint(body, body, api)
-    temperature(body)
+    sampling(inference(request=body))
 
 
 def test_a_number_of_any_size_in_the_arguments_is_read() -> None:
@@ -203,4 +203,5 @@ def test_arguments_that_were_cut_are_read(arguments: str) -> None:
     ("value", "expected"), [(0.7, 0.7), (0, 0.0), (None, 1.0), (True, 1.0), ("1", 1.0)]
 )
 def test_temperature(value: object, expected: float) -> None:
-    assert temperature({"temperature": value}) == expected
+    request = {"messages": [], "temperature": value}
+    assert sampling(inference(request=request)).temperature == expected

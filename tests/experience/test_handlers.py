@@ -1,7 +1,9 @@
 """Batches of events through the handlers into a real store."""
 
 import asyncio
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
@@ -9,8 +11,13 @@ import pytest
 from reefcommon.errors import Unavailable
 from reefcommon.events import BodyRef, SampleReady
 from services.experience import handlers
+from services.experience.clickhouse import Database, rows
+from services.experience.clickhouse.client import MIGRATIONS
+from services.experience.domain.conversation import fingerprint
+from services.experience.domain.samples import Record
+from services.experience.domain.sessions import Assignment, Node, Session
 from services.experience.settings import Settings
-from tests.experience.conftest import Service
+from tests.experience.conftest import Service, make
 from tests.experience.factory import Arrival, arrive, assistant, inference, report, user
 
 pytestmark = pytest.mark.store
@@ -277,6 +284,53 @@ async def test_one_report_on_a_session_is_one_trajectory(service: Service) -> No
     assert [message["content"] for message in sample.messages] == ["a", "b", "c", "d"]
 
 
+async def test_two_conversations_that_begin_alike_are_each_trainable(service: Service) -> None:
+    """Untagged, interleaved; then an edited turn. One session, and a sample for each branch."""
+    events = []
+    for number, (answer, question) in enumerate([("b", "c"), ("B", "C"), ("B", "edited")]):
+        answered = 4 if answer == "b" else 5
+        said = (user("a"), assistant(answer), user(question))
+        first = inference(said[:1], answer, prompt=(1, 2), sampled=(answered,), at=number)
+        prompt = (1, 2, answered, 6 + number)
+        second = inference(said, "d", prompt=prompt, sampled=(9,), at=number + 5)
+        events.append((first, second))
+    (one, one2), (two, two2), (_, edited) = events
+    reports = [
+        report(one.event_id, one2.event_id),
+        report(two.event_id, two2.event_id),
+        report(edited.event_id),
+    ]
+    await service.take(one, two, one2, two2, edited, *reports)
+    made = samples(service)
+    assert [sample.untrainable for sample in made] == [None] * 3
+    assert [(sample.tokens, sample.loss_mask) for sample in made] == [
+        ((1, 2, 4, 6, 9), (1, 0, 1)),
+        ((1, 2, 5, 7, 9), (1, 0, 1)),
+        ((1, 2, 5, 8, 9), (1,)),
+    ]
+    assert len({sample.session_id for sample in made}) == 1
+
+
+async def test_callers_told_apart_never_share_a_session(service: Service) -> None:
+    """Neither by content nor by a tag that both chose; without a caller as before."""
+    events = [
+        inference((user("a"),), "b", caller=caller, session_tag=tag)
+        for tag in (None, "chat-1")
+        for caller in ("alice", "bob", "alice", "")
+    ]
+    await service.take(*events)
+    places = [(await service.reads.record(event.event_id) or {})["session_id"] for event in events]
+    for alice, bob, again, nobody in (places[:4], places[4:]):
+        assert alice == again
+        assert len({alice, bob, nobody}) == 3
+    assert places[4] == "chat-1"
+    assert places[:4] != places[4:]
+    after = await service.restarted()
+    later = inference((user("x"),), "y", caller="bob", session_tag="chat-1", at=9)
+    await after.take(later)
+    assert (await after.reads.record(later.event_id) or {})["session_id"] == places[5]
+
+
 async def test_endless_untagged_traffic_is_bounded_and_its_evictions_are_counted(
     service: Service,
 ) -> None:
@@ -361,40 +415,33 @@ async def test_a_repeated_record_changes_nothing_and_another_content_is_a_confli
     assert view["record"]["model"] == "reef"
 
 
-async def test_a_reference_of_another_scenario_is_poison(service: Service) -> None:
-    record = inference(scenario="other")
-    await service.take(record, report(record.event_id))
-    assert samples(service) == []
-    assert "another scenario" in service.graves.buried[0][1]
-
-
-@pytest.mark.parametrize("found_by", ["the record", "the sweep"])
-async def test_a_report_is_refused_once_its_dead_letter_is_acknowledged(
-    service: Service, found_by: str
-) -> None:
-    """It waited for its record, which is of another scenario: the report itself does not come again to be looked at."""
-    record, graves = inference(scenario="other"), service.graves
-    await service.take(report(record.event_id))
-    if found_by == "the sweep":
-        service.handlers.parking.discard(
-            (await service.store.parked(after="", limit=1))[0].report.event_id
-        )
-        await service.take(record)
-    graves.failures = 1
-    with pytest.raises(Unavailable):
-        await (
-            service.take(record)
-            if found_by == "the record"
-            else service.handlers.sweep(caught_up=True)
-        )
-    assert graves.buried == []
-    await (
-        service.take(record) if found_by == "the record" else service.handlers.sweep(caught_up=True)
-    )
-    ((_, reason),) = graves.buried
-    assert "another scenario" in reason
+async def test_a_record_of_another_scenario_is_unknown_to_a_report(service: Service) -> None:
+    """Word for word as if it did not exist, whichever of the two comes first."""
+    early, late = inference(scenario="other"), inference(scenario="other")
+    await service.take(early, *(report(one) for one in (early.event_id, late.event_id, "rec-no")))
+    await service.take(late)
     await service.handlers.sweep(caught_up=True)
-    assert len(graves.buried) == 1
+    states = await service.reads.database.query("SELECT state FROM reports FINAL")
+    assert [row["state"] for row in states] == ["parked"] * 3
+    service.clock.advance(301)
+    await service.handlers.sweep(caught_up=True)
+    assert samples(service) == []
+    assert {reason.partition(": ")[0] for _, reason in service.graves.buried} == {
+        "unknown receipts after 300 s"
+    }
+    assert len(service.graves.buried) == 3
+
+
+async def test_status_names_the_report_that_waits_longest_and_its_end(service: Service) -> None:
+    assert service.handlers.waiting_facts() is None
+    first = report("rec-unknown")
+    await service.take(first)
+    service.clock.advance(60)
+    await service.take(report("rec-other"))
+    facts = service.handlers.waiting_facts()
+    assert facts is not None
+    assert (facts["report_id"], facts["references"]) == (first.event_id, ("rec-unknown",))
+    assert (facts["given_up_at"] - facts["since"]).total_seconds() == 300
 
 
 async def test_a_report_is_given_up_once_its_dead_letter_is_acknowledged(service: Service) -> None:
@@ -460,3 +507,39 @@ async def test_a_large_body_is_read_for_its_session_and_its_sample(service: Serv
         != rows[lost.event_id]["session_id"]
     )
     assert samples(service)[0].messages == (user("a"), assistant("b"))
+
+
+async def test_a_store_of_before_the_trees_goes_on(tmp_path: Path) -> None:
+    """Its sessions are continued, its records are joined, and its samples are listed."""
+    before = tmp_path / "before"
+    before.mkdir()
+    for path in sorted(MIGRATIONS.glob("000[1-4]*.sql")):
+        shutil.copy(path, before)
+    database = Database.embedded(tmp_path / "chdb")
+    await database.migrate(before)
+    one = inference((user("a"),), "b", prompt=(1,), sampled=(2,))
+    prints = fingerprint(one.request or {}, one.response, one.api, shard=b"0000")
+    session = Session(
+        "ses-old", "default", False, "", 1, 1, one.at, one.at, one.event_id,
+        (Node(one.event_id, 0, prints.request, prints.tails),),
+    )  # fmt: skip
+    row = Record(one, "digest", Assignment("ses-old", 0, 1))
+    for table, columns, item in (
+        ("records", rows.RECORDS, row),
+        ("sessions", rows.SESSIONS, session),
+    ):
+        new = {"caller", "nodes", "request_hashes", "sampling", "loads"}
+        old = {name: read for name, read in columns.items() if name not in new}
+        await database.insert(table, list(old), [[read(item)] for read in old.values()])
+    assert await database.migrate() == [5]
+    service = make(database, Settings())
+    await service.handlers.on_start()
+    retry = inference((user("a"),), "B", prompt=(1,), sampled=(5,), at=1)
+    two = inference(
+        (user("a"), assistant("b"), user("c")), "d", at=2, prompt=(1, 2, 3), sampled=(4,)
+    )
+    await service.take(retry, two, report(one.event_id, two.event_id))
+    (sample,) = samples(service)
+    assert (sample.tokens, sample.session_id) == ((1, 2, 3, 4), "ses-old")
+    assert (await service.reads.record(retry.event_id) or {})["retry_of"] == one.event_id
+    await database.close()

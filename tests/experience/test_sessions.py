@@ -79,6 +79,26 @@ def test_an_equal_request_is_a_retry_and_either_answer_may_be_gone_on_from() -> 
     assert three == Assignment(one.session_id, 1, 3)
 
 
+def test_branches_of_a_session_go_on_side_by_side() -> None:
+    """Rollouts that begin alike, and a turn that was edited after others had followed it."""
+    rollouts = [
+        [
+            entry(f"{n}-0", [user("x")], f"a{n}"),
+            entry(f"{n}-1", [user("x"), assistant(f"a{n}"), user("y")], f"b{n}"),
+            entry(
+                f"{n}-2",
+                [user("x"), assistant(f"a{n}"), user("y"), assistant(f"b{n}"), user("z")],
+            ),
+        ]
+        for n in range(4)
+    ]
+    edited = entry("e", [user("x"), assistant("a1"), user("y, but shorter")])
+    places = take(book(), *(rollout[turn] for turn in range(3) for rollout in rollouts), edited)
+    assert len({place.session_id for place in places}) == 1
+    assert [place.turn for place in places] == [0] * 4 + [1] * 4 + [2] * 4 + [1]
+    assert [place.retry_of for place in places[:5]] == [None, "0-0", "0-0", "0-0", None]
+
+
 def test_an_edited_history_another_scenario_and_a_long_pause_split() -> None:
     first = entry("r1", [user("x")], "<think>hm</think>one")
     others = [
@@ -182,7 +202,7 @@ def test_only_what_the_store_may_know_is_asked_for() -> None:
     stranger = turns("b", 2)[1]
     tagged = entry("r", [user("x")], tag="t")
     assert sessions.missing([stranger, tagged]) == (
-        {("s", "t")},
+        set(tagged.tag_keys),
         {("s", stranger.fingerprint.prefixes[0])},
         set(),
     )
@@ -213,7 +233,7 @@ class Shelf:
             or (
                 not row.tagged
                 and (
-                    ("s", row.request_hash) in requests
+                    any(("s", sent) in requests for sent in row.request_hashes)
                     or any(("s", tail) in tails for tail in row.tail_hashes)
                 )
             )

@@ -14,8 +14,8 @@ from reefcommon.errors import BadConfig, Poison, Unavailable
 from services.experience.clickhouse import ClickHouseReads, ClickHouseStore, Database, rows
 from services.experience.clickhouse.client import MIGRATIONS
 from services.experience.domain.parking import Parked
-from services.experience.domain.samples import Record, make_sample
-from services.experience.domain.sessions import Assignment, Session
+from services.experience.domain.samples import Record, make_samples
+from services.experience.domain.sessions import Assignment, Node, Session
 from services.experience.ports import ExperienceStore, ReportRow
 from tests.experience.factory import T0, inference, report, user
 from tests.experience.test_broker import published
@@ -125,9 +125,14 @@ async def test_a_record_is_read_as_it_was_written(
 
 @pytest.mark.store
 async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> None:
-    event = inference(tags={"a": "b"}, logprobs=(-1 / 3, -1e-9))
+    event = inference(
+        tags={"a": "b"},
+        logprobs=(-1 / 3, -1e-9),
+        sampling=events.Sampling(top_p=1 / 3, stated_by="engine"),
+        loads={"weights": "inc:1"},
+    )
     said = report(event.event_id, feedback="so so").model_copy(update={"metadata": {"n": 2**65}})
-    sample = make_sample(said, [record(event)], realign_tokens=0)
+    (sample,) = make_samples(said, [record(event)])
     await store.insert_samples([sample])
     (row,) = await store.database.query("SELECT * FROM samples FINAL")
     assert rows.sample(row) == sample
@@ -136,23 +141,24 @@ async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> Non
 async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_tail(
     any_store: ExperienceStore,
 ) -> None:
-    old = Session("ses-1", "s", False, 1, 1, T0, T0, "rec-1", "req1", ("t1",))
+    first = Node("rec-1", 0, "req1", ("t1",))
+    old = Session("ses-1", "s", False, "", 1, 1, T0, T0, "rec-1", (first,))
     new = replace(
         old,
         turns=2,
         sequence=2,
         last_at=T0 + timedelta(seconds=1),
         turn_record_id="rec-2",
-        tail_hashes=("t2", "t3"),
+        nodes=(first, Node("rec-2", 1, "req2", ("t2", "t3"))),
     )
-    elsewhere = replace(old, scenario="other", tail_hashes=("t2",))
-    tagged = replace(
-        old, session_id="tag", tagged=True, last_at=T0 + timedelta(seconds=901), tail_hashes=("t2",)
-    )
+    elsewhere = replace(old, scenario="other", nodes=(Node("rec-9", 0, "req1", ("t2",)),))
+    later = T0 + timedelta(seconds=901)
+    tagged = replace(elsewhere, scenario="s", session_id="tag", tagged=True, last_at=later)
     await any_store.insert_sessions([new, elsewhere])
     await any_store.insert_sessions([old, tagged])
     assert await any_store.sessions([("s", "ses-1")], []) == [new]
     assert await any_store.sessions([], [("s", "t3"), ("s", "t1")]) == [new]
+    assert await any_store.sessions([], [("s", "t1")]) == [new], "any turn may be gone on from"
     assert await any_store.sessions([], [("other", "t2")]) == [elsewhere]
     assert await any_store.sessions([("s", "tag"), ("s", "nobody")], []) == [tagged]
     assert await any_store.sessions([], [], [("s", "req1"), ("elsewhere", "req1")]) == [new]
@@ -214,7 +220,7 @@ async def test_a_sample_that_is_kept_for_evaluation_is_called_so(store: ClickHou
     """The trainer gives it back as it does what is stale; to who reads the record it is something else."""
     said = [report("rec-1", report_id=f"rep-{n}") for n in range(2)]
     event = inference(record_id="rec-1")
-    samples = [make_sample(one, [record(event)], realign_tokens=0) for one in said]
+    samples = [make_samples(one, [record(event)])[0] for one in said]
     refused = [
         events.SampleRefused(
             event_id=f"ref-{n}",

@@ -41,7 +41,7 @@ class MemoryExperienceStore:
             or (
                 not session.tagged
                 and (
-                    (session.scenario, session.request_hash) in requests
+                    any((session.scenario, sent) in requests for sent in session.request_hashes)
                     or any((session.scenario, tail) in tails for tail in session.tail_hashes)
                 )
             )

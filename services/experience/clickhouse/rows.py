@@ -16,13 +16,14 @@ from reefcommon.events import (
     ReleaseRejected,
     SampleReady,
     SampleRefused,
+    Sampling,
     ServingSynced,
     StepCompleted,
     Usage,
 )
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
-from services.experience.domain.sessions import Assignment, Session
+from services.experience.domain.sessions import Assignment, Node, Session
 
 Columns = Mapping[str, Callable[[Any], Any]]
 
@@ -73,6 +74,9 @@ RECORDS: Columns = {
     "first_token_ms": lambda r: r.event.first_token_ms,
     "duration_ms": lambda r: r.event.duration_ms,
     "idempotency_digest": lambda r: r.event.idempotency_digest,
+    "caller": lambda r: r.event.caller,
+    "sampling": lambda r: dump(r.event.sampling),
+    "loads": lambda r: dump(r.event.loads or None),
 }
 
 
@@ -109,6 +113,7 @@ def record(row: Mapping[str, Any]) -> Record:
                 "first_token_ms",
                 "duration_ms",
                 "idempotency_digest",
+                "caller",
             )
         },
         stream=bool(row["stream"]),
@@ -116,6 +121,8 @@ def record(row: Mapping[str, Any]) -> Record:
         request=load(row["request"]),
         response=load(row["response"]),
         body_ref=BodyRef.model_validate(load(row["body_ref"])) if row["body_ref"] else None,
+        sampling=Sampling.model_validate(load(row["sampling"])) if row["sampling"] else None,
+        loads=load(row["loads"]) or {},
         usage=Usage.model_validate(load(row["usage"])) if row["usage"] else None,
         prompt_token_ids=tuple(row["prompt_token_ids"]),
         completions=tuple(
@@ -206,39 +213,47 @@ SAMPLES: Columns = {
     "sample_id": lambda s: s.event_id,
     **{name: _attribute(name) for name in _SAMPLE_PLAIN + _SAMPLE_TOKENS},
     **{name: _json(name) for name in _SAMPLE_JSON},
+    "sampling": lambda s: dump(s.sampling or None),
+    "loads": lambda s: dump(s.loads or None),
 }
 
 
 def sample(row: Mapping[str, Any]) -> SampleReady:
     """The sample of a row, equal to the one that was inserted."""
     plain = {name: row[name] for name in _SAMPLE_PLAIN + _SAMPLE_TOKENS}
-    return SampleReady.model_validate(
-        {"event_id": row["sample_id"], **plain, **{name: load(row[name]) for name in _SAMPLE_JSON}}
-    )
+    texts = {name: load(row[name]) for name in _SAMPLE_JSON}
+    newer = {"sampling": load(row["sampling"]) or (), "loads": load(row["loads"]) or {}}
+    return SampleReady.model_validate({"event_id": row["sample_id"], **plain, **texts, **newer})
 
 
 _SESSION = (
     "scenario",
     "session_id",
+    "caller",
     "turns",
     "sequence",
     "first_at",
     "last_at",
     "turn_record_id",
-    "request_hash",
-    "tail_hashes",
 )
 SESSIONS: Columns = {
     "tagged": lambda s: int(s.tagged),
-    **{name: _attribute(name) for name in _SESSION},
+    "nodes": lambda s: to_json([(n.record_id, n.turn, n.request, n.tails) for n in s.nodes]),
+    "request_hash": lambda s: s.nodes[-1].request,
+    **{name: _attribute(name) for name in (*_SESSION, "tail_hashes", "request_hashes")},
 }
 
 
 def session(row: Mapping[str, Any]) -> Session:
-    """The session of a row."""
-    values = {name: row[name] for name in _SESSION}
+    """The session of a row. A row of before the trees has its latest turn as its one node."""
+    last = (row["turn_record_id"], row["turns"] - 1, row["request_hash"], row["tail_hashes"])
     return Session(
-        **{**values, "tagged": bool(row["tagged"]), "tail_hashes": tuple(row["tail_hashes"])}
+        **{name: row[name] for name in _SESSION},
+        tagged=bool(row["tagged"]),
+        nodes=tuple(
+            Node(record_id, turn, request, tuple(tails))
+            for record_id, turn, request, tails in load(row["nodes"]) or (last,)
+        ),
     )
 
 

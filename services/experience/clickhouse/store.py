@@ -17,7 +17,12 @@ _BY_KEY = (
     "AND scenario IN JSONExtract({scenarios:String}, 'Array(String)')"
 )
 _BY_TAIL = "SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, JSONExtract({tails:String}, 'Array(String)'))"
-_BY_REQUEST = "SELECT * FROM sessions FINAL WHERE NOT tagged AND request_hash IN JSONExtract({requests:String}, 'Array(String)')"
+_BY_REQUEST = (
+    "SELECT * FROM sessions FINAL WHERE NOT tagged "
+    "AND (hasAny(request_hashes, JSONExtract({requests:String}, 'Array(String)')) "
+    # rows of before the trees
+    "OR request_hash IN JSONExtract({requests:String}, 'Array(String)'))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class ClickHouseStore:
             session
             for session in sorted(sessions.values(), key=lambda session: session.last_at)
             if session.key in wanted_keys
-            or (session.scenario, session.request_hash) in wanted_requests
+            or any((session.scenario, hash_) in wanted_requests for hash_ in session.request_hashes)
             or any((session.scenario, tail) in wanted_tails for tail in session.tail_hashes)
         ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from reefcommon.conversation import identity, mappings
-from reefcommon.events import InferenceRecorded
+from reefcommon.events import InferenceRecorded, Sampling
 
 Json = Mapping[str, Any]
 
@@ -103,10 +103,14 @@ def tools(request: Json) -> tuple[dict[str, Any], ...]:
     return tuple(dict(tool) for tool in mappings(request.get("tools")))
 
 
-def temperature(request: Json) -> float:
-    """The sampling temperature that the request asked for; 1.0, the engines' default, where it did not."""
-    value = request.get("temperature")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 1.0
+def sampling(event: InferenceRecorded) -> Sampling:
+    """The sampling parameters of an exchange. Old records have the requested temperature alone."""
+    if event.sampling is not None:
+        return event.sampling
+    value = (event.request or {}).get("temperature")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Sampling(temperature=float(value))
+    return Sampling()
 
 
 def _spelled(message: Json) -> bytes:

@@ -32,6 +32,10 @@ class Parking:
         """The waiting report with this id."""
         return self._reports.get(report_id)
 
+    def oldest(self) -> Parked | None:
+        """The report that waits longest."""
+        return min(self._reports.values(), key=lambda parked: parked.parked_at, default=None)
+
     def __len__(self) -> int:
         return len(self._reports)
 

@@ -1,20 +1,21 @@
-"""One report and the records that it is about make one sample. What cannot be trained on says why, and keeps its text.
+"""One report and its records make samples. An untrainable sample says why, and keeps its text.
 
 Why a sample is untrainable:
-    aborted, failed, upstream_incomplete   what became of one of its exchanges
-    several_choices                        the engine sampled more than one answer: nobody knows which one was meant
+    aborted, failed, upstream_incomplete   the outcome of one of its exchanges
+    several_choices                        the engine sampled several answers: the report names none
     no_tokens                              the upstream gave no token ids
     length_mismatch                        token ids and log-probabilities differ in number
     not_finite                             a log-probability is not a number
     mixed_versions                         the weights changed while an answer was sampled
-    mixed_temperatures                     turns of one session were sampled at several temperatures
-    several_sessions                       the records are not turns of one session
-    forked                                 a later prompt does not go on from the earlier turns
+
+Records that the tokens do not join (branches, several sessions, a template that strips earlier
+answers, several temperatures or callers) make several samples. Each sampled token is in one.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from reefcommon import ids
@@ -26,7 +27,7 @@ from services.experience.domain.trajectory import Trajectory, Turn, assemble
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record with its place in a session, and its bodies (None: the claim check could not be resolved, or there is none)."""
+    """An exchange with its place in a session."""
 
     event: InferenceRecorded
     digest: str
@@ -34,12 +35,17 @@ class Record:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The request's body; empty where it was not kept."""
+        """The request's body; empty if it was not kept."""
         return self.event.request or {}
+
+    @property
+    def asked(self) -> tuple[str, str]:
+        """The same for all records that repeat one request of a session."""
+        return self.place.session_id, self.place.retry_of or self.event.event_id
 
 
 def wrong_references(references: Sequence[str]) -> str | None:
-    """Why a report with these references can never be joined; None: it may be."""
+    """Return why a report with these references can never be joined, or None."""
     if not references or len(set(references)) < len(references):
         return "references must be non-empty and unique"
     reports = [
@@ -47,63 +53,29 @@ def wrong_references(references: Sequence[str]) -> str | None:
         for reference in references
         if reference.startswith("rep-") and ids.shard_in(reference) is not None
     ]
-    return (
-        f"references must be receipts of exchanges, not of reports: {', '.join(reports)}"
-        if reports
-        else None
-    )
-
-
-def make_sample(
-    report: FeedbackReported, records: Sequence[Record], *, realign_tokens: int
-) -> SampleReady:
-    """The sample of a report. `records` are those that it refers to, in any order; the same inputs always give the same sample."""
-    in_time = sorted(records, key=lambda record: (record.event.at, record.event.event_id))
-    turns = _without_retries(in_time)
-    reason = untrainable(turns)
-    trajectory = None
-    if reason is None:
-        trajectory = assemble([_turn(record) for record in turns], realign_tokens=realign_tokens)
-        reason = "forked" if trajectory is None else None
-    last = in_time[-1]
-    record_ids = tuple(record.event.event_id for record in in_time)
-    oldest = min(turns, key=_age)
-    return SampleReady(
-        event_id=ids.sample_id(report.event_id, record_ids),
-        at=report.at,
-        scenario=report.scenario,
-        traceparent=report.traceparent,
-        record_ids=record_ids,
-        report_id=report.event_id,
-        session_id=last.place.session_id if len(_sessions(in_time)) == 1 else None,
-        tags={key: value for record in in_time for key, value in record.event.tags.items()},
-        release_id=oldest.event.release_id,
-        load_id=oldest.event.load_id,
-        score=report.score,
-        feedback=report.feedback,
-        metadata=_metadata(report, turns),
-        temperature=conversation.temperature(last.request),
-        untrainable=reason,
-        messages=conversation.conversation(last.event, last.request, last.event.response),
-        tools=conversation.tools(last.request),
-        recorded_at=last.event.at,
-        **_tokens(trajectory),
-    )
-
-
-def untrainable(records: Sequence[Record]) -> str | None:
-    """Why these records, in order of time, cannot be trained on; None: they can, as far as each one shows."""
-    for record in records:
-        if (reason := _flaw(record.event)) is not None:
-            return reason
-    if len(_sessions(records)) > 1:
-        return "several_sessions"
-    if len({conversation.temperature(record.request) for record in records}) > 1:
-        return "mixed_temperatures"
+    if reports:
+        return f"references must be receipts of exchanges, not of reports: {', '.join(reports)}"
     return None
 
 
-def _flaw(event: InferenceRecorded) -> str | None:
+def make_samples(report: FeedbackReported, records: Sequence[Record]) -> list[SampleReady]:
+    """Make the samples of a report, at least one. The order of `records` does not matter."""
+    ordered = _in_order(records)
+    usable = [record for record in ordered if untrainable(record.event) is None]
+    asked = {record.asked for record in usable}
+    # A failed answer whose request was repeated with success is nothing that the report judges.
+    flawed = [record for record in ordered if record not in usable and record.asked not in asked]
+    if flawed:
+        return [_sample(report, ordered, None, untrainable(flawed[0].event))]
+    kept = _without_abandoned(usable)
+    return [
+        _sample(report, [kept[index] for index in trajectory.turns], trajectory, None)
+        for trajectory in assemble([_turn(record) for record in kept])
+    ]
+
+
+def untrainable(event: InferenceRecorded) -> str | None:
+    """Return why an exchange cannot be trained on, or None."""
     if event.outcome != "ok":
         return event.outcome
     if len(event.completions) > 1:
@@ -118,68 +90,94 @@ def _flaw(event: InferenceRecorded) -> str | None:
     return "mixed_versions" if len({span.version for span in sampled.weight_versions}) > 1 else None
 
 
-def _without_retries(records: Sequence[Record]) -> list[Record]:
-    """One record a turn: the one that the next turn's prompt goes on from, else the first receipt."""
-    kept: list[list[Record]] = []
+def _in_order(records: Sequence[Record]) -> list[Record]:
+    """Order by the log within a session: clocks may step between two turns."""
+    began: dict[str, datetime] = {}
     for record in records:
-        same_turn = (
-            kept
-            and kept[-1][-1].place.session_id == record.place.session_id
-            and kept[-1][-1].place.turn == record.place.turn
-        )
-        if same_turn:
-            kept[-1].append(record)
-        else:
-            kept.append([record])
-    following: Iterable[list[Record] | None] = (*kept[1:], None)
+        session, at = record.place.session_id, record.event.at
+        began[session] = min(began.get(session, at), at)
+
+    def place(record: Record) -> tuple[Any, ...]:
+        session = record.place.session_id
+        return began[session], session, record.place.sequence, record.event.event_id
+
+    return sorted(records, key=place)
+
+
+def _without_abandoned(records: Sequence[Record]) -> list[Record]:
+    """Drop repeated answers that no other turn continues, if one beside them is continued."""
+    turns = [_turn(record) for record in records]
+    continued = {
+        record.event.event_id
+        for record, turn in zip(records, turns, strict=True)
+        if any(other.continues(turn) for other in turns)
+    }
+    answered = {record.asked for record in records if record.event.event_id in continued}
     return [
-        _chosen(group, after[0] if after else None)
-        for group, after in zip(kept, following, strict=True)
+        record
+        for record in records
+        if record.asked not in answered or record.event.event_id in continued
     ]
 
 
-def _chosen(group: Sequence[Record], after: Record | None) -> Record:
-    if after is not None:
-        for record in group:
-            seen = (*record.event.prompt_token_ids, *_turn(record).sampled)
-            if after.event.prompt_token_ids[: len(seen)] == seen:
-                return record
-    return group[0]
-
-
-def _turn(record: Record) -> Turn:
-    sampled = record.event.completions[0] if record.event.completions else None
-    return Turn(
-        record.event.prompt_token_ids,
-        sampled.token_ids if sampled else (),
-        sampled.logprobs if sampled else (),
+def _sample(
+    report: FeedbackReported,
+    records: Sequence[Record],
+    trajectory: Trajectory | None,
+    reason: str | None,
+) -> SampleReady:
+    events = [record.event for record in records]
+    record_ids = tuple(event.event_id for event in events)
+    sessions = {record.place.session_id for record in records}
+    sampling = tuple(conversation.sampling(event) for event in events)
+    oldest, last = min(events, key=_age), records[-1]
+    loads = tuple(dict.fromkeys(event.load_id for event in events))
+    more = {} if len(loads) == 1 else {"reef_load_ids": list(loads)}
+    tokens: dict[str, Any] = {}
+    if trajectory is not None:
+        tokens = {
+            "tokens": trajectory.tokens,
+            "prompt_length": trajectory.prompt_length,
+            "loss_mask": trajectory.mask,
+            "logprobs": trajectory.logprobs,
+        }
+    return SampleReady(
+        event_id=ids.sample_id(report.event_id, record_ids),
+        at=report.at,
+        scenario=report.scenario,
+        traceparent=report.traceparent,
+        record_ids=record_ids,
+        report_id=report.event_id,
+        session_id=last.place.session_id if len(sessions) == 1 else None,
+        tags={key: value for event in events for key, value in event.tags.items()},
+        # The oldest load counts for all turns: its staleness is the sample's.
+        release_id=oldest.release_id,
+        load_id=oldest.load_id,
+        loads=oldest.loads,
+        score=report.score,
+        feedback=report.feedback,
+        metadata={**report.metadata, **more},
+        temperature=sampling[-1].temperature,
+        sampling=sampling,
+        untrainable=reason,
+        messages=conversation.conversation(last.event, last.request, last.event.response),
+        tools=conversation.tools(last.request),
+        recorded_at=last.event.at,
+        **tokens,
     )
 
 
-def _sessions(records: Sequence[Record]) -> set[str]:
-    return {record.place.session_id for record in records}
+def _turn(record: Record) -> Turn:
+    event = record.event
+    answer = event.completions[0]
+    kind = (event.caller, conversation.sampling(event).temperature)
+    return Turn(event.prompt_token_ids, answer.token_ids, answer.logprobs, kind)
 
 
-def _age(record: Record) -> tuple[int, str]:
-    """Orders loads from the oldest on, within one incarnation; what names no load counts as the oldest."""
+def _age(event: InferenceRecorded) -> tuple[int, str]:
+    """Order loads from the oldest, within one incarnation. No load counts as the oldest."""
     try:
-        load = ids.LoadId.parse(record.event.load_id or "")
+        load = ids.LoadId.parse(event.load_id or "")
     except ValueError:
         return -1, ""
     return load.sequence, load.incarnation
-
-
-def _metadata(report: FeedbackReported, turns: Sequence[Record]) -> dict[str, Any]:
-    loads = tuple(dict.fromkeys(record.event.load_id for record in turns))
-    return report.metadata if len(loads) == 1 else {**report.metadata, "reef_load_ids": list(loads)}
-
-
-def _tokens(trajectory: Trajectory | None) -> dict[str, Any]:
-    if trajectory is None:
-        return {}
-    return {
-        "tokens": trajectory.tokens,
-        "prompt_length": trajectory.prompt_length,
-        "loss_mask": trajectory.mask,
-        "logprobs": trajectory.logprobs,
-    }

@@ -1,14 +1,15 @@
-"""Which session a record belongs to.
+"""Which session a record belongs to. The turns of a session form a tree by their content.
 
-A tag wins. Else a request that strictly extends an open session's last request and its answer continues that session; a request equal to
-an open session's last one is a retry, and the first receipt keeps the turn. Everything else opens a session. The time that counts is
-that of the events, and what memory has let go is asked of the store: reading the log again, in one go and with other memory limits, gives
+A tag names the session. Without a tag, a request that begins with an earlier request and its answer
+continues that turn's session, and an equal request repeats that turn. Any other record opens a
+session. Two callers never share a session. The times of the events count, and the store is asked
+for sessions that memory has let go: a second reading of the log, with other memory limits, gives
 the same sessions.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from reefcommon.ids import digest
@@ -17,12 +18,15 @@ from services.experience.domain.conversation import Fingerprint
 Key = tuple[str, str]
 """(scenario, session id), or (scenario, hash)."""
 
-MAX_TAILS = 64  # answers of retries of one turn that a client may go on from
+MAX_NODES = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where a record stands: `turn` counts from 0; `sequence` counts all records of the session from 1, retries too."""
+    """The place of a record. `turn` is its depth from 0; `sequence` counts records from 1.
+
+    `retry_of` names the first record of the session with the same request.
+    """
 
     session_id: str
     turn: int
@@ -31,41 +35,74 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Node:
+    """One record in the tree: its request, and the conversations that its answers end, as hashes."""
+
+    record_id: str
+    turn: int
+    request: str
+    tails: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
-    """A session as of its latest record. `sequence` grows with each record: of two states the one with the greater is newer."""
+    """A session as of its latest record. Of two states, the one with the greater sequence is newer.
+
+    `nodes` are its latest records, oldest first. A turn that continues an older one than these
+    opens a session of its own.
+    """
 
     session_id: str
     scenario: str
     tagged: bool
+    caller: str
     turns: int
     sequence: int
     first_at: datetime
     last_at: datetime
     turn_record_id: str
-    request_hash: str
-    tail_hashes: tuple[str, ...]
+    nodes: tuple[Node, ...]
 
     @property
     def key(self) -> Key:
         """Session ids are unique within a scenario only: a client may use one tag in two."""
         return self.scenario, self.session_id
 
+    @property
+    def request_hashes(self) -> tuple[str, ...]:
+        """The requests of its nodes."""
+        return tuple(dict.fromkeys(node.request for node in self.nodes if node.request))
+
+    @property
+    def tail_hashes(self) -> tuple[str, ...]:
+        """The conversations that a later turn may continue."""
+        return tuple(dict.fromkeys(tail for node in self.nodes for tail in node.tails))
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the book needs of one record."""
+    """The facts of one record that decide its place."""
 
     record_id: str
     scenario: str
     at: datetime
     tag: str | None
     fingerprint: Fingerprint
+    caller: str = ""
+
+    @property
+    def tag_keys(self) -> tuple[Key, ...]:
+        """The sessions that its tag may name: the first caller has the tag itself."""
+        if self.tag is None:
+            return ()
+        other = "ses-" + digest("tag", self.scenario, self.tag, self.caller)
+        return (self.scenario, self.tag), (self.scenario, other)
 
 
 class SessionBook:
-    """The open sessions. Bounded in number and in time; an evicted session is not lost, it can be put back with `restore`.
+    """The open sessions, bounded in number and in time. `restore` puts an evicted session back.
 
-    `assign` answers the same for a record until `settle` says that its row is durable: a batch that is tried again changes nothing.
+    `assign` gives the same answer for a record until `settle`: a batch may be tried again.
     """
 
     def __init__(self, *, max_open: int, ttl_s: float) -> None:
@@ -75,107 +112,94 @@ class SessionBook:
         self._by_request: dict[Key, Key] = {}
         self._by_tail: dict[Key, Key] = {}
         self._unsettled: dict[str, Assignment] = {}
-        self._forgotten: datetime | None = (
-            None  # sessions last used then or before may be open in the store alone
-        )
+        # Sessions that were last used then or before may be open in the store alone.
+        self._forgotten: datetime | None = None
         self.evicted = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def get(self, key: Key) -> Session | None:
-        """The open session with this scenario and id."""
+        """Return the open session with this scenario and id."""
         return self._sessions.get(key)
 
     def restore(self, sessions: Iterable[Session]) -> None:
-        """Put back sessions that were read from the store. A newer state that is already here stays."""
+        """Put back sessions that were read from the store, unless a newer state is here."""
         for session in sessions:
             known = self._sessions.get(session.key)
             if known is None or known.sequence < session.sequence:
                 self._put(session)
 
     def forget(self, at: datetime) -> None:
-        """Others may have handled sessions up to this time: what is not here may be in the store."""
+        """Note that sessions up to this time may be in the store and not here."""
         self._forgotten = at if self._forgotten is None else max(self._forgotten, at)
 
     def missing(self, entries: Iterable[Entry]) -> tuple[set[Key], set[Key], set[Key]]:
-        """What the store may know better: (tagged sessions, beginnings of requests that end in an answer, requests) that are not here."""
+        """Return (tagged sessions, tails, requests) that the store may know and memory does not."""
         tags: set[Key] = set()
         tails: set[Key] = set()
         requests: set[Key] = set()
         within: set[Key] = set()
         for entry in entries:
+            prints = entry.fingerprint
             if entry.tag is not None:
-                if (entry.scenario, entry.tag) not in self._sessions:
-                    tags.add((entry.scenario, entry.tag))
+                if self._find(entry) is None:
+                    tags.update(key for key in entry.tag_keys if key not in self._sessions)
             elif self._forgotten is not None and entry.at - self._forgotten <= self._ttl:
                 if self._same(entry) is None:
                     tails.update((entry.scenario, prefix) for prefix in self._unknown(entry))
-                    requests.update(
-                        {(entry.scenario, entry.fingerprint.request)}
-                        if entry.fingerprint.request
-                        else ()
-                    )
-            elif entry.fingerprint.prefixes and self._continued(entry) is None:
-                tails.add((entry.scenario, entry.fingerprint.prefixes[0]))
-            within.update((entry.scenario, tail) for tail in entry.fingerprint.tails)
-        return (
-            tags,
-            tails - within,
-            requests,
-        )  # what a turn of the same batch answers need not be asked for
-
-    def _unknown(self, entry: Entry) -> tuple[str, ...]:
-        """The beginnings of a request, longest first, down to the one that an open session here is known by."""
-        for number, prefix in enumerate(entry.fingerprint.prefixes):
-            if self._open(self._by_tail.get((entry.scenario, prefix)), entry.at) is not None:
-                return entry.fingerprint.prefixes[:number]
-        return entry.fingerprint.prefixes
+                    requests.update({(entry.scenario, prints.request)} if prints.request else ())
+            elif prints.prefixes and self._continued(entry) is None:
+                tails.add((entry.scenario, prints.prefixes[0]))
+            within.update((entry.scenario, tail) for tail in prints.tails)
+        # A turn that an earlier one of the same batch answers needs no query.
+        return tags, tails - within, requests
 
     def assign(self, entry: Entry) -> Assignment:
-        """The place of a new record. The session advances."""
+        """Give a new record its place. The session advances."""
         if (before := self._unsettled.get(entry.record_id)) is not None:
             return before
-        session, retry = self._find(entry)
-        assignment = self._place(entry, session, retry=retry)
+        session = self._find(entry)
+        assignment = self._place(entry, session)
         self._unsettled[entry.record_id] = assignment
         self._advance(entry, assignment, session)
         return assignment
 
     def replay(self, entry: Entry, assignment: Assignment) -> None:
-        """A record whose place is known already: its session advances only where it had not seen the record."""
+        """Take a record whose place is known. Its session advances if it had not seen it."""
         session = self._sessions.get((entry.scenario, assignment.session_id))
         if session is None or session.sequence < assignment.sequence:
             self._advance(entry, assignment, session)
 
     def settle(self, record_ids: Iterable[str], *, newest: datetime) -> None:
-        """The rows of these records and of their sessions are durable, so that sessions may be put out of memory: those that were
-        closed long before `newest`, and the least recently used where there are too many."""
+        """Note that the rows of these records and of their sessions are durable.
+
+        Sessions that were closed long before `newest`, and the least recently used if there are too
+        many, are put out of memory now.
+        """
         for record_id in record_ids:
             self._unsettled.pop(record_id, None)
         while self._sessions:
             key, session = next(iter(self._sessions.items()))
-            if newest - session.last_at <= self._ttl:
+            closed = newest - session.last_at > self._ttl
+            if not closed and len(self._sessions) <= self._max_open:
                 break
             self.forget(session.last_at)
             self._drop(key)
-        self._evict()
+            self.evicted += not closed
 
-    def _find(self, entry: Entry) -> tuple[Session | None, bool]:
-        request = entry.fingerprint.request
-        if entry.tag is not None:
-            tagged = self._sessions.get((entry.scenario, entry.tag))
-            return tagged, tagged is not None and bool(request) and tagged.request_hash == request
-        same = self._same(entry)
-        return (same, True) if same is not None else (self._continued(entry), False)
+    def _find(self, entry: Entry) -> Session | None:
+        if entry.tag is None:
+            return self._same(entry) or self._continued(entry)
+        plain, own = entry.tag_keys
+        session = self._sessions.get(plain)
+        return session if session is None or session.caller == entry.caller else self.get(own)
 
     def _same(self, entry: Entry) -> Session | None:
         request = entry.fingerprint.request
-        return (
-            self._open(self._by_request.get((entry.scenario, request)), entry.at)
-            if request
-            else None
-        )
+        if not request:
+            return None
+        return self._open(self._by_request.get((entry.scenario, request)), entry.at)
 
     def _continued(self, entry: Entry) -> Session | None:
         found = (
@@ -184,56 +208,69 @@ class SessionBook:
         )
         return next((session for session in found if session is not None), None)
 
+    def _unknown(self, entry: Entry) -> tuple[str, ...]:
+        """The beginnings of a request, longest first, down to one that an open session ends in."""
+        for number, prefix in enumerate(entry.fingerprint.prefixes):
+            if self._open(self._by_tail.get((entry.scenario, prefix)), entry.at) is not None:
+                return entry.fingerprint.prefixes[:number]
+        return entry.fingerprint.prefixes
+
     def _open(self, key: Key | None, at: datetime) -> Session | None:
         session = None if key is None else self._sessions.get(key)
         return session if session is not None and at - session.last_at <= self._ttl else None
 
-    def _place(self, entry: Entry, session: Session | None, *, retry: bool) -> Assignment:
+    def _place(self, entry: Entry, session: Session | None) -> Assignment:
+        prints = entry.fingerprint
         if session is None:
-            fresh = (
-                entry.tag
-                if entry.tag is not None
-                else "ses-" + digest("session", entry.scenario, entry.record_id)
-            )
-            return Assignment(fresh, 0, 1)
-        if retry:
-            return Assignment(
-                session.session_id, session.turns - 1, session.sequence + 1, session.turn_record_id
-            )
-        return Assignment(session.session_id, session.turns, session.sequence + 1)
+            return Assignment(self._fresh_id(entry), 0, 1)
+        session_id, sequence = session.session_id, session.sequence + 1
+        for node in session.nodes:
+            if prints.request and node.request == prints.request:
+                return Assignment(session_id, node.turn, sequence, node.record_id)
+        for prefix in prints.prefixes:
+            for node in reversed(session.nodes):
+                if prefix in node.tails:
+                    return Assignment(session_id, node.turn + 1, sequence)
+        return Assignment(session_id, session.turns, sequence)
 
-    def _advance(self, entry: Entry, assignment: Assignment, session: Session | None) -> None:
-        tails = entry.fingerprint.tails
-        if session is not None and assignment.retry_of is not None:
-            merged = tuple(dict.fromkeys((*session.tail_hashes, *tails)))[:MAX_TAILS]
-            moved = replace(
-                session,
-                sequence=assignment.sequence,
-                last_at=max(session.last_at, entry.at),
-                tail_hashes=merged,
-            )
-        else:
-            moved = Session(
-                session_id=assignment.session_id,
+    def _fresh_id(self, entry: Entry) -> str:
+        if entry.tag is None:
+            return "ses-" + digest("session", entry.scenario, entry.record_id)
+        plain, own = entry.tag_keys
+        return (own if plain in self._sessions else plain)[1]
+
+    def _advance(self, entry: Entry, place: Assignment, session: Session | None) -> None:
+        prints = entry.fingerprint
+        node = Node(entry.record_id, place.turn, prints.request, prints.tails)
+        turns = place.turn + 1
+        first_at, last_at = entry.at, entry.at
+        nodes: tuple[Node, ...] = (node,)
+        if session is not None:
+            turns, first_at = max(turns, session.turns), session.first_at
+            last_at = max(session.last_at, entry.at)
+            nodes = (*session.nodes, node)[-MAX_NODES:]
+        self._put(
+            Session(
+                session_id=place.session_id,
                 scenario=entry.scenario,
                 tagged=entry.tag is not None,
-                turns=assignment.turn + 1,
-                sequence=assignment.sequence,
-                first_at=entry.at if session is None else session.first_at,
-                last_at=entry.at if session is None else max(session.last_at, entry.at),
-                turn_record_id=assignment.retry_of or entry.record_id,
-                request_hash=entry.fingerprint.request,
-                tail_hashes=tails,
+                caller=entry.caller,
+                turns=turns,
+                sequence=place.sequence,
+                first_at=first_at,
+                last_at=last_at,
+                turn_record_id=place.retry_of or entry.record_id,
+                nodes=nodes,
             )
-        self._put(moved)
+        )
 
     def _put(self, session: Session) -> None:
         self._drop(session.key)
         self._sessions[session.key] = session
         if session.tagged:
             return  # found by its tag alone
-        if session.request_hash:
-            self._by_request[session.scenario, session.request_hash] = session.key
+        for request in session.request_hashes:
+            self._by_request[session.scenario, request] = session.key
         for tail in session.tail_hashes:
             self._by_tail[session.scenario, tail] = session.key
 
@@ -241,16 +278,10 @@ class SessionBook:
         session = self._sessions.pop(key, None)
         if session is None:
             return
-        scenario = session.scenario
-        if self._by_request.get((scenario, session.request_hash)) == key:
-            del self._by_request[scenario, session.request_hash]
-        for tail in session.tail_hashes:
-            if self._by_tail.get((scenario, tail)) == key:
-                del self._by_tail[scenario, tail]
-
-    def _evict(self) -> None:
-        while len(self._sessions) > self._max_open:
-            key, session = next(iter(self._sessions.items()))
-            self.forget(session.last_at)
-            self._drop(key)
-            self.evicted += 1
+        for index, hashes in (
+            (self._by_request, session.request_hashes),
+            (self._by_tail, session.tail_hashes),
+        ):
+            for found in hashes:
+                if index.get((session.scenario, found)) == key:
+                    del index[session.scenario, found]

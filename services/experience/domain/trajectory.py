@@ -1,67 +1,84 @@
-"""The turns of one session as one sequence of tokens. Nothing is tokenised here: all ids are the engine's.
+"""Turns as exact sequences of tokens. No text is tokenised here: all ids are the engine's.
 
-prompt 1 | sampled 1 | what the environment put between | sampled 2 | …
+prompt 1 | sampled 1 | between the turns | sampled 2 | ...
          ^ prompt_length
-mask       1 1 1 1     0 0 0 0                            1 1 1
+mask       1 1 1 1     0 0 0 0             1 1 1
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange as the engine saw it. `logprobs` has the length of `sampled`."""
+    """One exchange as the engine saw it. Only turns of equal `kind` are joined.
 
-    prompt: Sequence[int]
-    sampled: Sequence[int]
-    logprobs: Sequence[float]
+    `logprobs` has the length of `sampled`.
+    """
+
+    prompt: tuple[int, ...]
+    sampled: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    kind: Hashable = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Prompt and answer."""
+        return (*self.prompt, *self.sampled)
+
+    def continues(self, earlier: "Turn") -> bool:
+        """Whether this prompt begins with the other turn's prompt and answer."""
+        end = len(earlier.prompt) + len(earlier.sampled)
+        return (
+            self.kind == earlier.kind
+            and len(self.prompt) >= end
+            and self.prompt[:end] == earlier.tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """`mask` and `logprobs` have the length of the response: `len(tokens) - prompt_length`."""
+    """Some of the turns, by their indices, as one sequence.
 
+    `mask` and `logprobs` have the length of the response: `len(tokens) - prompt_length`.
+    """
+
+    turns: tuple[int, ...]
     tokens: tuple[int, ...]
     prompt_length: int
     mask: tuple[int, ...]
     logprobs: tuple[float, ...]
 
 
-def assemble(turns: Sequence[Turn], *, realign_tokens: int) -> Trajectory | None:
-    """Join turns, in order of time, into one trajectory; None where they fork.
+def assemble(turns: Sequence[Turn]) -> list[Trajectory]:
+    """Join turns into as few trajectories as the tokens allow. Each turn is in one of them.
 
-    A prompt that starts with everything so far adds what is new, masked. A prompt that differs only within the latest response (a
-    template that drops a scaffold, or renders the answer otherwise) puts its own rendering there, masked, where that replaces at most
-    `realign_tokens` tokens. Any other difference is a fork.
+    A turn continues the trajectory whose tokens its prompt begins with. If there is none, because a
+    template rendered an earlier answer otherwise or a client edited the history, it begins another
+    one, with all of its prompt as the prompt.
     """
-    first = turns[0]
-    tokens = list(first.prompt)
-    prompt_length = len(tokens)
+    chains: list[list[int]] = []
+    # By length, not by time: a turn is longer than the turns that it continues.
+    for index in sorted(range(len(turns)), key=lambda index: len(turns[index].prompt)):
+        turn = turns[index]
+        fitting = [chain for chain in chains if turn.continues(turns[chain[-1]])]
+        if fitting:
+            max(fitting, key=lambda chain: len(turns[chain[-1]].tokens)).append(index)
+        else:
+            chains.append([index])
+    return [_joined(turns, chain) for chain in sorted(chains)]
+
+
+def _joined(turns: Sequence[Turn], chain: Sequence[int]) -> Trajectory:
+    first = turns[chain[0]]
+    length = len(first.prompt)
     mask: list[int] = []
     logprobs: list[float] = []
-    response_start = prompt_length
-    for turn in turns:
-        same = _common(tokens, turn.prompt)
-        replaced = len(tokens) - same
-        if replaced and (same < response_start or replaced > realign_tokens):
-            return None
-        if replaced:
-            del tokens[same:], mask[same - prompt_length :], logprobs[same - prompt_length :]
-        between = turn.prompt[same:]
-        tokens += between
-        mask += [0] * len(between)
-        logprobs += [0.0] * len(between)
-        response_start = len(tokens)
-        tokens += turn.sampled
-        mask += [1] * len(turn.sampled)
+    for index in chain:
+        turn = turns[index]
+        between = len(turn.prompt) - length - len(mask)
+        mask += [0] * between + [1] * len(turn.sampled)
+        logprobs += [0.0] * between
         logprobs += turn.logprobs
-    return Trajectory(tuple(tokens), prompt_length, tuple(mask), tuple(logprobs))
-
-
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the longest common beginning."""
-    limit = min(len(left), len(right))
-    if list(left[:limit]) == list(right[:limit]):
-        return limit
-    return next(index for index in range(limit) if left[index] != right[index])
+    tokens = turns[chain[-1]].tokens
+    return Trajectory(tuple(chain), tokens, length, tuple(mask), tuple(logprobs))
