@@ -1,1 +1,1 @@
-"""The gateway: HTTP in, events out. It answers once what happened is durable."""
+"""The gateway: HTTP in, events out. It answers when the event is durable."""

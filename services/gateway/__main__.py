@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, and a word to the live tails that they have to end: they would hold up the stop until its deadline."""
+    """Uvicorn that ends the live tails when it stops: they would last until the deadline."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
         super().__init__(config)
@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
 
 
 def address(settings: Settings) -> str:
-    """Where to listen: on loopback alone as long as no token is configured."""
+    """Return the host to listen on: loopback if no token is configured."""
     if settings.tokens_file is not None or is_loopback(settings.host):
         return settings.host
     log.warning(
@@ -57,7 +57,7 @@ def address(settings: Settings) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine only."""
+    """Return whether a host is this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

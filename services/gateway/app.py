@@ -1,4 +1,7 @@
-"""Composition: settings -> adapters -> handlers -> application. Production and tests differ in the ports alone."""
+"""Composition: settings -> adapters -> handlers -> application.
+
+Production and tests differ in the ports alone.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -166,7 +169,7 @@ def assemble(
 
 
 def adapters(system: SystemSettings, settings: Settings) -> Adapters:
-    """The real outside systems; nothing is connected yet."""
+    """Return the real outside systems, not yet connected."""
     bodies = FilesystemBodies(system.state_dir / "bodies")
     broker = KafkaRecordLog(
         system.kafka_bootstrap,
@@ -202,7 +205,7 @@ def adapters(system: SystemSettings, settings: Settings) -> Adapters:
 
 
 def build(system: SystemSettings, settings: Settings, spans: Spans | None = None) -> Gateway:
-    """The gateway on the real systems. `spans` where traces leave the process."""
+    """Return the gateway on the real systems."""
     outside = adapters(system, settings)
     ports = Ports(
         log=outside.log,

@@ -1,4 +1,4 @@
-"""What the gateway does with a report, a command, and a release that became the head.
+"""Reports, commands, and releases that became the head.
 
 request --intake--> exchange --inference--> engine, record, answer     (inference.py: the hot path)
 report  --on_report--> FeedbackReported, acknowledged, then 202
@@ -47,7 +47,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Handlers:
-    """What arrives at the gateway besides inference, in the order of a scenario's life."""
+    """The gateway's arrivals besides inference, in the order of a scenario's life."""
 
     log: RecordLog
     table: RoutingTable
@@ -61,7 +61,7 @@ class Handlers:
     command_timeout_s: float = 30.0
 
     async def on_release(self, news: ReleasePublished) -> None:
-        """A release became the head somewhere: the next request goes to it."""
+        """Route the next requests to a release that became the head."""
         if self.table.publish(news.release):
             log.info(
                 "release_routed",
@@ -72,7 +72,7 @@ class Handlers:
             )
 
     async def on_report(self, report: Report, scenario: str, traceparent: str) -> str:
-        """Keep one report; returns its id once it is durable. Raises ApiError."""
+        """Keep a report; returns its id when it is durable. Raises ApiError."""
         if self.log.refusal() is not None:
             raise no_room()
         await self._check_references(report, scenario)
@@ -104,7 +104,7 @@ class Handlers:
             metadata=report.metadata or {},
             content_digest=digest,
         )
-        # A repeat is written again: whether the first one got through is not known, and readers tell repeats by id and digest.
+        # A repeat is written again: the first may be lost, and readers know repeats by their id.
         try:
             await self.log.append(log_event(topics.FEEDBACK, event, shard))
         except NotDurable:
@@ -113,7 +113,7 @@ class Handlers:
         return report_id
 
     async def _before(self, key: str) -> KeyEntry | None:
-        """What was reported under this key, today or ever. Asked before the key is taken: what is taken says what was reported."""
+        # asked before the key is taken: a taken key says that it was reported
         known = await self.ledger.find(key)
         if known is not None:
             return known
@@ -134,10 +134,12 @@ class Handlers:
                 check_known(position, reference, known, scenario)
 
     async def _look_up(self, position: int, reference: str) -> tuple[str, str] | None:
-        """Return (scenario, kind) of a receipt that this gateway does not remember; None if unknown.
+        """Return (scenario, kind) of a receipt that this gateway does not remember;
 
-        A receipt of Reef's own form may be that of a record that is still on its way. A client's own
-        is known from the moment of its request.
+        None if unknown.
+
+        A receipt of Reef's own form may be that of a record that is still on its way. A client's
+        own is known from the moment of its request.
         """
         if shard_in(reference) is None:
             try:
@@ -164,10 +166,10 @@ class Handlers:
     async def on_command(
         self, kind: type[Command], scenario: str, traceparent: str = "", **fields: str
     ) -> News:
-        """Ask the publisher for something, and wait for what comes of it.
+        """Send a command to the publisher, and wait for its outcome.
 
         Raises:
-            ApiError: 504 where nothing came of it in time, 503 where the command could not be sent.
+            ApiError: 504 if there was no outcome in time, 503 if the command could not be sent.
         """
         command = kind(
             event_id=f"cmd-{time_ordered_hex()}",
@@ -183,14 +185,15 @@ class Handlers:
         except TimeoutError:
             raise ApiError(
                 504,
-                f"The command {command.event_id} was sent, but the publisher did not answer within {self.command_timeout_s:.0f} s. "
-                f"It will still be carried out: look at /reef/scenarios/{scenario}/releases, and at the publisher under /reef/status.",
+                f"The command {command.event_id} was sent, but the publisher did not answer within "
+                f"{self.command_timeout_s:.0f} s. It will still be carried out: look at "
+                f"/reef/scenarios/{scenario}/releases, and at the publisher under /reef/status.",
                 code="command_timeout",
             ) from None
 
 
 def known_from(status: int, body: bytes) -> tuple[str, str] | None:
-    """(scenario, kind) out of the experience service's answer about one receipt: `{"record": {the event}, …}`."""
+    """Return (scenario, kind) of a record in an answer `{"record": event}` of experience."""
     if status != 200:
         return None
     event = orjson.loads(body).get("record")
@@ -202,5 +205,5 @@ def known_from(status: int, body: bytes) -> tuple[str, str] | None:
 
 
 def command_of(news: Event) -> str | None:
-    """The command that a release event answers."""
+    """Return the id of the command that a release event answers."""
     return news.command_id if isinstance(news, (ReleasePublished, ReleaseRejected)) else None

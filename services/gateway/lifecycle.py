@@ -1,4 +1,4 @@
-"""Start and stop: connect, fill the routing table, follow the releases; at the end drain, flush, and say what was left."""
+"""Start and stop of the gateway."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,8 @@ from services.gateway.upstream.rotation import RotationFollower
 
 log = structlog.get_logger()
 
-BROKER_WITHIN_S = 2.0  # at the start and at the end the broker is waited for this long; what it has not taken by then is on disk
+# The longest wait for the broker at start and stop; events that it has not taken stay on disk.
+BROKER_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Lifecycle:
             self.fanout.tell(event)
 
     async def _drain(self) -> None:
-        """What uvicorn left: keyed exchanges that go on without their clients, records of those that were cut off, and the spool."""
+        # uvicorn leaves keyed exchanges whose clients left, records of exchanges that were cut off,
+        # and the spool
         now, stopping, leftovers = (
             asyncio.get_running_loop().time,
             self.edge.stopping,

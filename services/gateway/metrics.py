@@ -1,4 +1,7 @@
-"""The gateway's metrics. Children are kept for each label set: `labels()` costs more than the increment."""
+"""The gateway's metrics.
+
+Children are kept for each label set: `labels()` costs more than the increment.
+"""
 
 from functools import lru_cache
 

@@ -1,4 +1,7 @@
-"""The gateway's settings: `REEF_GATEWAY_…` in the environment, else the `gateway` section of `serve.yaml`."""
+"""The gateway's settings:
+
+`REEF_GATEWAY_…` in the environment, else the `gateway` section of `serve.yaml`.
+"""
 
 from typing import Self
 

@@ -161,7 +161,7 @@ async def test_control_routes_say_what_is_wrong_with_a_body(bench: Bench) -> Non
         )
     ).json()["error"]
     assert broken["message"].startswith("The request body is not valid JSON: ")
-    assert "near character" in broken["message"]
+    assert "at character" in broken["message"]
     assert broken["param"] is None
     for sent in ({"content": b'{"scenario": "a"}'}, {"json": [1]}, {}):
         odd = (await bench.http.post("/reef/scenarios", **sent)).json()["error"]

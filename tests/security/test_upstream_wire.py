@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from services.gateway import metrics
-from services.gateway.upstream.engines import HttpEngines, relayed, without_credentials
+from services.gateway.upstream.answers import relayed
+from services.gateway.upstream.engines import HttpEngines, without_credentials
 
 from .conftest import CHAT, Edge, InstantEngines, edge_of
 

@@ -1,4 +1,4 @@
-"""The control application: all routes but the hot paths, in FastAPI, with the API's own error shape."""
+"""The control application, in FastAPI: all routes but the hot paths."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -105,14 +105,14 @@ async def _invalid(_request: Request, error: Exception) -> Response:
         return answer(
             invalid(
                 None,
-                f"The request body is not valid JSON: {reason} (near character {first['loc'][-1]}).",
+                f"The request body is not valid JSON: {reason} (at character {first['loc'][-1]}).",
             )
         )
     if first["loc"] == ("body",):
         return answer(
             invalid(
                 None,
-                "The request body must be a JSON object, sent with `content-type: application/json`.",
+                "The request body must be a JSON object with `content-type: application/json`.",
             )
         )
     path = ".".join(str(part)[:80] for part in first["loc"][1:])
@@ -135,7 +135,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _hint(path: str, routes: Iterable[BaseRoute]) -> str:
-    """Return words about the route that was probably meant: a base URL without /v1, a slash at the end."""
+    # a base URL without /v1, and a slash at the end, are the usual mistakes
     bare = "/" + path.strip("/")
     for meant in (bare, "/v1" + bare, bare.replace("/v1/v1/", "/v1/"), bare.removeprefix("/v1")):
         known = (isinstance(route, Route) and route.path_regex.match(meant) for route in routes)

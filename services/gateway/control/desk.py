@@ -1,4 +1,4 @@
-"""What the control routes share: access, scenarios, reads, status."""
+"""The parts of the gateway that the control routes share."""
 
 from dataclasses import dataclass
 from typing import Annotated

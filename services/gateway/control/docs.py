@@ -1,4 +1,7 @@
-"""`/docs`: Swagger UI from assets that a package brings along, so that a browser loads them from here alone."""
+"""`/docs`:
+
+Swagger UI from assets that a package brings along, so that a browser loads them from here alone.
+"""
 
 import re
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""The scenario's events as a live tail: what the release follower hears goes to everybody who listens."""
+"""The live tail of a scenario's events, as the release follower reads them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,14 +12,14 @@ HEARTBEAT_S = 15.0
 
 
 class Fanout:
-    """Listeners by scenario. A listener that does not keep up is cut off rather than held in memory."""
+    """Listeners by scenario. A listener that does not keep up is cut off."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, set[asyncio.Queue[Event | None]]] = {}
         self._closed = False
 
     def tell(self, event: Event) -> None:
-        """Give an event to everybody who listens to its scenario."""
+        """Give an event to all listeners of its scenario."""
         for queue in list(self._listeners.get(event.scenario, ())):
             try:
                 queue.put_nowait(event)
@@ -38,7 +38,7 @@ class Fanout:
                 queue.put_nowait(None)
 
     async def tail(self, scenario: str) -> AsyncIterator[bytes]:
-        """Server-sent events from now on, with a comment as a heartbeat."""
+        """Yield server-sent events from now on, with a comment as a heartbeat."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(KEPT)
         self._listeners.setdefault(scenario, set()).add(queue)
         try:
@@ -58,7 +58,7 @@ class Fanout:
 
 
 def frame(event: Event) -> bytes:
-    """One event as a server-sent event."""
+    """Return an event as a server-sent event."""
     body = event.model_dump(mode="json", exclude_none=True)
     return b"id: %b\nevent: %b\ndata: %b\n\n" % (
         event.event_id.encode(),

@@ -1,4 +1,7 @@
-"""The hot paths as the OpenAPI document shows them. The edge answers them before FastAPI sees them."""
+"""The hot paths as the OpenAPI document shows them.
+
+The edge answers them before FastAPI sees them.
+"""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""What came to nothing, and why: the latest rejected candidates and refused commands of each scenario, as the release events tell them."""
+"""The latest rejected candidates and refused commands of each scenario, with their reasons."""
 
 from collections import OrderedDict
 from typing import Any
@@ -9,13 +9,16 @@ KEPT = 200
 
 
 class Rejections:
-    """The latest KEPT of each scenario. Filled from the log at the start, then as they happen; a repeat changes nothing."""
+    """The latest KEPT of each scenario, filled from the log at the start.
+
+    A repeat has no effect.
+    """
 
     def __init__(self) -> None:
         self._of: dict[str, OrderedDict[str, ReleaseRejected]] = {}
 
     def hear(self, event: Event) -> None:
-        """Keep it where it is a rejection."""
+        """Keep an event if it is a rejection."""
         if not isinstance(event, ReleaseRejected):
             return
         kept = self._of.setdefault(event.scenario, OrderedDict())
@@ -24,7 +27,7 @@ class Rejections:
             kept.popitem(last=False)
 
     def rows(self, scenario: str, limit: int) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Return the latest rejections, newest first."""
         latest = sorted(
             self._of.get(scenario, OrderedDict()).values(), key=lambda event: event.at, reverse=True
         )

@@ -1,4 +1,4 @@
-"""What a scenario looks like from outside: its releases, its commands, and what a client must send so that it learns."""
+"""Scenarios as the API shows them: releases, commands, and the contract with their clients."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -33,7 +33,10 @@ class Scenarios:
     _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
 
     async def snapshot(self) -> None:
-        """Read every head, and the latest of each chain, into the routing table. One that is damaged keeps no other from being served."""
+        """Read every head, and the latest of each chain, into the routing table.
+
+        A damaged scenario does not keep others from being served.
+        """
         heads, table, damaged = self.handlers.heads, self.handlers.table, {}
         try:
             for scenario in await heads.scenarios():
@@ -49,8 +52,11 @@ class Scenarios:
             log.warning("heads_unavailable", reason=str(error))
 
     def exists(self, scenario: str, *, before_heads: bool = False) -> None:
-        """Raises ApiError (404) where there is no such scenario. `before_heads`: it may be there as long as the heads were not read, and
-        `default` has records before it has a head."""
+        """Raise ApiError (404) if there is no such scenario.
+
+        `before_heads`: accept it while the heads were not read; `default` has records before it has
+        a head.
+        """
         table = self.handlers.table
         if before_heads and (not table.filled or scenario == "default"):
             return
@@ -64,7 +70,7 @@ class Scenarios:
             )
 
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
-        """Newest first: what waits for a person, stale or not, then the chain."""
+        """Return the releases that wait for a person, then the chain, newest first."""
         chain, pending = await asyncio.gather(
             self.handlers.heads.chain(scenario, limit=limit), self.handlers.heads.pending(scenario)
         )
@@ -81,7 +87,7 @@ class Scenarios:
         ]
 
     async def create(self, scenario: str, traceparent: str = "") -> Release:
-        """Make a scenario exist; an existing one is left as it is. Raises ApiError."""
+        """Create a scenario if it does not exist. Returns its head. Raises ApiError."""
         head = self.handlers.table.head(scenario)
         if head is not None:
             return head
@@ -91,7 +97,10 @@ class Scenarios:
         )
 
     async def create_for_traffic(self, scenario: str) -> Release | None:
-        """Make a scenario exist because a request names it. `default` is served by the base model meanwhile; others wait."""
+        """Create a scenario that a request names. Returns its head.
+
+        None for `default`: the base model serves it meanwhile; requests for others wait.
+        """
         task = self._creating.get(scenario)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._create_quietly(scenario))
@@ -149,7 +158,7 @@ class Scenarios:
         )
 
     def learns(self, scenario: str) -> bool:
-        """Whether a recipe is bound to it; otherwise it is answered and recorded, and that is all."""
+        """Return whether a recipe is bound to a scenario."""
         return bool(self._bindings(scenario))
 
     def _bindings(self, scenario: str) -> list[RecipeBinding]:
@@ -160,7 +169,7 @@ class Scenarios:
         )
 
     def contract(self, scenario: str) -> dict[str, Any]:
-        """What a client must send for learning to happen."""
+        """Return the requests that a client must send for learning to happen."""
         self.exists(scenario)
         bindings = self._bindings(scenario)
         header = {"x-reef-scenario": scenario} if scenario != "default" else {}
@@ -180,15 +189,15 @@ class Scenarios:
                     "x-reef-capture",
                     "traceparent",
                 ],
-                "receipt": "header x-reef-agent-record-id; in a stream also `reef.agent_record_id` in the last chunk before [DONE]",
+                "receipt": "header x-reef-agent-record-id, of a stream too",
             },
             "report": {
                 "endpoint": "POST /reef/report",
                 "headers": header,
                 "body": {
                     "references": "receipts of this scenario: required, non-empty, unique",
-                    "score": "finite number, higher is better: needed by recipes that learn from rewards",
-                    "feedback": "text or object: needed by recipes that learn from words",
+                    "score": "finite number, higher is better: for recipes that learn from rewards",
+                    "feedback": "text or object: for recipes that learn from words",
                     "metadata": "object, optional",
                     "agent_record_id": "idempotency key, optional",
                 },
@@ -199,7 +208,10 @@ class Scenarios:
 def release_row(
     release: Release, *, current: bool, pending: bool, head: str | None = None
 ) -> dict[str, Any]:
-    """One release as the API shows it. A pending one that was made from another release than `head` can never be promoted: `stale`."""
+    """Return a release as the API shows it.
+
+    A pending release that was not made from `head` is `stale`: it cannot be promoted.
+    """
     stale = pending and head is not None and release.parent_id != head
     why = (
         f"made from {release.parent_id}, but {head} is the head: it cannot be promoted"
@@ -216,11 +228,7 @@ def release_row(
 
 
 def published(news: News) -> Release:
-    """The release that a command led to.
-
-    Raises:
-        ApiError: 409, the publisher refused.
-    """
+    """Return the release that a command led to. Raises ApiError (409) if the publisher refused."""
     if isinstance(news, ReleasePublished):
         return news.release
     reason = news.reason if isinstance(news, ReleaseRejected) else f"unexpected event {news.type}"
@@ -228,10 +236,11 @@ def published(news: News) -> Release:
 
 
 def _no_release(scenario: str, release_id: str, *, pending: bool = False) -> ApiError:
-    what = "pending release" if pending else "release"
+    kind = "pending release" if pending else "release"
     return ApiError(
         404,
-        f"Scenario {scenario!r} has no {what} {release_id[:80]!r}; see /reef/scenarios/{scenario}/releases.",
+        f"Scenario {scenario!r} has no {kind} {release_id[:80]!r}; "
+        f"see /reef/scenarios/{scenario}/releases.",
         code="release_not_found",
         param="release_id",
     )

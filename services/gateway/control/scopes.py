@@ -1,4 +1,7 @@
-"""Scopes of routes. Each is declared at its route; the gateway does not start if a route declares none."""
+"""Scopes of routes.
+
+Each is declared at its route; the gateway does not start if a route declares none.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`/reef/status`: every service's own status, the heads and the serving nodes, in one answer."""
+"""`/reef/status`: the status of every service, the heads and the serving nodes."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ TIMEOUT_S = 1.5
 
 @dataclass
 class SystemStatus:
-    """Asks all services at once; one that does not answer is shown as such."""
+    """Asks all services at once. A service that does not answer is shown as failed."""
 
     health: Health
     table: RoutingTable
@@ -27,7 +27,7 @@ class SystemStatus:
     """Whether a recipe learns from a scenario."""
 
     async def read(self, grant: Grant) -> dict[str, Any]:
-        """The whole picture; to those who may see some scenarios only, theirs and no words of others."""
+        """Return the whole picture; a token for some scenarios sees no words about others."""
         async with aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), trust_env=False
         ) as session:
@@ -58,7 +58,7 @@ class SystemStatus:
         return {"services": services, "heads": heads, "engines": engines}
 
     async def own(self, grant: Grant) -> dict[str, Any]:
-        """This service's own."""
+        """Return the gateway's own status."""
         facts = await self.health.status()
         return facts if grant.scenarios is None else _narrow(facts)
 

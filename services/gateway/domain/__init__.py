@@ -1,1 +1,1 @@
-"""What the gateway decides, without I/O: the shape of requests, answers, records, reports, routes and access."""
+"""The rules of the gateway, without I/O: requests, answers, records, reports, routes, access."""

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, each with scopes and, where wanted, a list of scenarios and limits of its own."""
+"""Bearer tokens: scopes, and optionally scenarios and limits."""
 
 import hashlib
 import hmac
@@ -17,7 +17,7 @@ _NAME_HEX = 16  # of the digest: enough to tell tokens apart, of no use for find
 
 
 class Token(BaseModel):
-    """One row of the tokens file."""
+    """A row of the tokens file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +35,7 @@ class Token(BaseModel):
     )
 
     def limit(self, default: Limit) -> Limit:
-        """Its own limits, the others' where it states none."""
+        """Return the token's limits; `default` fills those that it does not state."""
         return Limit(
             default.per_s if self.requests_per_s is None else self.requests_per_s,
             default.burst if self.burst_requests is None else self.burst_requests,
@@ -45,7 +45,10 @@ class Token(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the bearer of a request may do. `limit` is None where nothing is limited; `bearer` names whose requests count together."""
+    """The rights of a bearer.
+
+    `limit` is None without limits; requests of one `bearer` count together.
+    """
 
     scopes: frozenset[str]
     scenarios: frozenset[str] | None
@@ -53,7 +56,10 @@ class Grant:
     limit: Limit | None = None
 
     def check(self, scope: Scope, scenario: str | None) -> None:
-        """Raises ApiError (403) where the scope or the scenario is not granted. `admin` includes the others."""
+        """Raise ApiError (403) if the scope or the scenario is not granted.
+
+        `admin` includes all scopes.
+        """
         if scope not in self.scopes and "admin" not in self.scopes:
             raise ApiError(
                 403, f"This token does not have the scope {scope!r}.", code="missing_scope"
@@ -66,13 +72,16 @@ class Grant:
             )
 
     def sees(self, scenario: str) -> bool:
-        """Whether the scenario may be shown."""
+        """Return whether the scenario may be shown."""
         return self.scenarios is None or scenario in self.scenarios
 
 
 @dataclass(frozen=True)
 class Access:
-    """The tokens. Without any, everybody who can connect may do everything; then the gateway listens on loopback only."""
+    """The tokens.
+
+    Without tokens every client has all rights, and the gateway listens on loopback only.
+    """
 
     tokens: tuple[Token, ...] = ()
     default: Limit = NO_LIMIT
@@ -80,7 +89,7 @@ class Access:
     _everything: Grant = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Make every grant once: the hot path looks them up."""
+        # all grants are made once: the hot path looks them up
         grants = tuple((token.sha256, _grant(token, self.default)) for token in self.tokens)
         object.__setattr__(self, "_grants", grants)
         object.__setattr__(
@@ -89,13 +98,13 @@ class Access:
 
     @property
     def limited(self) -> bool:
-        """Whether anybody's requests are counted."""
+        """True if any requests are counted."""
         return self._everything.limit is not None or any(
             grant.limit is not None for _, grant in self._grants
         )
 
     def grant(self, headers: Mapping[bytes, bytes]) -> Grant:
-        """What the bearer of these headers may do.
+        """Return the rights of the bearer of these headers.
 
         Raises:
             ApiError: 401.

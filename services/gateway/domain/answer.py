@@ -1,6 +1,7 @@
 """A unary answer: the record's part of it, and the client's.
 
-A provider that gives no token ids leaves the token fields empty; its record is kept but never trained on.
+A provider that gives no token ids leaves the token fields empty; its record is kept but never
+trained on.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from services.gateway.domain.sse import DONE
 
 @dataclass(slots=True)
 class Captured:
-    """What the engine said for Reef, in the shape of the event. `sampling` is unchecked."""
+    """The engine's statements for Reef, in the shape of the event. `sampling` is unchecked."""
 
     prompt_token_ids: list[int] = field(default_factory=list)
     completions: list[dict[str, Any]] = field(default_factory=list)
@@ -28,7 +29,7 @@ MAX_CHOICES = 1024
 
 
 def integers(value: object) -> list[int]:
-    """Return `value` if it is a list of token ids, else an empty list: events stay readable for ever."""
+    """Return `value` if it is a list of token ids, else an empty list."""
     if not isinstance(value, list) or not value or set(map(type, value)) != {int}:
         return []
     return value if min(value) >= 0 and max(value) < MAX_ID else []
@@ -54,7 +55,7 @@ def usage_of(value: object) -> dict[str, Any] | None:
 
 
 def raw_logprobs(value: object) -> list[Any]:
-    """Return the log-probabilities in a choice's `logprobs`, unchecked: those of a chat or of a completion."""
+    """Return the log-probabilities of a choice of a chat or a completion, unchecked."""
     if not isinstance(value, dict):
         return [None]
     content = value.get("content")
@@ -89,7 +90,7 @@ def spans_in(value: object) -> list[dict[str, Any]]:
 
 
 def take(answer: dict[str, Any], asked: Asked) -> Captured:
-    """Take out of a unary answer what only Reef asked for, and return it."""
+    """Remove from a unary answer the fields that only Reef asked for, and return them."""
     captured = Captured(
         integers(answer.get("prompt_token_ids")),
         usage=usage_of(answer.get("usage")),
@@ -127,7 +128,7 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
 
 
 def doubt(captured: Captured) -> None:
-    """Drop the log-probabilities if `usage` and the number of token ids differ: recipes then leave it out."""
+    """Drop the log-probabilities if `usage` and the number of token ids differ."""
     if captured.usage is not None and len(captured.completions) == 1:
         only = captured.completions[0]
         if only["token_ids"] and len(only["token_ids"]) != captured.usage["completion_tokens"]:
@@ -135,7 +136,10 @@ def doubt(captured: Captured) -> None:
 
 
 def encoded(answer: dict[str, Any]) -> bytes | None:
-    """Encode an answer for its event; None if readers could not read it: it is nested too deeply."""
+    """Encode an answer for its event;
+
+    None if readers could not read it: it is nested too deeply.
+    """
     try:
         text = orjson.dumps(answer)
     except orjson.JSONEncodeError:
@@ -147,7 +151,10 @@ def encoded(answer: dict[str, Any]) -> bytes | None:
 
 
 def recorded(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a unary answer as its record has it, the same as a stream's; None if the client's is equal."""
+    """Return a unary answer as its record has it, the same as a stream's;
+
+    None if the client's is equal.
+    """
     choices = answer.get("choices")
     if not isinstance(choices, list):
         return None
@@ -160,7 +167,7 @@ def recorded(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def finished(message: dict[str, Any]) -> dict[str, Any]:
-    """Return an assistant's message in one form: tool calls in order, without `index`, with arguments."""
+    """Return an assistant's message with its calls in order, without `index`, with arguments."""
     message = {**message, "role": message.get("role") or "assistant"}
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
@@ -202,7 +209,7 @@ def _place(call: object) -> int:
 
 
 def strip(part: dict[str, Any], asked: Asked) -> None:
-    """Take out of an answer, a chunk or a choice what only Reef asked for."""
+    """Remove from an answer, a chunk or a choice the fields that only Reef asked for."""
     if not asked.token_ids:
         part.pop("prompt_token_ids", None)
         part.pop("token_ids", None)

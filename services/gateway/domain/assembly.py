@@ -1,4 +1,4 @@
-"""A streamed answer: each chunk as the client gets it, and the whole as the unary answer would have been."""
+"""A streamed answer: chunks stripped for the client, and joined for the record."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _NOT_HEAD = frozenset({"choices", "usage", "prompt_token_ids", "weight_version",
 
 
 class Choice:
-    """One choice of a stream, as it grows."""
+    """A choice of a stream, as it grows."""
 
     __slots__ = (
         "extra", "finish_reason", "index", "logprob_rows", "logprobs", "message", "pieces",
@@ -43,7 +43,7 @@ class Choice:
 
 
 class Assembly:
-    """Takes the chunks of one stream. `error` is set if the upstream reported one inside the stream."""
+    """Takes the chunks of a stream. `error` is set if the upstream reported an error in it."""
 
     def __init__(self, api: Api, asked: Asked) -> None:
         self._chat = api == "chat.completions"
@@ -60,7 +60,7 @@ class Assembly:
         self.error: str | None = None
 
     def take(self, chunk: dict[str, Any]) -> bool:
-        """Add a chunk and strip it for the client. False: the client gets nothing of it."""
+        """Add a chunk and strip it for the client. Returns False if no field of it is left."""
         self.chunks += 1
         if chunk.get("error") is not None:
             self.error = dumps(chunk["error"]).decode()[:1000]
@@ -153,7 +153,10 @@ class Assembly:
                 choice.pieces.append(value)
 
     def captured(self, *, estimate: bool = False) -> Captured:
-        """Return what the engine said for Reef. `estimate`: count what came if it stated no usage."""
+        """Return the engine's statements for Reef.
+
+        `estimate`: count tokens if it stated no usage.
+        """
         choices = [choice for _, choice in sorted(self._choices.items())]
         rows = [
             {

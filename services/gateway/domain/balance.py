@@ -1,4 +1,4 @@
-"""Which serving node answers a request: the least busy one that can, the one that knows the conversation where that costs little."""
+"""The choice of a serving node: the least busy, or the node that knows the conversation."""
 
 import zlib
 from collections.abc import Collection, Iterable
@@ -11,7 +11,10 @@ AFFINITY_SLACK = 4  # requests that a conversation's own node may be busier than
 
 @dataclass(slots=True)
 class Node:
-    """What the gateway knows of one node. `models` is None as long as it has not said what it serves."""
+    """The gateway's knowledge of a node.
+
+    `models` is None until it lists them; `apart`: out of rotation.
+    """
 
     url: str
     in_flight: int = 0
@@ -23,24 +26,24 @@ class Node:
     """The publisher has taken it out of rotation."""
 
     def available(self, now: float) -> bool:
-        """Whether the circuit lets a request through. After a pause one request tries."""
+        """Return whether the circuit lets a request through. After a pause it lets all through."""
         return self.failures < FAILURES_TO_OPEN or now >= self.open_until
 
     def serves(self, model: str) -> bool:
-        """Whether the node may have the model, as far as is known."""
+        """Return whether the node may have the model, as far as is known."""
         return model not in self.lacking and (self.models is None or model in self.models)
 
     def succeeded(self) -> None:
-        """The node answered."""
+        """Close the circuit: the node answered."""
         self.failures = 0
 
     def failed(self, now: float) -> None:
-        """The node did not answer, or broke. The circuit opens after several in a row."""
+        """Count a failure; after several in a row the circuit opens."""
         self.failures += 1
         self.open_until = now + OPEN_S
 
     def listed(self, models: Iterable[str]) -> None:
-        """The node said what it serves."""
+        """Set the models that the node serves."""
         self.models = frozenset(models)
         self.lacking.clear()
 
@@ -48,8 +51,10 @@ class Node:
 def choose(
     nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()
 ) -> Node | None:
-    """The node to ask; None where no node is left. A node that is set apart, or not known to have the model, comes
-    after those that are not."""
+    """Return the node to ask; None if no node is left.
+
+    Nodes that are set apart, or not known to have the model, come last.
+    """
     open_nodes = [node for node in nodes if node.url not in tried and node.available(now)]
     if len(open_nodes) <= 1:
         return open_nodes[0] if open_nodes else None

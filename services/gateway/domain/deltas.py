@@ -11,7 +11,7 @@ class Malformed(ValueError):
 
 
 def merge(into: dict[str, Any], key: str, value: Any) -> None:
-    """Add one field of a delta to what came before."""
+    """Add a field of a delta to the message so far."""
     old = into.get(key)
     if isinstance(value, list):
         if not isinstance(old, list):
@@ -45,10 +45,10 @@ def _merge_items(into: list[Any], items: list[Any]) -> None:
 
 
 def _continued(into: list[Any], piece: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the item that a piece goes on; None if it begins another one.
+    """Return the item that a piece continues; None if it begins a new item.
 
-    Providers agree less than their documents: some number all parallel calls 0, some send no numbers, some
-    no ids, and some repeat the id or the name in every piece. A piece without a name never begins a call.
+    Providers differ: some number all parallel calls 0, some send no numbers or no ids, and some
+    repeat the id or the name in every piece. A piece without a name never begins a call.
     """
     index, piece_id, name = piece.get("index"), piece.get("id"), _name(piece)
     if index is None and not piece_id and name is None:
@@ -74,7 +74,7 @@ def _begins(piece: dict[str, Any], old: dict[str, Any], name: str) -> bool:
 
 
 def _name(item: dict[str, Any]) -> str | None:
-    """Return the name that a call or its piece states: empty if it states none, None if it is no call."""
+    # empty if the piece states no name, None if it is no call
     inner = item.get("function") or item.get("custom")
     if not isinstance(inner, dict):
         return "" if "function" in item or "custom" in item else None

@@ -68,7 +68,10 @@ class ApiError(Exception):
 
 
 def relayed(status: int, error: Any) -> dict[str, Any]:
-    """Return an upstream's error in the API's shape: engines put numbers and names of classes into it."""
+    """Return an upstream's error in the API's shape.
+
+    Engines put numbers and names of classes into it.
+    """
     if isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
     if not isinstance(error, dict):
@@ -146,7 +149,7 @@ def no_room() -> ApiError:
     """503: the broker is away, and the spool has no room for another event."""
     return ApiError(
         503,
-        "No more can be recorded until the broker is back, so the request was not begun. Try again later; "
+        "No more can be recorded until the broker is back; the request was not begun. Try later; "
         "the operator finds the reason under /readyz.",
         code="spool_full",
         retry_after_s=5,

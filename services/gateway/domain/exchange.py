@@ -1,4 +1,4 @@
-"""One exchange with the model, from the client's request to the engine's."""
+"""An exchange with the model: the client's request, and the engine's."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -35,7 +35,7 @@ _TRUTH: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the client asked for: the rest is taken out of its answer again.
+    """The fields that the client asked for; others are removed from its answer.
 
     `model` and `fingerprint` are the names of the model and of the release that the answer states.
     """
@@ -50,7 +50,10 @@ class Asked:
 
 @dataclass(slots=True)
 class Exchange:
-    """One exchange, filled from the top down. The decoded body is not kept: it can be 27 times as large."""
+    """An exchange, filled from the top down.
+
+    The decoded body, up to 27 times as large, is not kept.
+    """
 
     api: Api
     path: str
@@ -200,7 +203,7 @@ def _depth(body: object) -> int:
 
 
 def caller_of(bearer: str, body: dict[str, Any]) -> str:
-    """Return a digest of the identity that asks: its token and the end user that it names; "" without any."""
+    """Return a digest of the token and the end user of a request; "" without any."""
     user, safety = body.get("user"), body.get("safety_identifier")
     if not (bearer or user or safety):
         return ""
@@ -229,7 +232,10 @@ def shard_for(
 def asked_of(
     api: Api, body: dict[str, Any], served: str = "", fingerprint: str | None = None
 ) -> Asked:
-    """Return what the client asked for. `served` is the name of the model if it named none."""
+    """Return the fields that the client asked for.
+
+    `served` is the model's name if it named none.
+    """
     model = body.get("model") or served or None
     if api == "embeddings":
         return Asked(model, logprobs=False, token_ids=False, usage=False)
@@ -262,7 +268,7 @@ def truth(value: object, name: str) -> bool:
 
 
 def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
-    """Return the request for the engine: with its model name, and for a record with token ids and log-probabilities."""
+    """Return the request for the engine: its model name, and the token ids that a record needs."""
     body = {**decoded, "model": exchange.model}
     body.pop("priority", None)
     if exchange.capture:

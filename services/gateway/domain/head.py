@@ -1,4 +1,4 @@
-"""What the head of a request may be: how large its target and its headers, and which of them come once."""
+"""Limits of a request's headers and target, and the headers that may be there only once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _ONCE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """Bytes count names and values; the target has the same limit of its own."""
+    """Bytes count names and values; the target has the same limit."""
 
     headers: int = 100
     size_bytes: int = 32 * 1024
@@ -27,7 +27,7 @@ class HeadLimits:
     def refusal(
         self, headers: Sequence[tuple[bytes, bytes]], path: bytes, query: bytes
     ) -> ApiError | None:
-        """What to answer to a head that is too large, or says twice what can be meant once."""
+        """Return the refusal of headers that are too large or repeated; None if they are fine."""
         if len(headers) > self.headers:
             return ApiError(
                 431, f"The request has more than {self.headers} headers.", code="headers_too_large"
@@ -46,7 +46,7 @@ class HeadLimits:
 
 
 def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
-    """Which of two scenarios or receipts was meant cannot be known: a proxy may have added one."""
+    # a proxy may have added the second value: the meant one cannot be known
     seen = set()
     for name, _ in headers:
         if name in seen and (name in _ONCE or name.startswith(b"x-reef-tag-")):
@@ -57,7 +57,7 @@ def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
 
 
 def head_too_large(limit_bytes: int) -> ApiError:
-    """431."""
+    """431: the headers are too large."""
     return ApiError(
         431, f"The request's headers have more than {limit_bytes} bytes.", code="headers_too_large"
     )

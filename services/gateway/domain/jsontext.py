@@ -1,4 +1,4 @@
-"""JSON that may hold one half of a surrogate pair: an emoji that a model emits in two tokens, or that was cut off."""
+"""JSON that may hold half of a surrogate pair: an emoji in two tokens, or cut off."""
 
 import json
 from typing import Any
@@ -17,7 +17,10 @@ def loads(data: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """Encode JSON; a half pair is escaped, as it came. Raises ValueError, TypeError or RecursionError."""
+    """Encode JSON; a half pair is escaped, as it came.
+
+    Raises ValueError, TypeError or RecursionError.
+    """
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:

@@ -1,7 +1,7 @@
-"""How much memory requests hold together: each is charged with its body and the engine's copy of it, from its first byte to its end.
+"""The memory of requests: each is charged with its body and the engine's copy of it.
 
-Decoded bodies are much larger (`[],[],` 27 times), so nobody keeps one while an exchange waits: it is decoded, read and encoded again
-in one go. Where one has to be kept (reports, commands), and to refuse what could never be decoded, its size is estimated.
+A decoded body can be 27 times as large (`[],[],`), so that none is kept while an exchange waits.
+Reports and commands keep theirs; its size is estimated.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _MOST = _OBJECT  # a byte
 
 
 def decoded_bytes(raw: bytes) -> int:
-    """About what `raw` takes beside its text while it is decoded, rather more than less; 0 where that is little."""
+    """Return an upper estimate of the memory of `raw` decoded; 0 if it is small."""
     if len(raw) < SMALL_BYTES:
         return 0
     count = raw.count
@@ -36,25 +36,28 @@ def decoded_bytes(raw: bytes) -> int:
 
 @dataclass(slots=True)
 class Memory:
-    """What all requests may hold, and what they do."""
+    """The budget of all requests, and the bytes that they hold."""
 
     limit: int
     held: int = 0
 
     def check(self, size: int) -> None:
-        """Refuse `size` bytes more where there is no room. Raises ApiError (503, 413)."""
+        """Raise ApiError (503, 413) if there is no room for `size` bytes more."""
         if self.held + size > self.limit:
             raise self.refusal(size)
 
     def check_decoding(self, raw: bytes) -> None:
-        """Refuse what could not be decoded if nothing else were held. One at a time is, so it is not charged. Raises ApiError (413)."""
+        """Raise ApiError (413) if the body could not be decoded even alone. It is not charged."""
         if len(raw) * _MOST > self.limit and (size := decoded_bytes(raw)) > self.limit:
             raise self.refusal(size)
 
     def refusal(self, size: int) -> ApiError:
-        """What to say where `size` bytes do not fit: whether they ever will."""
+        """Return 413 if `size` bytes never fit, else 503."""
         if size > self.limit:
-            words = f"The request takes about {size} bytes of memory, and the gateway may use {self.limit} (memory_budget_bytes)."
+            words = (
+                f"The request takes about {size} bytes of memory, and the gateway may use "
+                f"{self.limit} (memory_budget_bytes)."
+            )
             return ApiError(413, words, code="body_too_large")
         return ApiError(
             503,
@@ -66,13 +69,16 @@ class Memory:
 
 @dataclass(slots=True)
 class Charge:
-    """One request's part."""
+    """A request's part of the budget."""
 
     memory: Memory
     size: int = 0
 
     def to(self, size: int) -> None:
-        """The request now holds `size` bytes. Raises ApiError (503, 413): there is no room, and nothing changed."""
+        """Set the bytes of the request.
+
+        Raises ApiError (503, 413) without a change if there is no room.
+        """
         memory = self.memory
         held = memory.held + size - self.size
         if held > memory.limit:
@@ -81,12 +87,12 @@ class Charge:
         self.size = size
 
     def moved(self) -> "Charge":
-        """The same in other hands: this one holds nothing from now on."""
+        """Move the charge to a new owner and return it."""
         other = Charge(self.memory, self.size)
         self.size = 0
         return other
 
     def end(self) -> None:
-        """The request holds nothing any more."""
+        """Release the bytes."""
         self.memory.held -= self.size
         self.size = 0

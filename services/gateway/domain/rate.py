@@ -1,4 +1,4 @@
-"""How much one bearer may ask for: a token bucket, and what a client is told of it under OpenAI's header names."""
+"""A bearer's rate: a token bucket, and its state under OpenAI's header names."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from services.gateway.domain.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Requests begun per second (with `burst` of them at once) and exchanges under way. 0: no limit."""
+    """Requests a second (`burst` of them at once) and exchanges under way. 0: no limit."""
 
     per_s: float = 0.0
     burst: int = 0
@@ -16,12 +16,12 @@ class Limit:
 
     @property
     def size(self) -> int:
-        """Requests that a full bucket holds: `burst`, else two seconds' worth, at least one."""
+        """The requests in a full bucket: `burst`, else two seconds' worth, at least 1."""
         return self.burst or max(1, math.ceil(self.per_s * 2))
 
     @property
     def lease(self) -> int:
-        """Requests that a gateway takes from the shared bucket at once: a twentieth of a second's, so that a busy token costs few looks."""
+        """The requests that a gateway takes at once: a twentieth of a second's."""
         return max(1, min(int(self.per_s / 20), self.size // 4))
 
 
@@ -30,7 +30,7 @@ NO_LIMIT = Limit()
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a bucket gave: how many of those wanted, what is left, and how long until there is one more."""
+    """The result of a take: requests granted, requests left, seconds until the next."""
 
     granted: int
     left: int
@@ -45,7 +45,7 @@ class TokenBucket:
     at: float
 
     def take(self, limit: Limit, now: float) -> Taken:
-        """One request, if there is one. `now` in seconds of any clock that does not go back."""
+        """Take a request if there is any. `now`: seconds of a monotonic clock."""
         self.level = min(float(limit.size), self.level + max(0.0, now - self.at) * limit.per_s)
         self.at = now
         if self.level < 1:
@@ -64,12 +64,14 @@ class RateLimited(ApiError):
         self._told = [*told, (b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000)))]
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """With what is left of the limit."""
         return [*super().headers(), *self._told]
 
 
 def told(limit: Limit, left: int) -> list[tuple[bytes, bytes]]:
-    """`x-ratelimit-*` as OpenAI names them. `reset` is when the bucket is full again."""
+    """Return `x-ratelimit-*` headers as OpenAI names them.
+
+    `reset` is the time until the bucket is full.
+    """
     reset_s = (limit.size - left) / limit.per_s
     return [
         (b"x-ratelimit-limit-requests", b"%d" % limit.size),
@@ -79,7 +81,7 @@ def told(limit: Limit, left: int) -> list[tuple[bytes, bytes]]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: `120ms`, `1.5s`, `6m0s`."""
+    """Format seconds as OpenAI does: `120ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     if seconds < 60:

@@ -1,4 +1,7 @@
-"""The event of one exchange, built by hand: `reefcommon.events.InferenceRecorded` is what readers decode it with."""
+"""The event of an exchange, encoded by hand.
+
+Readers decode it as `reefcommon.events.InferenceRecorded`.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +16,10 @@ from services.gateway.domain.exchange import Exchange
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an exchange ended. `response` is JSON as the client got it (a stream: as the unary answer would have been)."""
+    """The outcome of an exchange.
+
+    `response`: JSON as the client got it, of a stream as a unary answer.
+    """
 
     outcome: str
     status: int
@@ -31,14 +37,14 @@ INLINE_EVENT_BYTES = 900 * 1024  # Kafka's default limit for a message is 1 MiB
 
 
 def body_of(x: Exchange, end: Ending) -> bytes:
-    """Request and response as one JSON object, for where they are too large to travel in the event."""
+    """Return request and response as a JSON object, if they are too large for the event."""
     return orjson.dumps(
         {"request": orjson.Fragment(x.raw), "response": orjson.Fragment(end.response or b"null")}
     )
 
 
 def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
-    """The bytes of the event. Request and response are embedded as they were sent, not encoded a second time."""
+    """Return the event as bytes. Request and response are embedded as they were sent."""
     event: dict[str, Any] = {
         "type": "inference.recorded.v1",
         "event_id": x.record_id,

@@ -1,4 +1,7 @@
-"""A report: the worth of earlier exchanges. A report that could not be used is refused before it is kept."""
+"""A report: the worth of earlier exchanges.
+
+A report that could not be used is refused before it is kept.
+"""
 
 import re
 from typing import Annotated, Any, Self
@@ -37,7 +40,7 @@ def _reference(value: str) -> str:
 def _own_id(value: str) -> str:
     if not is_receipt(value) or shard_in(value) is not None:
         raise ValueError(
-            "must be 1 to 128 letters, digits, or any of . _ : - and not have the form of Reef's ids"
+            "must be 1 to 128 letters, digits or . _ : - and not have the form of Reef's ids"
         )
     return value
 

@@ -1,4 +1,4 @@
-"""Scenario -> head release, in memory. A change affects the next request, never one that is under way."""
+"""Head releases by scenario, in memory. A change affects later requests only."""
 
 from collections import OrderedDict
 
@@ -9,10 +9,10 @@ RELEASES_A_SCENARIO = 64
 
 
 class RoutingTable:
-    """Heads and the recent releases of each scenario. A release with a lower sequence never replaces a head.
+    """Heads and recent releases of each scenario. A lower sequence never replaces a head.
 
-    `filled` is set once the store of heads was read: before that an absent head says nothing. `damaged` names scenarios that are there
-    and whose heads could not be read, each with the reason.
+    `filled`: the store of heads was read; before that an absent head has no meaning. `damaged`:
+    scenarios whose heads could not be read, with the reason.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class RoutingTable:
         self._recent: dict[str, OrderedDict[str, Release]] = {}
 
     def head(self, scenario: str) -> Release | None:
-        """What serves the scenario now; None where it does not exist."""
+        """Return the release that serves the scenario; None if it does not exist."""
         return self._heads.get(scenario)
 
     def check(self, scenario: str) -> None:
-        """For a scenario without a head here. Raises ApiError (503) where it has one that could not be read."""
+        """Raise ApiError (503) if the scenario's heads are damaged."""
         if (reason := self.damaged.get(scenario)) is not None:
             raise ApiError(
                 503,
@@ -36,15 +36,15 @@ class RoutingTable:
             )
 
     def release(self, scenario: str, release_id: str) -> Release | None:
-        """A recent release of the scenario."""
+        """Return a recent release of the scenario."""
         return self._recent.get(scenario, OrderedDict()).get(release_id)
 
     def scenarios(self) -> list[str]:
-        """Every scenario with a head."""
+        """Return every scenario with a head."""
         return sorted(self._heads)
 
     def publish(self, release: Release) -> bool:
-        """Take a release that became the head. True where it is news."""
+        """Add a release that became the head. Returns True if it is new."""
         recent = self._recent.setdefault(release.scenario, OrderedDict())
         recent[release.release_id] = release
         while len(recent) > RELEASES_A_SCENARIO:

@@ -1,4 +1,7 @@
-"""The sampling parameters of an exchange: as the engine stated them, else as the request and the nodes' defaults say."""
+"""The sampling parameters of an exchange.
+
+The engine states them; else they follow from the request and the nodes' defaults.
+"""
 
 from typing import Any
 

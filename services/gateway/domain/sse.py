@@ -4,16 +4,16 @@ A frame ends at an empty line (WHATWG HTML, section 9.2.6); CR LF, LF and CR all
 """
 
 DONE = b"data: [DONE]\n\n"
-LF = 10  # a number: looking for bytes in bytes tries to make a number of them first, and gets over an exception every time
+LF = 10  # `bytes in bytes` first tries to read a number, and pays for an exception
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 
 class FrameTooLarge(ValueError):
-    """An upstream sends without ever ending a frame."""
+    """An upstream does not end a frame."""
 
 
 class Frames:
-    """Cuts chunks of any size into frames. Lines of a frame are joined by LF; the empty line is cut off."""
+    """Cuts chunks of any size into frames, without their empty line. Lines are joined by LF."""
 
     __slots__ = ("_buffer", "_carry")
 
@@ -22,7 +22,7 @@ class Frames:
         self._carry = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The frames that are complete now.
+        """Return the frames that are complete now.
 
         Raises:
             FrameTooLarge: more than MAX_FRAME_BYTES without an end.
@@ -44,7 +44,10 @@ class Frames:
         return [frame for piece in buffer.split(b"\n\n") if (frame := piece.strip(b"\n"))]
 
     def lines(self, chunk: bytes) -> list[bytes] | None:
-        """The data of the frames of a chunk as nearly all are: whole frames, each one line of data. None: `feed` has to read it."""
+        """Return the data of a chunk of whole frames with a line of data each;
+
+        None: `feed` must read it.
+        """
         if (
             self._buffer
             or self._carry
@@ -57,7 +60,7 @@ class Frames:
         return None if LF in b"".join(found) else found
 
     def rest(self) -> bytes:
-        """What is left without an end."""
+        """Return the bytes of an unfinished frame."""
         return (self._buffer + self._carry).strip(b"\r\n")
 
     def _unix(self, chunk: bytes) -> bytes:
@@ -70,7 +73,7 @@ class Frames:
 
 
 def data_of(frame: bytes) -> bytes:
-    """The data of a frame; empty for comments and for frames without data."""
+    """Return the data of a frame; empty for comments and for frames without data."""
     if frame.startswith(b"data: ") and LF not in frame:
         return frame[6:]
     return b"\n".join(

@@ -1,4 +1,4 @@
-"""A stream on its way: bytes of the node in, bytes for the client out, and the record's answer beside them."""
+"""A stream on its way: the node's bytes in, the client's bytes out, and the record's answer."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from services.gateway.domain.sse import Frames, FrameTooLarge, data_of
 
 
 class Stream:
-    """Takes the body of one stream in any pieces. Bytes after the terminator are dropped."""
+    """Takes the body of a stream in any pieces. Bytes after the terminator are dropped."""
 
     __slots__ = ("_frames", "assembly", "terminated")
 
@@ -55,7 +55,7 @@ class Stream:
     def _events(
         self, datas: Sequence[bytes], frames: Sequence[bytes], prefix: bytes = b""
     ) -> list[bytes]:
-        """Return an event as it is without Reef, after `prefix`, and every other frame as it came."""
+        # an event is sent as it is without Reef, every other frame as it came
         found = []
         take = self.assembly.take
         for data, frame in zip(datas, frames, strict=True):

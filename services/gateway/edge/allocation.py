@@ -1,4 +1,4 @@
-"""How the process gets and gives back memory, set once at its start."""
+"""The memory allocator of the process, set once at its start."""
 
 import ctypes
 import gc
@@ -8,12 +8,13 @@ _M_MMAP_THRESHOLD = -3
 
 
 def set_up() -> None:
-    """For many small objects that live for one exchange, and a few large blocks that come and go.
+    """Tune the collector and glibc for many small objects and a few large blocks.
 
-    glibc would let its threshold for blocks that are mapped each for itself grow with what is freed. Then large bodies, which stay, fill
-    the holes that decoding leaves, and the process grows to several times of what its requests hold.
+    glibc would raise its threshold for blocks that are mapped on their own with each that is freed.
+    Large bodies would then fill the holes that decoding leaves, and the process grow to several
+    times its load.
     """
-    # An exchange is many small objects without cycles: looking for cycles after every 700 of them finds nothing.
+    # An exchange makes many small objects without cycles: a search after every 700 is waste.
     gc.freeze()
     gc.set_threshold(25_000, 20, 20)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none

@@ -45,7 +45,10 @@ Handle = Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
 
 @dataclass(slots=True)
 class Edge:
-    """Dispatches by path, and counts routes and statuses. `limits` is None if no requests are counted."""
+    """Dispatches by path, and counts routes and statuses.
+
+    `limits` is None if no requests are counted.
+    """
 
     intake: Intake
     inference: Inference
@@ -91,7 +94,10 @@ class Edge:
     async def _limited(
         self, scope: Scope, receive: Receive, out: AsgiOutlet, handle: Handle
     ) -> None:
-        """Call `handle` within the limits of the bearer. Errors go to the client in the API's shape."""
+        """Call `handle` within the limits of the bearer.
+
+        Errors go to the client in the API's shape.
+        """
         path = scope["path"]
         try:
             if self.limits is None or path in OPEN:

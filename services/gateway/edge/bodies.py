@@ -19,7 +19,7 @@ _ENCODINGS = {b"gzip": _GZIP, b"x-gzip": _GZIP, b"deflate": _ZLIB}
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads bodies of at most `max_bytes`; `silence_s` is the longest pause in the middle of one."""
+    """Reads bodies of at most `max_bytes`. `silence_s` is the longest pause within a body."""
 
     max_bytes: int
     silence_s: float = 60.0

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with an end to heads: it would collect headers for ever, and wait for them for ever."""
+"""uvicorn's HTTP protocol with limits on the size and the time of a request's headers."""
 
 from asyncio import TimerHandle, Transport
 from typing import Any
@@ -11,9 +11,9 @@ from services.gateway.domain.head import head_too_large
 
 
 class BoundedHeads(DeclineUpgrades):
-    """Refuses a head that is not complete after `max_head_bytes`, or after `head_timeout_s`; a connection that says nothing is closed.
+    """Refuses headers that are not complete after `max_head_bytes` or `head_timeout_s`.
 
-    What comes in one read costs nothing here but a comparison. A head that is complete is measured by the edge.
+    A connection that sends no byte in that time is closed. The edge measures complete headers.
     """
 
     max_head_bytes = 64 * 1024
@@ -26,17 +26,15 @@ class BoundedHeads(DeclineUpgrades):
         self._timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """A connection; it has as long for its first request as between two."""
+        # a connection has as long for its first request as between two
         super().connection_made(transport)
         self._timer = self.loop.call_later(self.head_timeout_s, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._quiet()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the client."""
         super().data_received(data)
         if not self._in_head or self.transport.is_closing():
             return
@@ -47,20 +45,18 @@ class BoundedHeads(DeclineUpgrades):
             self._timer = self.loop.call_later(self.head_timeout_s, self._late)
 
     def on_message_begin(self) -> None:
-        """The first byte of a request."""
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
         self._in_head = False
         if self._timer is not None:
             self._quiet()
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Not HTTP, or not such as is served. In the API's own shape."""
+        """Refuse in the API's own shape."""
         self._refuse(invalid(None, msg))
 
     def _quiet(self) -> None:
@@ -85,7 +81,8 @@ class BoundedHeads(DeclineUpgrades):
         cycle = self.cycle
         busy = cycle is not None and not cycle.response_complete
         if busy and not cycle.response_started and not self.pipeline:
-            cycle.disconnected = True  # its body is what cannot be read: the handler is told that nobody waits for it any more
+            # its body cannot be read: its handler is told that the client left
+            cycle.disconnected = True
             cycle.message_event.set()
             busy = False
         if (
@@ -108,7 +105,7 @@ class BoundedHeads(DeclineUpgrades):
 
 
 def bounded(max_head_bytes: int, head_timeout_s: float) -> type[BoundedHeads]:
-    """The protocol with these limits."""
+    """Return the protocol with these limits."""
     return type(
         "Bounded",
         (BoundedHeads,),

@@ -1,8 +1,8 @@
-"""Rate limits: requests a second from a bucket that all gateways share, exchanges under way counted by each gateway for itself.
+"""Rate limits: requests a second from a bucket that all gateways share, and exchanges under way.
 
-A gateway takes a few requests at once from the shared bucket (`Limit.lease`), so that most requests need no look at it: all gateways
-together let through at most one lease each beyond the limit. A bucket that is empty is not asked again before it can have another.
-Where the bucket's store is away, each gateway counts with the whole limit for itself: no request fails, and none waits, because of that.
+A gateway takes a lease of a few requests from the shared bucket, so that most requests need no look
+at it. All gateways together exceed the limit by at most one lease each. If the store is away, each
+gateway counts with the whole limit for itself, so that no request fails or waits.
 """
 
 import asyncio
@@ -22,19 +22,20 @@ from services.gateway.domain.rate import Limit, RateLimited, Taken, TokenBucket,
 log = structlog.get_logger()
 
 Headers = list[tuple[bytes, bytes]]
-ASK_AGAIN_S = 1.0  # a store that was away is asked again after this long, by one request's side, never in its way
+# a store that was away is asked again after this time, beside a request and not in its way
+ASK_AGAIN_S = 1.0
 
 
 class Buckets(Protocol):
     """Token buckets that all gateways share."""
 
     async def take(self, name: str, limit: Limit, want: int) -> Taken:
-        """Up to `want` requests of a bucket. Raises Unavailable."""
+        """Take up to `want` requests. Raises Unavailable."""
 
 
 @dataclass(slots=True)
 class _Bearer:
-    """One bearer's requests, as far as this gateway counts them."""
+    """The requests of a bearer, as this gateway counts them."""
 
     own: TokenBucket
     leased: int = 0
@@ -47,7 +48,7 @@ class _Bearer:
 
 @dataclass
 class Limits:
-    """Admits requests. `shared` is None where there is one gateway only."""
+    """Admits requests. `shared` is None if there is one gateway only."""
 
     shared: Buckets | None = None
     clock: Callable[[], float] = time.monotonic
@@ -57,9 +58,12 @@ class Limits:
 
     @asynccontextmanager
     async def hold(self, grant: Grant, fallback: str, *, exchange: bool) -> AsyncIterator[Headers]:
-        """Admit one request, and count it while it lasts; gives the headers that tell what is left.
+        """Admit a request and count it while it lasts.
 
-        `fallback` names whose requests count together where there are no tokens; `exchange`: it counts among those under way.
+        Yields headers that state the rest of the limit.
+
+        `fallback` groups requests if there are no tokens. `exchange`: count it among those under
+        way.
 
         Raises:
             RateLimited: 429.
@@ -81,7 +85,7 @@ class Limits:
         if bearer.under_way >= limit.concurrent:
             metrics.LIMITED.labels("concurrent").inc()
             raise RateLimited(
-                f"This token has {bearer.under_way} exchanges under way, which is its limit. Wait for one to end.",
+                f"This token has {bearer.under_way} exchanges under way, its limit.",
                 headers,
                 1.0,
             )
@@ -96,7 +100,10 @@ class Limits:
         headers = told(limit, taken.left)
         if not taken.granted:
             metrics.LIMITED.labels("rate").inc()
-            message = f"This token may begin {limit.per_s:g} requests a second, {limit.size} at once. Come again in {taken.wait_s:.2f} s."
+            message = (
+                f"This token may begin {limit.per_s:g} requests a second, {limit.size} at once. "
+                f"Come again in {taken.wait_s:.2f} s."
+            )
             raise RateLimited(message, headers, taken.wait_s)
         return headers
 
@@ -121,7 +128,7 @@ class Limits:
                 bearer.waiting -= 1
 
     def _ask(self, name: str, bearer: _Bearer, limit: Limit) -> asyncio.Task[None]:
-        """One look at the shared bucket, for everybody who waits."""
+        # one look at the shared bucket serves all requests that wait
         self._ask_at = self.clock() + ASK_AGAIN_S
         bearer.asking = asyncio.get_running_loop().create_task(self._refill(name, bearer, limit))
         return bearer.asking

@@ -1,4 +1,7 @@
-"""Token buckets in Redis: `reef:rate:<bearer>` is a hash of a level and the time of its last change, kept until it would be full again."""
+"""Token buckets in Redis:
+
+`reef:rate:<bearer>` is a hash of a level and its time, kept until full.
+"""
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -10,7 +13,7 @@ from services.gateway.domain.rate import Limit, Taken
 
 TIMEOUT_S = 0.25  # a request may wait this long once; then the gateway counts for itself
 
-# Redis' own clock, so that gateways whose clocks differ share one bucket. Returns granted, level in thousandths.
+# By Redis' clock, since those of gateways differ. Returns granted, level in thousandths.
 _TAKE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -41,7 +44,6 @@ class RedisBuckets:
         self._take = self._redis.register_script(_TAKE)
 
     async def take(self, name: str, limit: Limit, want: int) -> Taken:
-        """Up to `want` requests of a bearer's bucket."""
         try:
             granted, level = await self._take(
                 keys=[f"reef:rate:{name}"], args=[limit.per_s, limit.size, want]

@@ -1,4 +1,4 @@
-"""The end: one deadline for all that is under way, whoever waits for it."""
+"""The stop of the gateway: one deadline for all requests."""
 
 import asyncio
 import contextlib
@@ -12,26 +12,26 @@ TELL_S = 0.5  # a client that does not read is not waited for
 
 @dataclass(slots=True)
 class Stopping:
-    """When the gateway was told to stop, and what it cut off for that."""
+    """The deadline, and the number of requests that it cut off."""
 
     drain_s: float
     deadline: float | None = None
     cut: int = 0
 
     def begin(self) -> float:
-        """From now on the deadline is known; asked again, it is the same one."""
+        """Set the deadline, once. Returns it."""
         if self.deadline is None:
             self.deadline = asyncio.get_running_loop().time() + self.drain_s
         return self.deadline
 
     def cut_off(self, requests: "list[asyncio.Task[None]]") -> None:
-        """The deadline has come: end what still runs."""
+        """End the requests that still run at the deadline."""
         self.cut += len(requests)
         for request in requests:
             request.cancel()
 
     async def tell(self, out: AsgiOutlet) -> bool:
-        """Say to the client of a cancelled request why it ends there, as far as that can be said. False: it was not cut off for the end."""
+        """Tell the client of a cut request why it ends. Returns False if it was not cut off."""
         if not self.cut:
             return False
         error = ApiError(

@@ -1,4 +1,7 @@
-"""The tokens file: a YAML list of `{sha256, scopes, scenarios, requests_per_s, …}`. `printf %s "$TOKEN" | sha256sum` makes a digest."""
+"""The tokens file: a YAML list of `{sha256, scopes, scenarios, requests_per_s, …}`.
+
+`printf %s "$TOKEN" | sha256sum` makes a digest.
+"""
 
 from pathlib import Path
 
@@ -21,7 +24,7 @@ _WORDS = {
 
 
 def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
-    """The tokens of a file; none where there is no file. `default` limits those that state no limits of their own.
+    """Read the tokens of a file; no file, no tokens. `default` limits tokens that state no limits.
 
     Raises:
         BadConfig: the file cannot be read, is empty, or a row is wrong.
@@ -46,21 +49,21 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
         tokens = _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
     except ValidationError as error:
         raise BadConfig(
-            f"gateway.tokens_file: {path}: {_mistakes(error)}. A row is {{sha256: …, scopes: [infer, report, read, admin]}}"
+            f"gateway.tokens_file: {path}: {_mistakes(error)}. "
+            "A row is {sha256: …, scopes: [infer, report, read, admin]}"
         ) from None
     if not tokens:
         raise BadConfig(
-            f"gateway.tokens_file: {path} has no token; without this setting the gateway is open on loopback"
+            f"gateway.tokens_file: {path} has no token; "
+            "without this setting the gateway is open on loopback"
         )
     if len({token.sha256 for token in tokens}) < len(tokens):
-        raise BadConfig(
-            f"gateway.tokens_file: {path} has the same token twice; which of its rows counts would be a matter of luck"
-        )
+        raise BadConfig(f"gateway.tokens_file: {path} has the same token twice; give it one row")
     return Access(tokens, default)
 
 
 def _mistakes(error: ValidationError) -> str:
-    """Where each mistake is and what is wanted there; never the values, which are digests of secrets."""
+    # places and rules only: the values are digests of secrets
     found = error.errors(include_input=False, include_url=False)
     places = [item["loc"] for item in found]
     return "; ".join(

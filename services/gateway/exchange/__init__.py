@@ -1,1 +1,1 @@
-"""One exchange: from the request to the durable record."""
+"""An exchange with the model, from the request to the durable record."""

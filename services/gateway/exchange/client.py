@@ -52,7 +52,10 @@ class AsgiOutlet:
             await self._send(message)
 
     async def refuse(self, error: ApiError) -> None:
-        """Send a refusal. If the answer has begun, raise it: the connection ends without its terminator."""
+        """Send a refusal.
+
+        If the answer has begun, raise it: the connection ends without its terminator.
+        """
         if self.status:
             raise error
         body = error.body()
@@ -72,7 +75,10 @@ class AsgiOutlet:
 
 
 class ClientWatch:
-    """Raises ClientGone in its block, within LOOK_AFTER_S, when the client leaves. Works as `asyncio.timeout`."""
+    """Raises ClientGone in its block, within LOOK_AFTER_S, when the client leaves.
+
+    Works as `asyncio.timeout`.
+    """
 
     __slots__ = ("_gone", "_receive", "_task", "_timer", "_watcher")
 

@@ -55,7 +55,9 @@ class Inference:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, exchange: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> str:
-        """Answer one exchange. Returns its outcome, or `unrecorded` if the log did not confirm a stream.
+        """Answer an exchange.
+
+        Returns its outcome, or `unrecorded` if the log did not confirm a stream.
 
         Raises:
             ApiError: the refusal to send; no byte was sent yet.

@@ -119,7 +119,8 @@ class Intake:
         if release is None:
             raise ApiError(
                 409,
-                f"Release {release_id[:80]!r} of scenario {scenario!r} cannot be served; see /reef/scenarios/{scenario}/releases.",
+                f"Release {release_id[:80]!r} of scenario {scenario!r} cannot be served; "
+                f"see /reef/scenarios/{scenario}/releases.",
                 code="release_not_served",
                 param="x-reef-release-id",
             )
@@ -137,7 +138,8 @@ class Intake:
         if scenario != DEFAULT and not self.implicit_scenarios:
             raise ApiError(
                 404,
-                f"There is no scenario {scenario!r}. Create it with POST /reef/scenarios, or set gateway.implicit_scenarios.",
+                f"There is no scenario {scenario!r}. Create it with POST /reef/scenarios, "
+                "or set gateway.implicit_scenarios.",
                 code="scenario_not_found",
                 param="x-reef-scenario",
             )
@@ -183,7 +185,7 @@ def client_key(headers: dict[bytes, bytes]) -> str | None:
 
 
 def receipt_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """Return the receipt, release and session: the client gets them before the first byte of the body."""
+    """Return the headers with receipt, release and session."""
     found = []
     if exchange.capture:
         found.append((b"x-reef-agent-record-id", exchange.record_id.encode()))
@@ -195,6 +197,6 @@ def receipt_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
 
 
 def own_receipt(exchange: Exchange) -> None:
-    """Put a failed attempt under a receipt of Reef's own: the client's stays free for the next attempt."""
+    """Put a failed attempt under a new receipt: the client's stays free for the next."""
     exchange.record_id = new_record_id(exchange.shard)
     exchange.headers = receipt_headers(exchange)

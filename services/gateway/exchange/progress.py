@@ -1,4 +1,4 @@
-"""The state of one exchange between the engine's first byte and the client's last."""
+"""The state of an exchange between the engine's first byte and the client's last."""
 
 from dataclasses import dataclass, field
 

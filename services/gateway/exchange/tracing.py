@@ -1,4 +1,4 @@
-"""One span an exchange, with OpenTelemetry's GenAI names. Made only where spans leave the process: the hot path pays nothing else."""
+"""A span for each exchange, with OpenTelemetry's GenAI names, if spans leave the process."""
 
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
@@ -22,7 +22,10 @@ class Spans:
         self._tracer = provider.get_tracer("services.gateway")
 
     def start(self, x: Exchange) -> Span:
-        """Continue the caller's trace; from here on the exchange carries this span as its parent."""
+        """Continue the caller's trace.
+
+        The exchange carries the new span as its parent from here on.
+        """
         operation = _OPERATIONS[x.api]
         parent = _W3C.extract({"traceparent": x.traceparent}) if x.traceparent else None
         span = self._tracer.start_span(
@@ -45,7 +48,7 @@ class Spans:
         return span
 
     def end(self, span: Span, x: Exchange, end: Ending | None) -> None:
-        """Say how it went. No message text is put into a span."""
+        """End the span with the outcome. It holds no text of messages."""
         if x.session_tag is not None:
             span.set_attribute("gen_ai.conversation.id", x.session_tag)
         if x.release is not None:

@@ -15,11 +15,11 @@ KEEP_ALIVE_S = (
 
 
 class CannotConnectError(OSError):
-    """Nothing was sent: another node may be asked."""
+    """No byte was sent: another node may be asked."""
 
 
 class Pool:
-    """The connections to one node. As many as are asked for; idle ones are used again, the latest first."""
+    """The connections to a node, as many as needed. The latest idle connection is used first."""
 
     def __init__(
         self, url: str, headers: Headers, *, connect_timeout_s: float, read_timeout_s: float
@@ -45,11 +45,13 @@ class Pool:
     async def post(
         self, path: str, body: bytes, more: Iterable[tuple[bytes, bytes]] = ()
     ) -> Connection:
-        """Ask, and return once the head of the answer is there. Whoever gets the connection gives it back, or cuts it.
+        """Send a request and return when the headers of the answer are there.
+
+        The caller gives the connection back, or cuts it.
 
         Raises:
-            CannotConnectError: nothing was sent.
-            OSError: it may have been.
+            CannotConnectError: no byte was sent.
+            OSError: the request may have been sent.
         """
         line = self._lines.get(path)
         if line is None:
@@ -68,7 +70,7 @@ class Pool:
         return connection
 
     def give_back(self, connection: Connection) -> None:
-        """The answer has been read to its end."""
+        """Keep a connection whose answer was read to its end."""
         keeps = connection.usable
         connection.rest()
         if not keeps:
@@ -79,7 +81,7 @@ class Pool:
             self._sweeper = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._sweep)
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed by its user."""
+        """Close the idle connections. Users close those in use."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None

@@ -1,4 +1,4 @@
-"""Which nodes the publisher has set apart: they get a request only where no other node can take it (`reefkit.redis_rotation.usable`)."""
+"""Nodes that the publisher has set apart: they serve only if no other node can."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,17 @@ EVERY_S = 1.0
 
 
 class Apart(Protocol):
-    """What the publisher wrote."""
+    """The publisher's list."""
 
     async def apart(self) -> dict[str, str]:
-        """Nodes out of rotation, each with the reason. Raises Unavailable."""
+        """Return the nodes out of rotation, each with the reason. Raises Unavailable."""
 
 
 class RotationFollower:
-    """Keeps `Node.apart` as the publisher has it; what was read last holds while it cannot be read."""
+    """Keeps `Node.apart` as the publisher has it.
+
+    The last reading holds while it cannot be read.
+    """
 
     def __init__(self, source: Apart, urls: Sequence[str], nodes: Sequence[Node]) -> None:
         self._source = source
@@ -38,7 +41,7 @@ class RotationFollower:
             log.debug("rotation_unknown", reason=str(error))
 
     async def follow(self) -> None:
-        """For ever."""
+        """Read it for the life of the process."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.look()

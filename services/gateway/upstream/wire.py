@@ -1,7 +1,7 @@
-"""HTTP/1.1 to a serving node, with as little as an exchange needs: POST on kept-alive connections, answers read by httptools (llhttp).
+"""HTTP/1.1 to a serving node: POST on kept-alive connections, answers read by httptools (llhttp).
 
-A general client costs a third of an exchange's CPU time, most of it per chunk of a stream. This one follows no redirects, decodes no
-content, keeps no cookies and asks no proxy: nothing of that may happen to an exchange anyway.
+A general client costs a third of an exchange's CPU time, most of it for chunks of streams. This
+client follows no redirects, decodes no content, keeps no cookies and asks no proxy.
 """
 
 import asyncio
@@ -17,17 +17,20 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class BrokenOffError(OSError):
-    """The node closed the connection, or sent what is not HTTP."""
+    """The node closed the connection, or its bytes are not HTTP."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, and the answer that comes on it. `status` is 0 until the answer's head is there; header names are in lower case."""
+    """A connection and the answer on it.
+
+    `status` is 0 until the headers are there; header names are in lower case.
+    """
 
     def __init__(self, read_timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._read_timeout_s = read_timeout_s
         self._parser = httptools.HttpResponseParser(self)
-        # a header of a node that is not quite in order is left out of the answer later; it is no reason to refuse the answer
+        # an odd header of a node is dropped later; it is no reason to refuse the answer
         self._parser.set_dangerous_leniencies(
             lenient_headers=True,
             lenient_optional_cr_before_lf=True,
@@ -51,10 +54,13 @@ class Connection(asyncio.Protocol):
         self.complete = False
         self.idle_since = 0.0
 
-    # ------------------------------------------------------------------ what the pool and the answer's reader do
+    # -------------------------------------------------- for the pool and the answer's reader
 
     async def ask(self, head: bytes, body: bytes) -> None:
-        """Send a request and wait for the head of its answer. Raises OSError (TimeoutError: silence)."""
+        """Send a request and wait for the headers of its answer.
+
+        Raises OSError (TimeoutError: silence).
+        """
         assert self._transport is not None
         self._busy, self.status, self.complete, self.headers, self._head_bytes = (
             True,
@@ -74,7 +80,10 @@ class Connection(asyncio.Protocol):
             await self._more()
 
     async def some(self) -> bytes:
-        """The next piece of the body; empty at its end. Raises OSError (TimeoutError: silence)."""
+        """Return the next piece of the body; empty at its end.
+
+        Raises OSError (TimeoutError: silence).
+        """
         while not self._pieces:
             if self.complete:
                 return b""
@@ -88,19 +97,19 @@ class Connection(asyncio.Protocol):
 
     @property
     def ended(self) -> bool:
-        """Nothing of the body is left to come or to be taken."""
+        """True if the whole body came and was taken."""
         return self.complete and not self._pieces
 
     @property
     def usable(self) -> bool:
-        """Another request may be sent on it."""
+        """True if another request may be sent on it."""
         open_ = self._transport is not None and not self._transport.is_closing()
         return (
             open_ and self._error is None and (self.ended if self._busy else True) and self._keeps
         )
 
     def rest(self) -> None:
-        """The answer has been read: no silence is too long any more."""
+        """Stop the timer: the answer has been read."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -138,7 +147,7 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
     def _look(self) -> None:
-        """One timer an exchange, set anew when it rings: data may come a thousand times a second."""
+        # One timer an exchange, set again when it rings: data may come a thousand times a second.
         left_s = self._heard + self._read_timeout_s - self._loop.time()
         if left_s > 0 or (self.status and self._waiter is None):  # or it waits for its reader
             self._timer = self._loop.call_later(max(left_s, self._read_timeout_s / 4), self._look)
@@ -153,14 +162,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         self._wake()
 
-    # ------------------------------------------------------------------ what the transport calls
+    # -------------------------------------------------- for the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closed, by either side; where nothing else says where the answer ends, this is its end."""
+        # without a length, the end of the connection is the end of the answer
         self._transport = None
         if (
             self._busy
@@ -178,15 +186,12 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def pause_writing(self) -> None:
-        """The node does not take what is sent."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """It does again."""
         self._may_write.set()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer; none may come when nothing was asked."""
         self._heard = self._loop.time()
         if not self._busy or self.complete:
             self._fail(BrokenOffError("the node sent something that was not asked for"))
@@ -197,7 +202,7 @@ class Connection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(BrokenOffError(f"not an HTTP answer: {error}"))
             return
-        # Heads, trailers and what is said of chunks: without an end to them the parser would collect, and the reader wait, for ever.
+        # Headers, trailers and chunk extensions without an end would fill the memory.
         self._head_bytes = 0 if self._held > held else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.complete:
             self._fail(
@@ -208,31 +213,29 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         self._wake()
 
-    # ------------------------------------------------------------------ what the parser calls
+    # -------------------------------------------------- for the parser
 
     def on_message_begin(self) -> None:
-        """A status line; the one before was an interim answer."""
+        # the status line before was that of an interim answer
         if self.complete:
             raise BrokenOffError("more than one answer")
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header. What follows the body (trailers) is left out."""
+        # headers after the body (trailers) are dropped
         if not self.status:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """The head is there. 1xx is followed by another one (RFC 9110, section 15.2)."""
+        # a final answer follows 1xx (RFC 9110, section 15.2)
         status = self._parser.get_status_code()
         self.status = status if status >= 200 else 0
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         self._pieces.append(body)
         self._held += len(body)
 
     def on_message_complete(self) -> None:
-        """The end of the body."""
         if self.status:
             self.complete = True
             self._keeps = self._keeps and self._parser.should_keep_alive()

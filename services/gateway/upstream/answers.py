@@ -1,0 +1,126 @@
+"""An answer of a serving node: its body as it comes, and the headers that a client may see."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+
+import structlog
+
+from services.gateway import metrics
+from services.gateway.domain.balance import Node
+from services.gateway.ports import UpstreamFailed, answer_too_large
+from services.gateway.upstream.pool import Pool
+from services.gateway.upstream.wire import Connection, Headers
+
+log = structlog.get_logger()
+
+_DROPPED = frozenset(
+    {
+        b"connection", b"content-length", b"content-encoding", b"date", b"keep-alive",
+        b"proxy-authenticate", b"server", b"set-cookie", b"te", b"trailer", b"transfer-encoding",
+        b"upgrade",
+    }
+)  # fmt: skip
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")  # RFC 9110, section 5.6.2, in lower case
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+DRAIN_S = 0.5
+
+
+class HttpAnswer:
+    """EngineAnswer on a connection to a node."""
+
+    __slots__ = (
+        "_connection", "_limit_bytes", "_node", "_pool", "_secret", "event_stream", "headers",
+        "status",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: Connection, pool: Pool, node: Node, *, limit_bytes: int, secret: bytes
+    ) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._node = node
+        self._limit_bytes = limit_bytes
+        self._secret = secret
+        self.status = connection.status
+        self.headers = relayed(connection.headers)
+        content_type = value_of(connection.headers, b"content-type")
+        self.event_stream = content_type.partition(b";")[0].strip() == b"text/event-stream"
+
+    async def read(self) -> bytes:
+        parts, size = [], 0
+        async for part in self.chunks():
+            parts.append(part)
+            size += len(part)
+            if size > self._limit_bytes:
+                raise answer_too_large()
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        # some nodes repeat Reef's own key in their errors
+        return whole.replace(self._secret, b"***") if self._secret and self.status >= 400 else whole
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            while chunk := await self._connection.some():
+                yield chunk
+        except OSError as error:
+            self._node.failed(time.monotonic())
+            raise failed(self._node, error, "The serving node broke off its answer") from error
+
+    async def close(self, *, finished: bool) -> None:
+        self._node.in_flight -= 1
+        connection = self._connection
+        if finished and not connection.ended:
+            try:
+                async with asyncio.timeout(DRAIN_S):
+                    while await connection.some():
+                        pass
+            except OSError:
+                finished = False
+        if finished:
+            self._pool.give_back(connection)
+        else:
+            connection.cut()
+
+
+def relayed(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return a node's headers for the client, names in lower case.
+
+    Headers of the connection, those in Reef's name, and those that would break the answer are dropped.
+    """
+    return [
+        (name, value)
+        for name, value in headers
+        if name not in _DROPPED
+        and not name.startswith(b"x-reef-")
+        and _NAME.fullmatch(name)
+        and _VALUE.fullmatch(value)
+    ]
+
+
+def value_of(headers: Headers, name: bytes) -> bytes:
+    """Return the first value of a header in lower case; empty if it is absent."""
+    return next((value.lower() for found, value in headers if found == name), b"")
+
+
+def useless(answer: Connection) -> str | None:
+    """Return the reason if an answer cannot be relayed, as far as its headers say."""
+    if answer.status in {401, 403}:
+        return (
+            f"refused Reef's credentials ({answer.status}); the operator sets REEF_ENGINE_API_KEY"
+        )
+    if value_of(answer.headers, b"content-encoding") not in {b"identity", b""}:
+        return "sent an encoded answer without being asked"
+    if not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
+        return f"answered with status {answer.status}"
+    return None
+
+
+def failed(node: Node, error: BaseException, words: str) -> UpstreamFailed:
+    """Return the failure for the client: 504 for a timeout, else 502."""
+    timed_out = isinstance(error, TimeoutError)
+    metrics.ENGINE_ERRORS.labels(node.url, "timeout" if timed_out else type(error).__name__).inc()
+    log.warning("engine_failed", engine=node.url, reason=repr(error)[:300])
+    if timed_out:
+        return UpstreamFailed(f"{words}: it timed out.", status=504, code="upstream_timeout")
+    return UpstreamFailed(f"{words}.", status=502, code="upstream_failed")
