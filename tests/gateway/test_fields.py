@@ -167,7 +167,7 @@ async def test_control_routes_say_what_is_wrong_with_a_body(bench: Bench) -> Non
         odd = (await bench.http.post("/reef/scenarios", **sent)).json()["error"]
         assert (
             odd["message"]
-            == "The request body must be a JSON object, sent with `content-type: application/json`."
+            == "The request body must be a JSON object with `content-type: application/json`."
         )
     unknown = (await bench.http.post("/reef/scenarios", json={"scenario": "a", "extra": 1})).json()[
         "error"
