@@ -1,4 +1,4 @@
-"""One record told from question to release. Pure: what the gateway answered goes in, labelled lines come out."""
+"""One record told from question to release: the gateway's answer as labelled lines. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,32 +10,37 @@ from reefcli.output import ago
 Facts = dict[str, Any]
 Line = tuple[str, str]
 _LONGEST = 2000  # characters of a question or an answer
+_REPORT_STATES = {
+    "parked": ", waits for its records",
+    "expired": ", came too long before its records",
+}
 
 
 def of_samples(rows: Sequence[Facts], sample_ids: set[str]) -> list[Facts]:
-    """Those steps (`sample_ids`) or releases (`lineage.sample_ids`) that used one of these samples."""
+    """Return the steps (`sample_ids`) or releases (`lineage.sample_ids`) that used the samples."""
     return [
         row for row in rows if sample_ids & set((row.get("lineage") or row).get("sample_ids", ()))
     ]
 
 
 def tell(found: Facts) -> Iterator[Line]:
-    """(label, text) in the order in which it happened. `found`: a record as the gateway gives it, with `steps` and `releases` added."""
+    """Yield (label, text) in the order of events.
+
+    `found`: a record as the gateway gives it, with `steps` and `releases` added.
+    """
     record = found["record"]
+    scenario, when = record.get("scenario", ""), _when(record.get("at"))
     if record.get("type", "").startswith("feedback"):
-        yield (
-            "report",
-            f"{record['event_id']}, {_when(record.get('at'))}, in scenario {record.get('scenario', '')}",
-        )
+        yield "report", f"{record['event_id']}, {when}, in scenario {scenario}"
         yield "about", ", ".join(record.get("references", ()))
         yield "said", _said(record)
     else:
+        yield "record", f"{record['event_id']}, {when}, in scenario {scenario}"
         yield from _exchange(found, record)
         for report in found.get("reports", ()):
-            yield (
-                "report",
-                f"{_said(report)} ({report['report_id']}, {_when(report.get('at'))}{_state_of(report)})",
-            )
+            state = _REPORT_STATES.get(report.get("state", ""), "")
+            origin = f"{report['report_id']}, {_when(report.get('at'))}{state}"
+            yield "report", f"{_said(report)} ({origin})"
         if not found.get("reports"):
             yield "report", "none yet"
     for sample in found.get("samples", ()):
@@ -43,24 +48,15 @@ def tell(found: Facts) -> Iterator[Line]:
 
 
 def _exchange(found: Facts, record: Facts) -> Iterator[Line]:
-    yield (
-        "record",
-        f"{record['event_id']}, {_when(record.get('at'))}, in scenario {record.get('scenario', '')}",
-    )
     yield "question", _cut(question(record.get("request")))
     yield "answer", _cut(answer(record.get("response")))
     took = f", {record['duration_ms']:.0f} ms" if record.get("duration_ms") else ""
-    yield (
-        "outcome",
-        f"{record.get('outcome', '')}{took}"
-        + (f": {record['error']}" if record.get("error") else ""),
-    )
+    error = f": {record['error']}" if record.get("error") else ""
+    yield "outcome", f"{record.get('outcome', '')}{took}{error}"
     if usage := record.get("usage"):
         guess = " (counted by Reef)" if usage.get("estimated") else ""
-        yield (
-            "tokens",
-            f"{usage['prompt_tokens']} in the question, {usage['completion_tokens']} in the answer{guess}",
-        )
+        prompt, completion = usage["prompt_tokens"], usage["completion_tokens"]
+        yield "tokens", f"{prompt} in the question, {completion} in the answer{guess}"
     yield "release", f"{record.get('release_id') or 'none'} answered"
     if found.get("session_id"):
         again = f", another try at {found['retry_of']}" if found.get("retry_of") else ""
@@ -70,72 +66,55 @@ def _exchange(found: Facts, record: Facts) -> Iterator[Line]:
 
 
 def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
-    """One sample and what became of it."""
-    own = {sample["sample_id"]}
-    many = (
-        f", from {len(sample['record_ids'])} records"
-        if len(sample.get("record_ids", ())) > 1
-        else ""
-    )
-    use = (
-        f"cannot be trained on: {sample['untrainable']}"
-        if sample.get("untrainable")
-        else f"trainable, {sample['trained_tokens']} tokens"
-    )
+    """One sample and its use."""
+    own, records = {sample["sample_id"]}, len(sample.get("record_ids", ()))
+    many = f", from {records} records" if records > 1 else ""
+    use = f"trainable, {sample.get('trained_tokens')} tokens"
+    if sample.get("untrainable"):
+        use = f"cannot be trained on: {sample['untrainable']}"
     score = "no score" if sample.get("score") is None else f"score {sample['score']:g}"
     yield "sample", f"{sample['sample_id']}: {use}, {score}{many}"
-    used = False
-    for refusal in found.get("refusals", ()):
-        if refusal["sample_id"] in own:
-            used = True
-            if refusal.get("kept_for_evaluation"):
-                yield (
-                    "  held out",
-                    f"kept for evaluation, which judges candidates of {refusal['recipe']} by it",
-                )
-                continue
-            lag = (
-                ""
-                if refusal.get("lag") is None
-                else f" (the releases had moved on by {refusal['lag']})"
-            )
-            yield "  refused", f"by {refusal['recipe']}: {refusal['reason']}{lag}"
     releases = of_samples(found.get("releases", ()), own)
-    for step in of_samples(found.get("steps", ()), own):
-        used = True
-        yield (
-            "  trained on",
-            f"in step {step['step']} of {step['recipe']}, {_when(step.get('at'))}; {_outcome_of(step, releases)}",
-        )
-    for release in releases:
-        used = True
-        waits = (
-            " (stale: can never be promoted)"
-            if release.get("stale")
-            else " (waits for `reef promote`)"
-        )
-        now = " (serves now)" if release.get("current") else waits if release.get("pending") else ""
-        yield (
-            "  went into",
-            f"release {release['release_id']}, {_when(release.get('created_at'))}{now}",
-        )
-    if not used:
-        yield "  so far", "no recipe has used it yet"
+    uses = [
+        *(_refused(row) for row in found.get("refusals", ()) if row["sample_id"] in own),
+        *(_trained(step, releases) for step in of_samples(found.get("steps", ()), own)),
+        *(_released(release) for release in releases),
+    ]
+    yield from uses or [("  so far", "no recipe has used it yet")]
 
 
-def _outcome_of(step: Facts, releases: Sequence[Facts]) -> str:
-    """What a step led to, as far as the chain tells."""
-    candidate = step.get("candidate_id")
-    if not candidate:
-        return "no candidate came of it"
-    chosen = any(release.get("candidate_id") == candidate for release in releases)
-    return f"candidate {candidate}" + (
-        "" if chosen else ", which is not in the chain: rejected, or not judged yet"
-    )
+def _refused(row: Facts) -> Line:
+    if row.get("kept_for_evaluation"):
+        words = f"kept for evaluation, which judges candidates of {row['recipe']} by it"
+        return "  held out", words
+    lag = row.get("lag")
+    moved = "" if lag is None else f" (the releases had moved on by {lag})"
+    return "  refused", f"by {row['recipe']}: {row['reason']}{moved}"
+
+
+def _trained(step: Facts, releases: Sequence[Facts]) -> Line:
+    candidate, outcome = step.get("candidate_id"), "no candidate came of it"
+    if candidate:
+        chosen = any(release.get("candidate_id") == candidate for release in releases)
+        absent = ", which is not in the chain: rejected, or not judged yet"
+        outcome = f"candidate {candidate}{'' if chosen else absent}"
+    when = _when(step.get("at"))
+    return "  trained on", f"in step {step['step']} of {step['recipe']}, {when}; {outcome}"
+
+
+def _released(release: Facts) -> Line:
+    note = ""
+    if release.get("current"):
+        note = " (serves now)"
+    elif release.get("pending"):
+        stale = release.get("stale")
+        note = " (stale: can never be promoted)" if stale else " (waits for `reef promote`)"
+    when = _when(release.get("created_at"))
+    return "  went into", f"release {release['release_id']}, {when}{note}"
 
 
 def question(request: Facts | None) -> str:
-    """The last thing that the user said: of chat messages, a prompt, or a responses `input`."""
+    """Return the last user message: of chat messages, a prompt, or a responses `input`."""
     if request is None:
         return "(not kept)"
     messages = request.get("messages", request.get("input", request.get("prompt", "")))
@@ -146,25 +125,29 @@ def question(request: Facts | None) -> str:
 
 
 def answer(response: Facts | None) -> str:
-    """What the model said: the first choice, or the content of an answer without choices."""
+    """Return the first choice, or the content of an answer without choices."""
     if response is None:
         return "(none)"
     choices = response.get("choices")
     if not choices:
         return _text(response.get("content", response.get("output", "")))
     message = choices[0].get("message") or {}
-    calls = [
-        f"(calls {call['function']['name']} {call['function'].get('arguments', '')})"
-        for call in message.get("tool_calls") or ()
-    ]
-    return (
-        "\n".join(filter(None, [_text(message.get("content", choices[0].get("text", ""))), *calls]))
-        or "(empty)"
-    )
+    text = _text(message.get("content", choices[0].get("text", "")))
+    calls = [_call(call) for call in message.get("tool_calls") or ()]
+    return "\n".join(filter(None, [text, *calls])) or "(empty)"
+
+
+def _call(call: Any) -> str:
+    """A tool call of any type: `function`, `custom`, or a form that is not known yet."""
+    kind = call.get("type", "function") if isinstance(call, dict) else ""
+    body = call.get(kind) if isinstance(call, dict) else None
+    if not isinstance(body, dict) or "name" not in body:
+        return f"(calls {orjson.dumps(call).decode()})"
+    return f"(calls {body['name']} {_text(body.get('arguments', body.get('input', '')))})"
 
 
 def _text(content: Any) -> str:
-    """The words of a content: a string, or parts, of which those without text are named by their type."""
+    """The text of a content: a string, or parts; a part without text is named by its type."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list):
@@ -173,11 +156,9 @@ def _text(content: Any) -> str:
         return str(content["text"])
     if isinstance(content, dict) and "content" in content:
         return _text(content["content"])
-    return (
-        f"({content['type']})"
-        if isinstance(content, dict) and "type" in content
-        else orjson.dumps(content).decode()
-    )
+    if isinstance(content, dict) and "type" in content:
+        return f"({content['type']})"
+    return orjson.dumps(content).decode()
 
 
 def _said(report: Facts) -> str:
@@ -189,20 +170,11 @@ def _said(report: Facts) -> str:
     return f"{score}, “{_cut(words if isinstance(words, str) else orjson.dumps(words).decode())}”"
 
 
-def _state_of(report: Facts) -> str:
-    return {
-        "parked": ", waits for its records",
-        "expired": ", came too long before its records",
-    }.get(report.get("state", ""), "")
-
-
 def _when(at: Any) -> str:
     return ago(at) if at else "at an unknown time"
 
 
 def _cut(text: str) -> str:
-    return (
-        text
-        if len(text) <= _LONGEST
-        else f"{text[:_LONGEST]}… ({len(text)} characters; --json shows all)"
-    )
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({len(text)} characters; --json shows all)"

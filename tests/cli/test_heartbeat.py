@@ -3,12 +3,15 @@
 from collections import Counter
 from datetime import UTC, datetime
 
+from pathlib import Path
+
 import httpx
 import pytest
 
 from reefcli.heartbeat import Heartbeat
 from reefcli.loop_events import describe
 from reefcommon.events import DeadLettered, ReleaseRejected, StepCompleted
+from reefkit.bodies import FilesystemBodies
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -54,7 +57,9 @@ def metrics(ok: int, failed: int) -> str:
 async def test_traffic_is_told_if_there_was_any(after, said):
     lines: list[str] = []
     pages = iter([metrics(4, 0), metrics(*after)])
-    heart = Heartbeat("", {"gateway": "http://gateway"}, lines.append)
+    heart = Heartbeat(
+        "", FilesystemBodies(Path("none")), {"gateway": "http://gateway"}, lines.append
+    )
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, text=next(pages)))
     async with httpx.AsyncClient(transport=transport) as http:
         await heart.tell_traffic(http)

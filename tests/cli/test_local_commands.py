@@ -68,6 +68,40 @@ def test_a_recipe_of_ones_own_is_found_by_its_module(
     assert "Did you mean recipes.sao.recipe:SAORecipe?" in reef("recipes", "sao", code=1)
 
 
+def test_one_recipe_is_shown_with_its_knobs_and_defaults() -> None:
+    shown = reef("recipes", "recipes.sao.recipe:SAORecipe")
+    assert "max_staleness\t0\tinteger, >= 0\t" in shown
+    assert "critic_warmup_steps\t10" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "class Mine(WeightRecipe):\n    name = 'm'\n",
+            "lacks summary, dimensions, decide, learner",
+        ),
+        ("def broken(:\n    pass\n", "broken_one.py, line 3"),
+        ("x = {}['no']\n", "KeyError: 'no' (broken_one.py, line 3)"),
+    ],
+)
+def test_an_authors_mistake_is_one_plain_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "from reefcommon.recipe import WeightRecipe\n\n"
+    (tmp_path / "broken_one.py").write_text(head + text)
+    (tmp_path / "serve.yaml").write_text("reef:\n  recipe: broken_one:Mine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for words in (("recipes", "broken_one:Mine"), ("serve", "-c", "serve.yaml")):
+        monkeypatch.delitem(sys.modules, "broken_one", raising=False)
+        assert said in reef(*words, code=1)
+
+
+def test_the_version_is_told() -> None:
+    assert reef("--version").startswith("reef 0.")
+
+
 def test_recipes_are_listed_without_torch() -> None:
     blocked = "import sys; sys.modules['torch'] = None; from reefcli.main import cli; cli(['recipes', '--json'])"
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'libs'}"}

@@ -1,8 +1,12 @@
 """`reef records`: lists, and the story of one record up to the release that it went into."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from reefcli import story
 from tests.cli.fake_gateway import CHAIN, FakeGateway, reef, release
 
 
@@ -172,3 +176,55 @@ def test_a_report_is_told_as_a_report(gateway: FakeGateway) -> None:
     output = reef("records", "show", "rec-7")
     assert "about        rec-1, rec-2" in output
     assert "said         score -1" in output
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        ({"type": "function", "function": {"name": "f", "arguments": "{}"}}, "(calls f {})"),
+        ({"type": "custom", "custom": {"name": "grep", "input": "a b"}}, "(calls grep a b)"),
+        ({"type": "mcp", "server": "x"}, '(calls {"type":"mcp","server":"x"})'),
+        ("nonsense", '(calls "nonsense")'),
+    ],
+)
+def test_a_tool_call_of_any_form_is_told(call: Any, shown: str) -> None:
+    message = {"content": None, "tool_calls": [call]}
+    assert story.answer({"choices": [{"message": message}]}) == shown
+
+
+def test_rewarded_records_are_filtered_by_score_and_exported(
+    gateway: FakeGateway, tmp_path: Path
+) -> None:
+    rows = [
+        sample("s1", score=0.9, at="2026-01-01T00:00:00Z", record_ids=["rec-9"]),
+        sample("s2", score=0.25, at="2026-01-01T00:00:00Z"),
+        sample("s3", score=None, at="2026-01-01T00:00:00Z", record_ids=["rec-7"]),
+    ]
+    gateway.answers["/reef/scenarios/default/samples"] = (200, {"data": rows})
+    lines = reef("records", "--max-score", "0.5").splitlines()
+    assert [line.split("\t")[0] for line in lines[1:]] == ["rec-1"]
+    assert reef("records", "--min-score", "0.5").splitlines()[1].startswith("rec-9\t")
+    place = tmp_path / "bad.jsonl"
+    reef("records", "--max-score", "0.5", "--export", str(place))
+    (line,) = place.read_text().splitlines()
+    assert json.loads(line)["record"]["event_id"] == "rec-1"
+
+
+def test_a_verdict_is_shown_with_both_answers_of_each_task(gateway: FakeGateway) -> None:
+    task = {
+        "task": "greet", "candidate": 1.0, "head": None, "candidate_answer": "Hello", "head_answer": "",
+    }  # fmt: skip
+    rejected = {
+        "event_id": "e", "candidate_id": "cand-77", "command_id": None, "outcome": "rejected",
+        "reason": "no", "at": "2026-01-01T00:00:00Z",
+        "evaluation": {"verdict": "reject", "policy": "p", "reason": "why", "candidate_score": 1.0,
+                       "head_score": 0.5, "wins": 1, "strength": "weak", "pairs": 12, "tasks": [task]},
+    }  # fmt: skip
+    gateway.answers["/reef/scenarios/default/rejections"] = (200, {"data": [rejected]})
+    shown = reef("releases", "--evidence", "cand-7")
+    assert "weak evidence, 12 pairs" in shown
+    assert "greet: 1 against no answer" in shown
+    assert "Hello" in shown
+    assert "no release and no rejected candidate cand-8" in reef(
+        "releases", "--evidence", "cand-8", code=1
+    )

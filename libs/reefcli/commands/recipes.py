@@ -1,8 +1,10 @@
 """`reef recipes`: the learning methods that are installed, each with its three dimensions."""
 
 import difflib
+import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,6 +20,8 @@ from reefcli.options import AsJson
 from reefcli.output import print_json, print_story, print_table
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import Recipe, import_named, lacking
+
+_DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,9 @@ def modules(name: str) -> Iterator[ModuleType]:
     root = _import(name)
     yield root
     for info in pkgutil.walk_packages(getattr(root, "__path__", ()), prefix=f"{root.__name__}."):
-        if not info.name.rpartition(".")[2].startswith("_"):
+        spec = importlib.util.find_spec(info.name)
+        # Only modules that define a recipe are imported: the others may need torch.
+        if spec and spec.origin and _DEFINES_ONE.search(Path(spec.origin).read_text("utf-8")):
             yield _import(info.name)
 
 
