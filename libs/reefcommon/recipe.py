@@ -1,10 +1,11 @@
-"""What a recipe is: a small class that says how experience becomes a candidate. Importable without torch.
+"""The protocol of a recipe: a small class that turns samples into candidates.
 
-A weight recipe is read in the order of the data:
+A weight recipe in the order of the data:
 
-    samples --decide--> batch --learner().step--> new weights --proposes--> candidate --evaluation--> verdict
+    samples --decide--> batch --learner().step--> weights --proposes--> candidate --> verdict
 
-`decide` is pure and runs in the trainer's event loop; the learner runs in the step process and alone imports torch.
+`decide` is pure and runs in a thread with a time limit. The learner runs in the step process and
+alone imports torch.
 """
 
 import importlib
@@ -39,7 +40,7 @@ class Dimensions:
 
 
 class Knobs(BaseModel):
-    """Base of a recipe's knobs: unknown keys are refused, so that a typing mistake in `serve.yaml` is found at once."""
+    """Base of a recipe's knobs. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,11 +53,11 @@ DEFAULT_SCORE_RANGE: ScoreRange = (-100.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a recipe does with the samples that wait, oldest first. A sample in neither part goes on waiting."""
+    """A recipe's decision on the waiting samples. A sample in neither part waits on."""
 
     batch: tuple[SampleReady, ...] = ()
     refused: tuple[tuple[SampleReady, str, int | None], ...] = ()
-    """(sample, reason, lag): these will never be used by this recipe."""
+    """(sample, reason, lag) of samples that this recipe will never use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +73,33 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one optimizer step did. `metrics` are finite numbers."""
+    """The result of an optimizer step. `metrics` are finite numbers."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Learner(Protocol):
-    """The part of a weight recipe that holds tensors: it lives in the step process."""
+    """The part of a weight recipe that holds tensors, in the step process."""
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Train on one batch. Raises Poison where the batch can never be trained on."""
+        """Train on a batch. Raises Poison if it can never be trained on."""
 
     def save(self, directory: Path) -> None:
-        """Write everything that `load` needs to go on exactly here: adapter, critic, optimizers, step."""
+        """Write adapter, critic, optimizers and step, for `load`."""
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
-        """Go on from a saved state; with `actor_from`, take the policy and its optimizer from another one (a candidate was rejected)."""
+        """Read a saved state; policy and its optimizer come from `actor_from` if it is given."""
 
     def adopt(self, adapter: Path | None) -> None:
-        """Take the policy of a published PEFT adapter (None: the base model as it is) with a fresh optimizer: a release that is not
-        of a saved state serves now. Raises Poison where the adapter is of another shape than this recipe trains."""
+        """Take the policy of a PEFT adapter (None: the base model), with a fresh optimizer.
+
+        Raises:
+            Poison: the adapter has another shape than this recipe trains.
+        """
 
     def export_adapter(self, directory: Path) -> None:
-        """Write the current policy as a PEFT LoRA adapter, as serving nodes load it."""
+        """Write the policy as a PEFT LoRA adapter."""
 
 
 class Recipe(ABC):
@@ -111,15 +115,13 @@ class Recipe(ABC):
 
     @property
     def score_range(self) -> ScoreRange:
-        """The scores that this recipe accepts: its knob of this name, if it has one.
-
-        One score of 1e30 would decide alone over every mean that it enters.
-        """
+        """Return the scores that this recipe accepts, from its knob of this name if it has it."""
+        # A single score of 1e30 would outweigh all others in every mean that it enters.
         found: ScoreRange = getattr(self.knobs, "score_range", DEFAULT_SCORE_RANGE)
         return found
 
     def evaluation(self) -> EvaluationPlan:
-        """How its candidates are judged where the configuration does not say."""
+        """Return the plan for its candidates, unless the configuration has another."""
         return EvaluationPlan()
 
 
@@ -128,19 +130,22 @@ class WeightRecipe(Recipe):
 
     @abstractmethod
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
-        """Admit, refuse or wait. Pure; `waiting` is in order of arrival."""
+        """Return the next batch and the refused samples. Pure.
+
+        `waiting` is in order of arrival.
+        """
 
     @abstractmethod
     def learner(self, model_path: Path) -> Learner:
-        """Build the learner on a base model (a Hugging Face directory). Called in the step process only."""
+        """Build the learner on a base model, a Hugging Face directory. In the step process."""
 
     def proposes(self, step: int) -> bool:
-        """Whether the state after optimizer step `step` (1, 2, …) becomes a candidate."""
+        """Return whether the state after optimizer step `step` (from 1) becomes a candidate."""
         return step > 0
 
 
 def resolve(dotted: str) -> Any:
-    """The object that `package.module:NAME` names.
+    """Return the object that `package.module:NAME` names.
 
     Raises:
         BadConfig: there is no such module or name.
@@ -173,13 +178,12 @@ def import_named(module_name: str) -> ModuleType:
 
 
 def lacking(cls: type[Recipe]) -> list[str]:
-    """Names that a recipe class must define and does not."""
+    """Return the names that a recipe class must define and does not."""
     named = [name for name in ("name", "summary", "dimensions") if not hasattr(cls, name)]
     return [*named, *sorted(cls.__abstractmethods__)]
 
 
 def _in_one_line(error: Exception) -> str:
-    """The error with its file and line. A SyntaxError already says where."""
     words = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return words
@@ -188,7 +192,7 @@ def _in_one_line(error: Exception) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not _IMPORTING.match(frame.filename)
     ]
-    # the deepest line beside the module: what its author wrote, not the library that was called there
+    # The deepest line beside the module: its author's, not that of a library.
     own = [
         frame for frame in frames if Path(frame.filename).parent == Path(frames[0].filename).parent
     ]
@@ -200,7 +204,7 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
     """Build the recipe that `serve.yaml` names, with its knobs checked.
 
     Raises:
-        BadConfig: no such recipe, or a knob is not allowed; the message names the key, the value and what is allowed.
+        BadConfig: no such recipe, or a knob is not allowed.
     """
     cls = resolve(dotted)
     if not (isinstance(cls, type) and issubclass(cls, Recipe)):

@@ -20,12 +20,10 @@ SERVICE = "harness"
 
 
 def routes(handlers: Handlers) -> KafkaRouter:
-    """Return the routing table."""
     return host.routes(handlers, SERVICE)
 
 
 def executor(binding: Binding[Any], kit: Kit, *, settings: Settings) -> HarnessExecutor:
-    """Build the executor of one binding."""
     return HarnessExecutor(binding, kit, CHAT, propose_timeout_s=settings.propose_timeout_s)
 
 

@@ -1,4 +1,4 @@
-"""The executor of harness recipes: each job is one proposal of mutations, admitted by the rules."""
+"""The executor of harness recipes: a job is a proposal of mutations, admitted by the rules."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from reefkit.recipe_binding import Binding
 
 
 class HarnessExecutor(Executor):
-    """One harness recipe that learns from one scenario."""
+    """A harness recipe that learns from a scenario."""
 
     kind = "harness"
     doing = "proposing"
@@ -90,5 +90,4 @@ class HarnessExecutor(Executor):
 
 
 def mutations_of(job: Job) -> tuple[Mutation, ...]:
-    """Return the mutations that a job's run has proposed."""
     return tuple(Mutation(**item) for item in job.output.get("mutations", ()))

@@ -23,7 +23,6 @@ SERVICE = "trainer"
 
 
 def routes(handlers: Handlers) -> KafkaRouter:
-    """Return the routing table."""
     return host.routes(handlers, SERVICE)
 
 

@@ -13,8 +13,6 @@ REPLY = "reply.json"
 
 
 class DirectoryCheckpoints:
-    """Checkpoints under one root."""
-
     def __init__(self, root: Path) -> None:
         self._root = root
 

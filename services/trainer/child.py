@@ -28,7 +28,7 @@ FULL_BELOW_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class ChildProcess:
-    """The step process of one binding. One step at a time."""
+    """The step process of a binding. It makes a single step at a time."""
 
     binding: Binding[WeightRecipe]
     model_path: Path
@@ -144,7 +144,6 @@ def bound_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
 
 
 def as_line(request: StepRequest) -> dict[str, Any]:
-    """Return a request as the step process reads it."""
     return {
         "job_id": request.job_id,
         "state": str(request.state) if request.state else None,

@@ -28,16 +28,13 @@ class Start:
 
 
 def start_of(job: Job) -> Start:
-    """Return the start that was planned for a job."""
     return Start(**job.plan.get("start", {}))
 
 
 def plan_start(last: Job | None, head_content: str, saved: Mapping[str, str]) -> Start:
-    """Return the start of the next step. `saved`: contents with a saved state, and their jobs.
-
-    Progress that was not proposed goes on if the head still serves its base. A rejected, pending
-    or rolled-back actor is left for the head's.
-    """
+    """Return the start of the next step. `saved`: contents with a saved state, and their jobs."""
+    # Progress that was not proposed goes on if the head still serves its base. A rejected,
+    # pending or rolled-back actor is left for the head's.
     if last is None:
         return Start(adopt=None if head_content == BASE_CONTENT_ID else head_content)
     own = head_content == last.content_id

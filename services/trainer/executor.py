@@ -1,4 +1,4 @@
-"""The executor of weight recipes: each job is one step of the learner in its step process."""
+"""The executor of weight recipes: a job is a step of the learner in its step process."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ NO_CANDIDATE = "the recipe proposes no candidate after this step"
 
 
 class WeightExecutor(Executor):
-    """One weight recipe that learns from one scenario."""
+    """A weight recipe that learns from a scenario."""
 
     kind = "lora"
     doing = "training"

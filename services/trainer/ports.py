@@ -15,7 +15,7 @@ class StateDamaged(Poison):
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """One step, as directories of this machine.
+    """A step, as directories of this machine.
 
     `adopt`: an adapter to take the policy from, or "base". `out` None: only try the step.
     """
@@ -41,7 +41,7 @@ class StepProcess(Protocol):
     """The process that holds the tensors of one binding."""
 
     async def step(self, request: StepRequest) -> StepReply:
-        """Make one step.
+        """Make a step.
 
         Raises:
             StateDamaged: the start cannot be used.
@@ -50,7 +50,7 @@ class StepProcess(Protocol):
         """
 
     async def stop(self) -> None:
-        """End the process; the next step starts a new one."""
+        """End the process; the next step starts another."""
 
 
 class Checkpoints(Protocol):

@@ -1,11 +1,11 @@
 """The step process: `python -m services.trainer.worker <module:Recipe> <model dir> <niceness>`.
 
-    stdin   line 1: the knobs; then one step a line: {job_id, state, actor, adopt, out, batch}
-    stdout  one reply a line: {ok: {step, proposes, metrics}} | {poison, trace} | {damaged}
+    stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch}
+    stdout  a reply a line: {ok: {step, proposes, metrics}} | {poison, trace} | {damaged}
     stderr  the output of libraries
 
-The learner is kept between steps. A state is loaded only if the request starts from another one.
-The process ends when its input ends, so that a killed trainer leaves no step process behind.
+The learner is kept between steps. The process ends when its input ends, so that a killed trainer
+leaves no step process behind.
 """
 
 import contextlib
@@ -36,15 +36,13 @@ Position = tuple[str | None, str | None, str | None]
 
 
 class Worker:
-    """The learner of one recipe, and its position."""
-
     def __init__(self, recipe: WeightRecipe, model_path: Path) -> None:
         self._recipe, self._model_path = recipe, model_path
         self._learner: Learner | None = None
         self._position: Position | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make one step, and put its state in place by a rename. Without `out`, only try it.
+        """Make a step, and put its state in place by a rename. Without `out`, only try it.
 
         Raises:
             StateDamaged: the start cannot be used.
@@ -111,7 +109,6 @@ def _sync_directory(path: Path) -> None:
 
 
 def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWriter) -> None:
-    """Answer until the input ends."""
     for line in requests:
         try:
             reply: dict[str, Any] = {"ok": worker.handle(orjson.loads(line))}

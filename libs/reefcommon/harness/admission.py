@@ -1,7 +1,7 @@
-"""Admission: the gate that every proposal passes before anything is written, and every tree again before it is run or installed.
+"""The rules that a proposal must pass before it is stored, and a tree before it is run.
 
-Reasons name the place (mutation 2, entry 5, field `text`) and the rule. They never echo a word of the proposal, an id included:
-a reason goes into events, logs and consoles, and what was refused may be a credential.
+Reasons name the place (mutation 2, entry 5, field `text`) and the rule. They quote no word of the
+proposal, because a refused text may be a credential, and reasons go into events and logs.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ MAX_ENTRIES = 200
 MAX_TREE_BYTES = 256 * 1024
 MAX_MUTATIONS = 50
 RESERVED = frozenset({"reef-version-check", "reef-requests", "reef-pi-extension-api"})
-"""Ids and names of the entries that Reef itself adds when a harness is installed."""
+"""Ids and names of the entries that Reef adds when a harness is installed."""
 
 FIELDS: dict[EntryKind, dict[str, type]] = {
     "rules": {"text": str},
@@ -42,7 +42,7 @@ CONFIG_TARGETS = ("primary", "models")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What an agent can be given: the kinds that it renders, and whether it runs foreign code isolated from the user's machine."""
+    """An agent: the kinds that it renders, and if it runs foreign code in isolation."""
 
     name: str
     kinds: frozenset[EntryKind]
@@ -54,10 +54,10 @@ CHAT = Adapter("chat", frozenset({"rules", "skill"}))
 
 
 def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
-    """The tree that the proposal makes, if all rules allow it.
+    """Return the tree that a proposal makes.
 
     Raises:
-        Inadmissible: a rule refuses it; nothing of the proposal is in the message.
+        Inadmissible: a rule refuses the proposal.
     """
     if not 0 < len(mutations) <= MAX_MUTATIONS:
         raise Inadmissible(f"a proposal holds 1 to {MAX_MUTATIONS} mutations, not {len(mutations)}")
@@ -72,10 +72,10 @@ def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
 
 
 def check_tree(tree: Tree, adapter: Adapter) -> None:
-    """Check a whole tree, wherever it comes from.
+    """Check a whole tree.
 
     Raises:
-        Inadmissible: an entry breaks a rule, two entries claim one id or name, or the tree is too large.
+        Inadmissible: an entry breaks a rule, two have the same id or name, or it is too large.
     """
     if len(tree) > MAX_ENTRIES:
         raise Inadmissible(f"a harness holds at most {MAX_ENTRIES} entries, not {len(tree)}")
@@ -101,11 +101,13 @@ def _check_entry(entry: Entry, where: str, adapter: Adapter) -> None:
     where = f"{where} ({entry.kind})"
     if entry.kind == "code_extension" and not adapter.isolates_code:
         raise Inadmissible(
-            f"{where}: code is allowed only where the adapter runs it isolated, and {adapter.name} does not"
+            f"{where}: code is allowed only if the adapter runs it isolated, and"
+            f" {adapter.name} does not"
         )
     if entry.kind not in adapter.kinds:
         raise Inadmissible(
-            f"{where}: the adapter {adapter.name} cannot render this kind; it renders {', '.join(sorted(adapter.kinds))}"
+            f"{where}: the adapter {adapter.name} cannot render this kind; it renders"
+            f" {', '.join(sorted(adapter.kinds))}"
         )
     _check_fields(entry, where)
     for name, value in entry.config.items():
@@ -142,7 +144,8 @@ def _check_name(name: Any, what: str) -> None:
         or NAME_PATTERN.fullmatch(name) is None
     ):
         raise Inadmissible(
-            f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter or digit"
+            f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter"
+            " or digit"
         )
     if name.lower() in RESERVED:
         raise Inadmissible(f"{what} is reserved for Reef's own entries")

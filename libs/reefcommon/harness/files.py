@@ -1,13 +1,14 @@
-"""How a tree is stored: `harness.json`, which is the tree, and the files that a reader or an agent wants, made from it.
+"""The format of a stored tree: `harness.json`, and files rendered from it.
 
     harness.json            every entry, in order
     rules.md                the enabled rules
-    skills/<name>/SKILL.md  one folder a skill, with front matter
+    skills/<name>/SKILL.md  a folder for each skill, with front matter
     commands/<name>.md      prompt templates
     config/<target>.json    merged settings
     extensions/<name>.ts    code
 
-The same tree always gives the same bytes, and so the same content id. No file holds an endpoint or a key: those are bound at installation.
+The same tree gives the same bytes, and so the same content id. Endpoints and keys are bound at
+installation.
 """
 
 import json
@@ -25,10 +26,10 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 def tree_to_files(tree: Tree) -> dict[str, bytes]:
-    """The files of a checked tree, by relative POSIX path.
+    """Return the files of a checked tree, by relative POSIX path.
 
     Raises:
-        Inadmissible: the tree cannot be rendered (a value that JSON or UTF-8 cannot carry, or a name that leaves the tree).
+        Inadmissible: JSON or UTF-8 cannot carry a value, or a name leaves the tree.
     """
     try:
         files = {
@@ -52,10 +53,10 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
 
 
 def files_to_tree(files: Mapping[str, bytes]) -> Tree:
-    """The tree that these files hold. What was rendered must be exactly what the tree renders to: nothing rides along.
+    """Return the tree of these files.
 
     Raises:
-        Inadmissible: not a harness, or the files do not belong to it.
+        Inadmissible: not a harness, or the files are not exactly those that it renders to.
     """
     try:
         document = json.loads(files[TREE_NAME])
@@ -72,7 +73,6 @@ def files_to_tree(files: Mapping[str, bytes]) -> Tree:
 
 
 def write_tree(tree: Tree, directory: Path) -> None:
-    """Write the files of a tree into a new directory."""
     for name, body in tree_to_files(tree).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def read_tree(directory: Path) -> Tree:
     """Read the tree of a materialised artifact.
 
     Raises:
-        Poison: it holds a link, a special file or a name that leaves it (H2), is not a harness, or holds files beside it.
+        Poison: not a harness, or it holds a link, a special file, or other files.
     """
     names = hash_tree(directory)
     if any((directory / name).stat().st_size > MAX_FILE_BYTES for name in names):
@@ -123,8 +123,9 @@ def _named_file(entry: Entry) -> tuple[str, bytes]:
         raise Inadmissible("a name that cannot be a file name")
     if entry.kind == "code_extension":
         return f"extensions/{name}.ts", text.encode()
-    # A JSON string is a YAML string, so a description cannot end the front matter or start another key.
-    front = f"---\nname: {json.dumps(name)}\ndescription: {json.dumps(entry.config['description'], ensure_ascii=False)}\n---\n\n"
+    # A JSON string is a YAML string, so a description cannot end the front matter or add a key.
+    description = json.dumps(entry.config["description"], ensure_ascii=False)
+    front = f"---\nname: {json.dumps(name)}\ndescription: {description}\n---\n\n"
     path = f"skills/{name}/SKILL.md" if entry.kind == "skill" else f"commands/{name}.md"
     return path, (front + text).encode()
 

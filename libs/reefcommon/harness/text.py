@@ -1,7 +1,7 @@
-"""What a text in a harness may not say: literal credentials, orders to ignore the rules, characters that a reader cannot see.
+"""The screen for texts of a harness: credentials, orders to ignore rules, invisible characters.
 
-A screen, not a proof: it refuses the known shapes, in several spellings, and looks at each text alone. It refuses when in doubt;
-a refused proposal costs one step, an accepted one serves every user.
+It refuses known forms in several spellings, each text alone, and is no proof. It refuses if in
+doubt: a refused proposal costs a step, an accepted proposal serves every user.
 """
 
 import re
@@ -11,18 +11,20 @@ from typing import Any
 
 MAX_TEXT_CHARS = 16_000
 
-# Issuer prefixes as the issuers document them for secret scanners; then key blocks, URLs with a password, signed web tokens.
+# Prefixes as issuers document them for secret scanners; key blocks, URLs with a password, JWTs.
 _KNOWN_SECRETS = re.compile(
     r"""\b(?:sk|rk|pk)[-_](?:live[-_]|test[-_]|proj[-_]|ant[-_])?[A-Za-z0-9_-]{16,}
-    | \bgh[opusr]_[A-Za-z0-9]{20,} | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,} | \bhf_[A-Za-z0-9]{20,}
-    | \bxox[abeoprs]-[A-Za-z0-9-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b | \bAIza[A-Za-z0-9_-]{30,} | \bya29\.[A-Za-z0-9_-]{20,}
+    | \bgh[opusr]_[A-Za-z0-9]{20,} | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,}
+    | \bhf_[A-Za-z0-9]{20,} | \bxox[abeoprs]-[A-Za-z0-9-]{10,} | \b(?:AKIA|ASIA)[A-Z0-9]{16}\b
+    | \bAIza[A-Za-z0-9_-]{30,} | \bya29\.[A-Za-z0-9_-]{20,}
     | -----BEGIN[ ][A-Z ]{0,40}PRIVATE[ ]KEY | \beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.
     | \b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{1,100}:[^\s/@$<{]{1,200}@
     | \bBearer\s{1,5}(?![$<{])[A-Za-z0-9._~+/=-]{16,}""",
     re.VERBOSE,
 )
 _ASSIGNED = re.compile(
-    r"""(?:api[-_ ]?key|access[-_ ]?key|private[-_ ]?key|(?:auth|access|refresh|bearer)?[-_ ]?token|secret|passw(?:or)?d|pwd|credentials?)
+    r"""(?:api[-_ ]?key|access[-_ ]?key|private[-_ ]?key|(?:auth|access|refresh|bearer)?[-_ ]?token
+       |secret|passw(?:or)?d|pwd|credentials?)
     ["'`]?\s{0,5}
     (?: [:=]{1,2}\s{0,5}["'`]?(?=[^\s"'`]{8})
       | \s(?:is|was)\s{1,5}["'`]?(?=[^\s"'`]{0,60}[0-9])(?=[^\s"'`]{6}) )
@@ -34,7 +36,8 @@ _RANDOM_RUN = re.compile(
     r"(?<![A-Za-z0-9_-])(?=[^\s]{0,200}[a-z])(?=[^\s]{0,200}[A-Z])[A-Za-z0-9_+=-]{32,}"
 )
 _REFERENCE = re.compile(
-    r"(?:\$\{?[A-Za-z_]\w*\}?|!printenv\b.*|<[^<>\n]*>|\{\{?[\w .]*\}?\}|process\.env\b.*|os\.(?:environ|getenv)\b.*)[.,;)]*",
+    r"(?:\$\{?[A-Za-z_]\w*\}?|!printenv\b.*|<[^<>\n]*>|\{\{?[\w .]*\}?\}|process\.env\b.*"
+    r"|os\.(?:environ|getenv)\b.*)[.,;)]*",
     re.DOTALL,
 )
 _SECRET_KEYS = (
@@ -52,27 +55,32 @@ _SECRET_KEYS = (
 )
 
 _TURN_AWAY = (
-    r"(?:ignor\w*|disregard\w*|forget\w*|overrid\w*|overrul\w*|bypass\w*|circumvent\w*|violat\w*|disobey\w*|neglect\w*|discard\w*"
-    r"|vergiss\w*|missacht\w*|oublie\w*|olvid\w*|pay no attention|break out of|not bound by|free from"
-    r"|(?:do not|don't|dont|never|stop|no longer|refuse to|quit) (?:obey|follow|comply|adher|respect|listen|heed)\w*)"
+    r"(?:ignor\w*|disregard\w*|forget\w*|overrid\w*|overrul\w*|bypass\w*|circumvent\w*|violat\w*"
+    r"|disobey\w*|neglect\w*|discard\w*|vergiss\w*|missacht\w*|oublie\w*|olvid\w*|pay no attention"
+    r"|break out of|not bound by|free from"
+    r"|(?:do not|don't|dont|never|stop|no longer|refuse to|quit)"
+    r" (?:obey|follow|comply|adher|respect|listen|heed)\w*)"
 )
 _AUTHORITY = (
-    r"(?:rules?|instructions?|guidelines?|guardrails?|polic(?:y|ies)|constraints?|restrictions?|directives?|safety|safeguards?"
-    r"|system (?:prompts?|messages?)|prompts?|regeln|anweisungen|vorgaben|r[eè]gles|consignes|reglas|instrucciones"
-    r"|(?:everything|anything|all|what) (?:\w+ ){0,3}?(?:above|before|told|said|previously|earlier|so far))"
+    r"(?:rules?|instructions?|guidelines?|guardrails?|polic(?:y|ies)|constraints?|restrictions?"
+    r"|directives?|safety|safeguards?|system (?:prompts?|messages?)|prompts?|regeln|anweisungen"
+    r"|vorgaben|r[eè]gles|consignes|reglas|instrucciones|(?:everything|anything|all|what)"
+    r" (?:\w+ ){0,3}?(?:above|before|told|said|previously|earlier|so far))"
 )
 _DISOBEDIENCE = re.compile(rf"\b{_TURN_AWAY}(?:[^\w.!?]+[\w']+){{0,6}}?[^\w.!?]+{_AUTHORITY}\b")
 _NEGATED = re.compile(
     r"(?:\bnever|\bdo not|\bdon't|\bmust not|\bmay not|\bshould not|\bcannot)\s+$"
 )
 _TAKEOVER = re.compile(
-    r"\b(?:new|updated|real) system (?:prompt|message)\b|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?inst\]|\bjailbr(?:eak|oken)"
-    r"|\b(?:developer|dan|god) mode\b|\bact as (?:if|though) (?:you have|there are) no (?:rules|restrictions|limits)\b"
+    r"\b(?:new|updated|real) system (?:prompt|message)\b"
+    r"|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?inst\]|\bjailbr(?:eak|oken)"
+    r"|\b(?:developer|dan|god) mode\b"
+    r"|\bact as (?:if|though) (?:you have|there are) no (?:rules|restrictions|limits)\b"
 )
 
 
 def objection(text: str) -> str | None:
-    """Why a harness may not carry this text, without quoting it; None where nothing is wrong."""
+    """Return the reason to refuse a text, without quoting it; None if it is admissible."""
     if len(text) > MAX_TEXT_CHARS:
         return f"is longer than {MAX_TEXT_CHARS} characters"
     if any(_is_unseen(char) for char in text):
@@ -86,7 +94,10 @@ def objection(text: str) -> str | None:
 
 
 def value_objection(value: Any, depth: int = 0) -> str | None:
-    """`objection` for every string in a JSON value, keys too; a key that names a secret may hold only a reference to one."""
+    """Return the objection to a JSON value, keys included.
+
+    A key that names a secret may hold only a reference, such as an environment variable.
+    """
     if depth > 8:
         return "is nested more than 8 levels deep"
     if isinstance(value, str):
@@ -140,7 +151,7 @@ def _orders_disobedience(plain: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    """Compatibility forms unified, accents composed, format characters (joiners, soft hyphens) taken out: what the eye reads."""
+    # The form that the eye reads: without joiners and soft hyphens.
     return "".join(
         char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
     )
@@ -150,7 +161,7 @@ def _is_unseen(char: str) -> bool:
     code = ord(char)
     if code in (0x09, 0x0A):
         return False
-    # C0, DEL, C1, lone surrogates; bidirectional overrides and isolates; tag characters, which can carry hidden ASCII.
+    # C0, DEL, C1, lone surrogates; bidirectional overrides; tags, which can carry hidden ASCII.
     return (
         code < 0x20
         or 0x7F <= code < 0xA0

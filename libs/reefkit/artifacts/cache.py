@@ -1,9 +1,7 @@
-"""Trees of the artifact store that a service has fetched to its own disk: kept while a job starts from them, then removed.
+"""A cache of trees of the artifact store on a service's own disk.
 
-    job written down --> fetch --> read                 a round: listed --> what is in use --> moved away --> removed
-
-A job is written down before its tree is fetched. So a round that begins after that finds it in use, and one that had begun before is
-waited for: what it moves away is fetched anew.
+A job is saved before its tree is fetched. A round of `prune` that begins later finds the tree in
+use; `fetch` waits for a round that began earlier, and fetches anew.
 """
 
 import shutil
@@ -17,25 +15,25 @@ from pathlib import Path
 from reefcommon.artifacts import ArtifactStore, materialize
 
 LEFTOVER_KEPT_S = 3600.0
-"""Hidden folders are of fetches under way; older ones were left by killed processes."""
+"""Hidden folders belong to fetches under way; killed processes left the older."""
 _AWAY = ".away-"
 
 
 class FetchedTrees:
-    """Trees by content id, each at `<root>/<content id>`. Safe for the threads of one process, which alone uses `root`."""
+    """Trees at `<root>/<content id>`. Safe for the threads of the only process that uses `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._choosing = threading.Lock()
 
     def fetch(self, store: ArtifactStore, content: str, scenario: str) -> Path:
-        """The verified files of a content, for a job that is written down already. Raises as `ArtifactStore.get` does."""
+        """Return the files of a content, for a saved job. Raises as `ArtifactStore.get` does."""
         with self._choosing:
             pass  # a round that does not know of the job yet ends its moves first
         return materialize(store, content, scenario, self.root)
 
     def prune(self, in_use: Callable[[], Collection[str]]) -> int:
-        """Remove the trees of all contents but those that `in_use` names when it is called. Returns how many."""
+        """Remove all trees but those that `in_use` names, and return the number of removed."""
         if not self.root.is_dir():
             return 0
         with self._choosing:

@@ -3,7 +3,7 @@
     samples --decide--> job --Executor.run--> output --artifact store--> candidate --> verdict
 
 A kind of recipe is an `Executor`. The host keeps jobs and samples in a `JobStore`, sends events
-from one outbox, retries, applies verdicts, and forgets. One binding has one unfinished job.
+from an outbox, retries, applies verdicts, and forgets. A binding has at most one unfinished job.
 
     state       the disk holds                          next
     open        the job has its samples                 produced, or gone (its samples wait,
@@ -20,8 +20,7 @@ from one outbox, retries, applies verdicts, and forgets. One binding has one unf
     finished    a step without a candidate              end
     refused     an output that may not be proposed      end; the recipe sees it as a rejection
 
-Each transition is one transaction that names the state it expects, so a repeat changes nothing. A
-process that was killed goes on from the last transition. What it repeats is idempotent: a step
-whose output is on disk is not run again, a content is stored under its digest, and an event keeps
-its id.
+Each transition is a transaction that names the state it expects, so a repeat has no effect. A
+killed process goes on from the last transition: a step whose output is on disk is not run again, a
+content is stored under its digest, and an event keeps its id.
 """

@@ -28,8 +28,6 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Decides for one binding."""
-
     binding: Binding[Recipe]
     executor: Executor
     call: BoundedCall[Decision]
@@ -37,12 +35,10 @@ class Admission:
     async def choose(
         self, waiting: Sequence[SampleReady], used_records: Collection[str], head: Release
     ) -> Choice:
-        """Return the decision on `waiting`, which is in order of arrival.
-
-        If `decide` fails, the samples that cause it are refused.
+        """Return the decision on `waiting`, in order of arrival; samples at fault are refused.
 
         Raises:
-            Transient: `decide` fails whatever the samples are, or takes too long.
+            Transient: the recipe itself is at fault, or `decide` takes too long.
         """
         refused: list[Refusal] = []
         fresh: list[SampleReady] = []
@@ -94,8 +90,6 @@ class Admission:
     async def _culprits(
         self, offered: Sequence[SampleReady], head: Release, error: Exception
     ) -> list[Refusal]:
-        """Find the samples at fault. Raises Transient if it is the recipe's own fault."""
-
         async def fails(samples: Sequence[SampleReady]) -> bool:
             nonlocal error
             try:

@@ -17,8 +17,6 @@ from reefkit.jobs.store import Outgoing
 
 
 class Candidates:
-    """The transitions of one binding after `produced`."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._kind = context.executor.kind

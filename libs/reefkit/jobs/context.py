@@ -1,4 +1,4 @@
-"""The parts that all transitions of one binding share."""
+"""The parts that all transitions of a binding share."""
 
 import asyncio
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Ports:
 
 @dataclass(slots=True)
 class Context:
-    """One binding of a host, and the state that it shows in `/status` and `/readyz`."""
+    """A binding of a host, and its state in `/status` and `/readyz`."""
 
     binding: Binding[Recipe]
     store: JobStore
@@ -67,13 +67,11 @@ class Context:
         await asyncio.to_thread(self.executor.tidy, head)
 
     def show(self, job: Job) -> None:
-        """Show a job as the last finished step."""
         self.step, self.figures = job.step, dict(job.metrics)
         for name, value in job.metrics.items():
             metrics.LAST.labels(job.binding, name).set(value)
 
     def note(self, error: str) -> None:
-        """Show an error, which may be over by then."""
         self.error, self.error_at = error, self.ports.clock()
 
     def wait(self, doing: str) -> bool:

@@ -1,4 +1,4 @@
-"""Faults in a recipe's code: calls with a time limit, the samples that cause a fault, its place."""
+"""Faults in a recipe's code: a time limit, the samples at fault, and the place."""
 
 import asyncio
 import sysconfig
@@ -21,7 +21,7 @@ _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
 class BoundedCall(Generic[T]):
     """Runs blocking code of a recipe in a thread, with a time limit.
 
-    A thread cannot be stopped. While a call that was given up still runs, no other one begins.
+    A thread cannot be stopped, so the next call waits for the end of a call that was given up.
     """
 
     name: str
@@ -29,7 +29,7 @@ class BoundedCall(Generic[T]):
     _running: "asyncio.Future[T] | None" = None
 
     async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Raises Transient if the call takes too long, or an earlier one still runs."""
+        """Raises Transient if the call takes too long, or an earlier call still runs."""
         if self._running is not None and not self._running.done():
             raise Transient(f"{self.name} has not returned for more than {self.limit_s:.0f} s")
         loop = asyncio.get_running_loop()
@@ -64,11 +64,12 @@ class BoundedCall(Generic[T]):
 async def minimal_failing(
     items: Sequence[S], fails: Callable[[Sequence[S]], Awaitable[bool]]
 ) -> list[S]:
-    """Return a smallest part of `items` that fails by itself, of a whole that fails.
+    """Return a smallest part of failing `items` that fails by itself.
 
-    The delta debugging of Zeller and Hildebrandt (2002). A single cause among n items is found in
-    about 2 log2 n calls; a fault that needs several items together gives all of them.
+    A single cause among n items is found in about 2 log2 n calls.
     """
+    # Delta debugging: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input",
+    # IEEE TSE 28(2), 2002.
     left, parts = list(items), 2
     while len(left) > 1:
         size = -(-len(left) // parts)
@@ -90,10 +91,8 @@ async def minimal_failing(
 
 
 def place_of(error: BaseException) -> str:
-    """Return type and place of an error, without its words: they may quote a user.
-
-    The messages of Reef's own errors are meant for people and are kept.
-    """
+    """Return type, file and line of an error; for an error of Reef, its message."""
+    # Messages of foreign errors may quote a user.
     if isinstance(error, ReefError):
         return str(error)
     every = traceback.extract_tb(error.__traceback__)

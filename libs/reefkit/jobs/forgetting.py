@@ -27,12 +27,13 @@ select job_id from jobs where binding = :binding
 def forget(
     db: sqlite3.Connection, binding: str, before_ms: int, kept: Collection[str], shown: int
 ) -> dict[str, int]:
-    """Remove ended jobs and settled samples all of whose records were made before `before_ms`.
+    """Remove ended jobs and settled samples with records from before `before_ms` alone.
 
-    The last job, jobs in `kept`, the newest `shown` rejections, and jobs whose content is still
-    stored stay. So do the identities of samples and records of unknown age. Returns the numbers of
-    removed samples and jobs.
+    `kept`: jobs that stay; `shown`: the number of newest rejections that stay. Returns the numbers
+    of removed samples and jobs.
     """
+    # Samples and records of unknown age stay: their identity is all that keeps them from being
+    # used twice.
     values: dict[str, Any] = {
         "binding": binding,
         "before": before_ms,

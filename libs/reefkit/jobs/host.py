@@ -54,7 +54,6 @@ class Handlers:
 
 
 def routes(handlers: Handlers, service: str) -> KafkaRouter:
-    """Return the routing table of a host."""
     return KafkaRouter(
         handlers=(
             route(handlers.on_publication, topics.RELEASES, group=f"{service}-releases"),
@@ -71,23 +70,17 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
 
 
 def facts(loops: Collection[HostLoop]) -> dict[str, Any]:
-    """Return the rows of `/status` by binding."""
     return {loop.binding.key: loop.facts() for loop in loops}
 
 
 async def check(loops: Collection[HostLoop]) -> str | None:
-    """Return the failures of the loops, for `/readyz`."""
     failing = [f"{loop.binding.key}: {loop.shown.failing}" for loop in loops if loop.shown.failing]
     return "; ".join(failing) or None
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Removes samples, jobs, contents and fetched trees that were kept long enough.
-
-    Never removed: waiting samples, unfinished jobs, candidates without a verdict, and contents that
-    a release names.
-    """
+    """Removes samples, jobs, contents and fetched trees that were kept long enough."""
 
     service: str
     handlers: Handlers
@@ -97,7 +90,7 @@ class Retention:
     clock: Callable[[], datetime]
 
     async def round(self) -> dict[str, int]:
-        """Make one round and return the number of removals by kind. Raises Unavailable."""
+        """Return the number of removals by kind. Raises Unavailable."""
         now, loops, store = self.clock(), self.handlers.loops, self.handlers.store
         counts = {
             "trees": await asyncio.to_thread(self.trees.prune, self.contents_in_use),

@@ -1,4 +1,4 @@
-"""The loop of one binding: each call of `once` makes the next transition of its job."""
+"""The loop of a binding: each call of `once` makes the next transition of its job."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ MAX_WAITING = 10_000
 
 
 class HostLoop:
-    """One binding of a host: its samples, its current job, and the state that it shows."""
+    """A binding of a host: its samples and its current job."""
 
     def __init__(
         self, binding: Binding[Recipe], store: JobStore, executor: Executor, ports: Ports

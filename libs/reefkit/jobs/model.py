@@ -38,7 +38,7 @@ State = Literal[
 UNFINISHED: tuple[State, ...] = ("open", "produced", "stored", "announced", "conflicted")
 JUDGEABLE: tuple[State, ...] = ("stored", "announced", "pending", "conflicted")
 SHOWN: tuple[State, ...] = ("rejected", "refused")
-"""The states that a recipe is shown as its own mistakes. A lost race is none."""
+"""The states that a recipe is shown as its mistakes. A lost race is none."""
 LOST: tuple[State, ...] = ("rejected", "aborted")
 """The content of such a job is dropped after a while."""
 MAX_ATTEMPTS_ON_NEW_HEADS = 3
@@ -46,10 +46,10 @@ MAX_ATTEMPTS_ON_NEW_HEADS = 3
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One batch of samples and its fate. `plan` and `output` belong to the executor (JSON).
+    """A batch of samples and its fate. `plan` and `output` (JSON) belong to the executor.
 
-    `end` is the final state of a job that proposes nothing. `summary` tells what the step did,
-    `reason` why the job is in its state.
+    `end` is the final state without a candidate, `summary` a text about the step, `reason` the
+    cause of the state.
     """
 
     job_id: str
@@ -101,7 +101,7 @@ def content_of(release: Release, kind: Kind) -> str:
 
 
 def own_kind_moved(job: Job, head: Release, kind: Kind) -> bool:
-    """Return whether the content that the job changes is no longer what its base served."""
+    """Return whether the job's kind has another load than at its base."""
     if head.release_id == job.base_release_id:
         return False
     # Jobs of an earlier version know no load: for them every other head counts.
@@ -139,8 +139,7 @@ def open_job(
 
 
 def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
-    """Return the job with `head` as its base. `again`: a candidate was sent before, so that the
-    new one needs an id of its own."""
+    """Return the job with `head` as its base. `again`: an earlier candidate has used its id."""
     moved = replace(
         job,
         base_release_id=head.release_id,
@@ -155,7 +154,6 @@ def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
 
 
 def candidate_in(publication: Publication) -> str | None:
-    """Return the candidate that a publication speaks of, if any."""
     match publication:
         case ReleasePublished():
             return publication.release.candidate_id
@@ -168,7 +166,7 @@ def candidate_in(publication: Publication) -> str | None:
 
 
 def after_verdict(job: Job, publication: Publication) -> Job | None:
-    """Return the job after the verdict on its candidate; None if it changes nothing."""
+    """Return the job after the verdict on its candidate; None if it stays as it is."""
     match publication:
         case ReleasePublished() if job.state != "published":
             return replace(job, state="published", reason=publication.release.reason)
@@ -200,7 +198,6 @@ def _rejection(job: Job, publication: ReleaseRejected) -> State:
 
 
 def step_completed(binding: Binding[Recipe], job: Job) -> StepCompleted:
-    """Return the event of a finished step."""
     at = job.finished_at or job.opened_at
     return StepCompleted(
         event_id=job.job_id,
@@ -219,7 +216,6 @@ def step_completed(binding: Binding[Recipe], job: Job) -> StepCompleted:
 
 
 def candidate(binding: Binding[Recipe], kind: Kind, job: Job) -> CandidateProposed:
-    """Return the candidate of a job whose content is stored."""
     assert job.candidate_id is not None
     assert job.content_id is not None
     return CandidateProposed(

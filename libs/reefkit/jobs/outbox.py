@@ -16,7 +16,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The one sender of a host. An event may be sent twice; its id is the same then."""
+    """The sender of a host. A repeated event has the same id."""
 
     store: JobStore
     publisher: EventPublisher
@@ -27,9 +27,8 @@ class Outbox:
         """Send all events. Returns when the broker has acknowledged them.
 
         Raises:
-            LeaseLost: another host has taken over; the rest is not sent.
-            Transient: the broker refuses an event.
-            Unavailable: the broker, or the store of the lease, does not answer.
+            LeaseLost: another host has taken over.
+            Transient: the broker refuses an event, or does not answer.
         """
         async with self._sending:
             while rows := await asyncio.to_thread(self.store.unsent, _AT_ONCE):

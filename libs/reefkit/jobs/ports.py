@@ -1,4 +1,4 @@
-"""The parts of a host that differ: the executor of a kind, and the lease."""
+"""The executor of a kind, and the lease of a host."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ class LeaseLost(Unavailable):
 
 
 class StepTimeout(Transient):
-    """The step took too long. It is tried again as a whole, and not split to find the cause."""
+    """The step took too long. The host does not look for the sample that causes it."""
 
 
 class Lease(Protocol):
-    """The right to act as the one host of a service."""
+    """The right to act as the host of a service."""
 
     @property
     def token(self) -> int:
@@ -31,7 +31,7 @@ class Lease(Protocol):
 
 
 class SoleHost:
-    """Lease of a host that has no rival."""
+    """Lease of a host without a rival."""
 
     token = 0
 
@@ -72,10 +72,9 @@ Result = Produced | Nothing | Refused
 
 
 class Executor:
-    """One kind of recipe. `decide`, `run` and `tree` are its own; the defaults suit a kind that
-    keeps no state beside the job store.
+    """A kind of recipe. The defaults suit a kind without state of its own.
 
-    Blocking methods are called in a worker thread. All of them may be repeated.
+    Blocking methods are called in a worker thread. All methods may be repeated.
     """
 
     kind: ClassVar[Kind]
@@ -100,14 +99,14 @@ class Executor:
         """Make the step of a job.
 
         Raises:
-            Unavailable: an outside system is away; tried again without limit.
+            Unavailable: tried again without limit.
             Transient: tried again a bounded number of times.
-            Exception: a fault of recipe or samples; the host looks for the sample that causes it.
+            Exception: the host looks for the sample that causes it.
         """
         raise NotImplementedError
 
     def tree(self, job: Job, scratch: Path) -> Path:
-        """Return the directory of the candidate's files; `scratch` is an empty one to use. Blocks.
+        """Return the directory of the candidate's files. `scratch` is empty. Blocks.
 
         Raises:
             Poison: the output may not be proposed on this base.
@@ -129,7 +128,7 @@ class Executor:
         return False
 
     def obstacle(self, head: Release) -> str | None:
-        """Return the reason why no step can be made under this head, if there is one."""
+        """Return the reason to make no step under this head, if there is any."""
         return None
 
     def kept_jobs(self) -> Collection[str]:
@@ -144,4 +143,4 @@ class Executor:
         """Remove local state that is no longer needed. Blocks."""
 
     async def stop(self) -> None:
-        """End whatever runs."""
+        """End a step that runs."""

@@ -55,9 +55,9 @@ _HARNESS: dict[str, State] = {
 
 
 def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
-    """Make the tables, or take over an older ledger: all of it in one transaction, or none.
+    """Make the tables, or take over an older ledger, in a single transaction.
 
-    `recipes` are the names of the bound recipes by binding, for refusals that were not sent yet.
+    `recipes`: names of the bound recipes by binding, for refusals that were not sent yet.
     """
     if db.execute("pragma user_version").fetchone()[0] >= VERSION:
         return
@@ -88,7 +88,6 @@ def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
 
 
 def insert_job(db: sqlite3.Connection, job: Job, *, dropped: bool = False) -> bool:
-    """Write a new job; False if it is there."""
     values = (job.job_id, job.binding, job.scenario, job.state, job.candidate_id, job.content_id)
     return (
         db.execute(
@@ -105,7 +104,7 @@ NEXT = "(select coalesce(max(updated), 0) + 1 from jobs)"
 
 
 def put_event(db: sqlite3.Connection, event: Event, topic: Topic) -> None:
-    """Add an event to the outbox; an event with the same id changes nothing."""
+    """Add an event to the outbox. A repeat has no effect."""
     db.execute(
         "insert or ignore into outbox (topic, type, event_id, body) values (?, ?, ?, ?)",
         (topic.name, type(event).__name__, event.event_id, event.model_dump_json()),
@@ -113,12 +112,10 @@ def put_event(db: sqlite3.Connection, event: Event, topic: Topic) -> None:
 
 
 def dump(job: Job) -> str:
-    """Return a job as JSON."""
     return orjson.dumps({item.name: getattr(job, item.name) for item in fields(job)}).decode()
 
 
 def load(body: str) -> Job:
-    """Return the job of `dump`."""
     row = orjson.loads(body)
     for name in ("opened_at", "finished_at"):
         row[name] = datetime.fromisoformat(row[name]) if row[name] else None

@@ -1,4 +1,4 @@
-"""The composition of a host service: bindings and an executor for each in, a `Service` out."""
+"""The composition of a host service from bindings and their executors."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,7 +50,6 @@ def build(
     ports: Ports,
     executor: MakeExecutor,
 ) -> Handlers:
-    """Build the host on its ports: the same function for production and tests."""
     loops = tuple(
         HostLoop(binding, kit.store, executor(binding, kit), ports) for binding in bindings
     )
@@ -103,7 +102,6 @@ def host_service(
 
 
 def host_ports(kit: Kit, publisher: EventPublisher, lease: Lease, settings: HostSettings) -> Ports:
-    """Return the ports of all loops of one host."""
     retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
     outbox = Outbox(kit.store, publisher, lease)
     return Ports(outbox, kit.artifacts, utc_now, retry, settings.decide_timeout_s)

@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 
 class Steps:
-    """The steps of one binding. `note` is told of each failure, for `/status`."""
+    """The steps of a binding. `note` is told of each failure, for `/status`."""
 
     def __init__(self, executor: Executor, retry: RetryPolicy, note: Callable[[str], None]) -> None:
         self._executor, self._retry, self._note = executor, retry, note

@@ -1,85 +1,40 @@
-"""The job store in SQLite: samples, jobs, release heads and the outbox of one host.
+"""The job store: samples, jobs, release heads and the outbox of a host.
 
-Each method is one transaction that is on disk when it returns. Calls block for milliseconds.
-
-Fencing: `fence` writes the token of the host's lease into the file. Every later write compares it
-in its own transaction, so a host that was replaced on the same directory raises LeaseLost. A host
-on another directory has a store of its own, which needs no fence; its events are held back by the
-lease itself (`reefkit.jobs.outbox`), and it starts from the served release with an empty inbox.
+Each method is a transaction that is on disk when it returns. Calls block for milliseconds.
 """
 
 import sqlite3
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
-from reefcommon.errors import Unavailable
 from reefcommon.events import Event, Release, SampleReady
 from reefcommon.ids import record_times_ms
 from reefcommon.topics import Topic
 from reefkit.jobs import forgetting
+from reefkit.jobs.database import Database
 from reefkit.jobs.model import LOST, SHOWN, UNFINISHED, Job, State
-from reefkit.jobs.ports import LeaseLost
-from reefkit.jobs.schema import NEXT, create, dump, insert_job, load, put_event
+from reefkit.jobs.schema import NEXT, dump, insert_job, load, put_event
 from reefkit.rejected_contents import LostContent
 from reefkit.retention import TOO_OLD
-from reefkit.sqlite_file import check, is_damage, opening, reading
 
 # Tokens, masks and log-probabilities are most of a sample's bytes.
 _WEIGHT_FIELDS = {"tokens", "loss_mask", "logprobs"}
 Outgoing = Sequence[tuple[Event, Topic]]
 
 
-class JobStore:
-    """One file, used by one process. Safe to call from several threads; calls follow each other.
-
-    Raises:
-        BadConfig: the file is damaged when it is opened.
-        Unavailable: the disk is full, or the damage is found later.
-    """
-
-    def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
-        """`recipes`: names of the bound recipes by binding, for the migration of an old ledger."""
-        self._path, self._lock, self._token = path, threading.Lock(), 0
-        with opening(path):
-            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            for setting in ("journal_mode = wal", "synchronous = full", "busy_timeout = 10000"):
-                self._db.execute(f"pragma {setting}")
-            check(self._db)
-            create(self._db, recipes or {})
-            (self._token,) = self._db.execute("select token from fence").fetchone()
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._db.close()
-
-    # ------------------------------------------------------------------ fencing
-
-    @property
-    def token(self) -> int:
-        """Return the highest token that has written to this file, as far as this host knows."""
-        return self._token
-
-    def fence(self, token: int) -> None:
-        """Shut out hosts with a lower token. Raises LeaseLost if a higher one has written."""
-        with self._lock, reading(self._path):
-            moved = self._db.execute("update fence set token = ? where token <= ?", (token, token))
-            if not moved.rowcount:
-                raise LeaseLost(f"{self._path}: a newer host has taken over")
-            self._token = token
+class JobStore(Database):
+    """The samples, jobs, heads and outbox of a host."""
 
     # ------------------------------------------------------------------ samples
 
     def put(
         self, binding: str, sample: SampleReady, too_old: tuple[Event, Topic], *, text_only: bool
     ) -> bool:
-        """Keep a sample; False if it was there. If it is as old as what was forgotten, refuse it
-        with the event `too_old`: it may have been used."""
+        """Keep a sample; False if it was there.
+
+        A sample as old as the forgotten may have been used: it is refused, with event `too_old`.
+        """
         oldest_ms, newest_ms = record_times_ms(sample.record_ids)
         with self._transaction() as db:
             horizon = db.execute(
@@ -98,7 +53,6 @@ class JobStore:
             return new > 0
 
     def window(self, binding: str, limit: int) -> list[SampleReady]:
-        """Return the waiting samples, oldest first."""
         rows = self._rows(
             "select body from samples where binding = ? and state = 'waiting' order by seq limit ?",
             binding,
@@ -107,7 +61,6 @@ class JobStore:
         return [SampleReady.model_validate_json(body) for (body,) in rows]
 
     def used_records(self, binding: str, record_ids: Collection[str]) -> set[str]:
-        """Return those of these records that are part of a job."""
         rows = self._rows(
             "select record_id from records where binding = ?"
             " and record_id in (select value from json_each(?))",
@@ -117,14 +70,13 @@ class JobStore:
         return {record for (record,) in rows}
 
     def refuse(self, binding: str, refusals: Mapping[str, str], events: Outgoing) -> None:
-        """Settle waiting samples (id -> reason), with their events."""
         with self._transaction() as db:
             _refuse(db, binding, refusals, events)
 
     # ------------------------------------------------------------------ jobs
 
     def open(self, job: Job, batch: Sequence[SampleReady], *, once_per_record: bool) -> None:
-        """Write a job and give it its samples. A repeat changes nothing."""
+        """Write a job and give it its samples. A repeat has no effect."""
         with self._transaction() as db:
             if not insert_job(db, job):
                 return
@@ -144,7 +96,6 @@ class JobStore:
                 )
 
     def samples(self, job: Job) -> list[SampleReady]:
-        """Return the samples of an unfinished job, in its order."""
         found = dict(self._rows("select sample_id, body from samples where job_id = ?", job.job_id))
         return [SampleReady.model_validate_json(found[sample_id]) for sample_id in job.sample_ids]
 
@@ -169,7 +120,7 @@ class JobStore:
             return True
 
     def reopen(self, job: Job, refusals: Mapping[str, str], events: Outgoing = ()) -> None:
-        """Forget a job that made no step: its samples wait again, except the refused."""
+        """Remove a job that made no step: its samples wait again, except the refused."""
         with self._transaction() as db:
             db.execute(
                 "update samples set state = 'waiting', job_id = null where job_id = ?",
@@ -195,7 +146,6 @@ class JobStore:
         )
 
     def named(self, job_ids: Collection[str]) -> list[Job]:
-        """Return these jobs, oldest first."""
         query = (
             "select body from jobs where job_id in (select value from json_each(?)) order by seq"
         )
@@ -207,7 +157,6 @@ class JobStore:
         return int(self._rows(query, binding)[0][0] or 0) + 1
 
     def of_candidate(self, candidate_id: str) -> Job | None:
-        """Return the job that made a candidate."""
         return self._job("candidate_id = ?", candidate_id)
 
     def rejections(self, binding: str, limit: int) -> list[Job]:
@@ -221,7 +170,7 @@ class JobStore:
     # ------------------------------------------------------------------ heads
 
     def advance(self, release: Release) -> None:
-        """Keep the newest release of a scenario; an older one changes nothing."""
+        """Keep a release, if it is the newest of its scenario."""
         with self._transaction() as db:
             db.execute(
                 "insert into heads values (?, ?, ?) on conflict (scenario) do update set"
@@ -231,7 +180,6 @@ class JobStore:
             )
 
     def head(self, scenario: str) -> Release | None:
-        """Return the newest release that this host has heard of."""
         rows = self._rows("select body from heads where scenario = ?", scenario)
         return Release.model_validate_json(rows[0][0]) if rows else None
 
@@ -242,7 +190,6 @@ class JobStore:
         return self._rows("select seq, topic, type, body from outbox order by seq limit ?", limit)
 
     def acknowledge(self, number: int) -> None:
-        """Remove an event that the broker has."""
         with self._transaction() as db:
             db.execute("delete from outbox where seq = ?", (number,))
 
@@ -251,12 +198,10 @@ class JobStore:
     def forget(
         self, binding: str, before_ms: int, kept: Collection[str], shown: int
     ) -> dict[str, int]:
-        """See `reefkit.jobs.forgetting.forget`."""
         with self._transaction() as db:
             return forgetting.forget(db, binding, before_ms, kept, shown)
 
     def lost(self, scenario: str) -> list[LostContent]:
-        """Return the contents of lost candidates that are still in the artifact store."""
         rows = self._rows(
             f"select body from jobs where scenario = ? and state in ({_marks(LOST)})"
             " and content_id is not null and not dropped order by seq",
@@ -271,7 +216,6 @@ class JobStore:
         ]
 
     def contents_in_use(self, scenario: str) -> set[str]:
-        """Return the contents of all other jobs."""
         query = (
             "select content_id from jobs where scenario = ? and content_id is not null"
             f" and state not in ({_marks(LOST)})"
@@ -279,7 +223,6 @@ class JobStore:
         return {content for (content,) in self._rows(query, scenario, *LOST)}
 
     def drop(self, job_ids: Collection[str]) -> None:
-        """Note that the contents of these jobs are gone."""
         with self._transaction() as db:
             db.executemany(
                 "update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids]
@@ -288,12 +231,10 @@ class JobStore:
     # ------------------------------------------------------------------ status
 
     def counts(self, table: str, binding: str) -> dict[str, int]:
-        """Return the number of `samples` or `jobs` by state."""
         query = f"select state, count(*) from {table} where binding = ? group by state"
         return dict(self._rows(query, binding))
 
     def refusals(self, binding: str) -> dict[str, int]:
-        """Return the number of refused samples by reason."""
         query = (
             "select reason, count(*) from samples where binding = ? and state = 'refused'"
             " group by reason"
@@ -302,31 +243,9 @@ class JobStore:
 
     # ------------------------------------------------------------------ inside
 
-    def _rows(self, query: str, *values: object) -> list[Any]:
-        with self._lock, reading(self._path):
-            return self._db.execute(query, values).fetchall()
-
     def _job(self, condition: str, *values: object) -> Job | None:
         rows = self._rows(f"select body from jobs where {condition}", *values)
         return load(rows[0][0]) if rows else None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, reading(self._path):
-            try:
-                self._db.execute("begin immediate")
-                if self._db.execute("select token from fence").fetchone() != (self._token,):
-                    raise LeaseLost(f"{self._path}: a newer host has taken over")
-                yield self._db
-                self._db.execute("commit")
-            except BaseException as error:
-                if self._db.in_transaction:
-                    self._db.execute("rollback")
-                if isinstance(error, sqlite3.OperationalError) and not is_damage(error):
-                    raise Unavailable(
-                        f"{self._path} cannot be written: {error}; is the disk full?"
-                    ) from error
-                raise
 
 
 def _refuse(

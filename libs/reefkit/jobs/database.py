@@ -1,0 +1,79 @@
+"""The SQLite file of a job store: opening, fencing, transactions.
+
+Fencing: `fence` writes the token of the host's lease into the file, and each write compares it in
+its transaction. So a replaced host on the same directory raises LeaseLost. A host on another
+directory has another store, and starts from the served release without waiting samples; the events
+of the replaced host are held back by the lease (`reefkit.jobs.outbox`).
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from reefcommon.errors import Unavailable
+from reefkit.jobs.ports import LeaseLost
+from reefkit.jobs.schema import create
+from reefkit.sqlite_file import check, is_damage, opening, reading
+
+
+class Database:
+    """A file that one process uses. Safe to call from several threads.
+
+    Raises:
+        BadConfig: the file is damaged when it is opened.
+        Unavailable: the disk is full, or the damage is found later.
+    """
+
+    def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
+        """`recipes`: names of the bound recipes by binding, for the migration of an old ledger."""
+        self._path, self._lock, self._token = path, threading.Lock(), 0
+        with opening(path):
+            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            for setting in ("journal_mode = wal", "synchronous = full", "busy_timeout = 10000"):
+                self._db.execute(f"pragma {setting}")
+            check(self._db)
+            create(self._db, recipes or {})
+            (self._token,) = self._db.execute("select token from fence").fetchone()
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # ------------------------------------------------------------------ fencing
+
+    @property
+    def token(self) -> int:
+        return self._token
+
+    def fence(self, token: int) -> None:
+        """Shut out hosts with a lower token. Raises LeaseLost if a higher one has written."""
+        with self._lock, reading(self._path):
+            moved = self._db.execute("update fence set token = ? where token <= ?", (token, token))
+            if not moved.rowcount:
+                raise LeaseLost(f"{self._path}: a newer host has taken over")
+            self._token = token
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with self._lock, reading(self._path):
+            return self._db.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, reading(self._path):
+            try:
+                self._db.execute("begin immediate")
+                if self._db.execute("select token from fence").fetchone() != (self._token,):
+                    raise LeaseLost(f"{self._path}: a newer host has taken over")
+                yield self._db
+                self._db.execute("commit")
+            except BaseException as error:
+                if self._db.in_transaction:
+                    self._db.execute("rollback")
+                if isinstance(error, sqlite3.OperationalError) and not is_damage(error):
+                    raise Unavailable(
+                        f"{self._path} cannot be written: {error}; is the disk full?"
+                    ) from error
+                raise
