@@ -51,7 +51,7 @@ async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(
         assert again.headers[name] == first.headers[name], name
     if stream:
         assert again.text.endswith("data: [DONE]\n\n")
-        assert '"reef":{"agent_record_id":"order-1"}' in again.text
+        assert '"choices":[]' not in again.text
         bench.ledger.entries.clear()
         chunks = [
             chunk
@@ -271,7 +271,7 @@ async def test_a_failure_that_was_recorded_is_repeated_as_it_was(bench: Bench) -
 
     bench.ledger.claim = claim  # type: ignore[method-assign]
     told = await bench.chat(headers=KEY)
-    assert (told.status_code, told.json()) == (400, {"error": {"message": "bad"}})
+    assert (told.status_code, told.json()["error"]["message"]) == (400, "bad")
     assert bench.engine.requests == []
 
 

@@ -4,6 +4,7 @@ A provider that gives no token ids leaves the token fields empty; its record is 
 trained on.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,7 +185,7 @@ def finished(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": entries}
 
 
-def as_stream(answer: dict[str, Any], api: Api, asked: Asked) -> bytes:
+def as_stream(answer: Mapping[str, Any], api: Api, asked: Asked, end: bytes = DONE) -> bytes:
     """Return a unary answer as the events of a stream: for an upstream that does not stream."""
     head = {key: value for key, value in answer.items() if key not in {"choices", "usage"}}
     if api == "chat.completions":
@@ -200,7 +201,7 @@ def as_stream(answer: dict[str, Any], api: Api, asked: Asked) -> bytes:
         chunks.append({**head, "choices": [part]})
     if asked.usage and answer.get("usage") is not None:
         chunks.append({**head, "choices": [], "usage": answer["usage"]})
-    return b"".join(b"data: %b\n\n" % dumps(chunk) for chunk in chunks) + DONE
+    return b"".join(b"data: %b\n\n" % dumps(chunk) for chunk in chunks) + end
 
 
 def _place(call: object) -> int:

@@ -251,7 +251,7 @@ class Inference:
             response=response,
             captured=captured,
             error=error,
-            stream=progress.assembly is not None,
+            stream=exchange.asked.stream and (progress.assembly is not None or outcome == "ok"),
             first_token_ms=round((first - exchange.started) * 1000, 3) if first else None,
             sampling=sampling,
         )
