@@ -1,4 +1,4 @@
-"""Prints the requirements of pyproject.toml, one a line: the project's own or those of an extra, without the packages that are named.
+"""Print the requirements of pyproject.toml, or of an extra, without the named packages.
 
 python infra/requirements.py [EXTRA] [-PACKAGE ...]
 """

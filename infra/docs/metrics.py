@@ -14,7 +14,7 @@ KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "Summ
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric as its definition says it. `path`: of its file, relative to the repository."""
+    """A metric as its definition says it. `path`: of its file, relative to the repository."""
 
     name: str
     kind: str

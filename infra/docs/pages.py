@@ -18,7 +18,7 @@ def current(path: Path) -> str:
     """Return the page with its generated parts as the code has them now.
 
     Raises:
-        ValueError: the page lacks one of them.
+        ValueError: the page lacks a part.
     """
     return replaced(path.read_text(encoding="utf-8"), PAGES[path])
 

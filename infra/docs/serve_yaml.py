@@ -14,7 +14,7 @@ from reefcommon.recipe import Recipe, resolve
 
 
 def table(model: type[BaseModel]) -> str:
-    """A Markdown table of one model: key, type, default, meaning."""
+    """Return a Markdown table of a model: key, type, default, meaning."""
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     rows += [
         f"| `{key}` | {kind(field)} | {default(field)} | {field.description} |"
@@ -29,7 +29,7 @@ def section(name: str) -> str:
 
 
 def recipes() -> dict[str, type[Recipe]]:
-    """The recipes that ship, by what `recipe:` names them. Importing them needs no torch."""
+    """Return the recipes that ship, by their dotted names. Importing them needs no torch."""
     found = [
         importlib.import_module(f"recipes.{path.parent.name}.recipe")
         for path in sorted((ROOT / "recipes").glob("*/recipe.py"))

@@ -34,7 +34,7 @@ def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
-    """A Markdown table of one class."""
+    """Return a Markdown table of a class."""
     texts = _attribute_texts(settings)
     rows = ["| variable | default | what it says |", "|---|---|---|"]
     for (variable, field), name in zip(

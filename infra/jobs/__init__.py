@@ -1,1 +1,1 @@
-"""The one-shot jobs of docker-compose.yml: each does what is missing and ends."""
+"""The one-shot jobs of docker-compose.yml. Each may be repeated."""

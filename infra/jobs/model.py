@@ -1,4 +1,4 @@
-"""`python -m infra.jobs.model`: the base model that `serve.yaml` names, as a directory that `/models/current` points to."""
+"""`python -m infra.jobs.model`: write the base model and point `/models/current` to it."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 def point(link: Path, target: Path) -> None:
-    """Make `link` a symbolic link to `target` in one step: a reader finds the old directory or the new one."""
+    """Make `link` a symbolic link to `target`, atomically."""
     link.parent.mkdir(parents=True, exist_ok=True)
     fresh = link.with_name(f".{link.name}.new")
     fresh.unlink(missing_ok=True)
@@ -25,7 +25,7 @@ def point(link: Path, target: Path) -> None:
 
 
 def main() -> int:
-    """Run to the end. Exit status 2 where the configuration or the model's name is wrong."""
+    """Exit status 2 if the configuration or the model's name is wrong."""
     set_up("model")
     system = SystemSettings.load()
     link = system.model_path

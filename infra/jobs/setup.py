@@ -1,4 +1,7 @@
-"""`python -m infra.jobs.setup`: create the topics and the artifact repository where they are missing. Safe to run at every start."""
+"""`python -m infra.jobs.setup`: create the missing topics and the artifact repository.
+
+May run at every start.
+"""
 
 import asyncio
 import sys
@@ -35,10 +38,10 @@ class Settings(BaseSettings):
 
 
 def ensure_repository(url: str, storage_namespace: str) -> bool:
-    """Create the lakeFS repository that `url` (as in REEF_ARTIFACTS_URL) names. Returns whether it was missing.
+    """Create the lakeFS repository of REEF_ARTIFACTS_URL. Returns whether it was missing.
 
     Raises:
-        BadConfig: the URL is not one of lakeFS.
+        BadConfig: the URL is not a lakeFS URL.
         Unavailable: lakeFS does not answer, or refuses.
     """
     import lakefs  # takes two seconds, and an embedded artifact store does without
@@ -74,7 +77,7 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
 
 
 async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
-    """Create what is missing. Raises Unavailable; a broker that takes the connection and then says nothing is not waited for."""
+    """Create the missing topics. Raises Unavailable, also if the broker stays silent."""
     try:
         async with asyncio.timeout(settings.attempt_timeout_s):
             return await ensure_topics(
@@ -87,7 +90,7 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
 
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
-    """Topics first: without them nothing starts. Raises BadConfig, or Unavailable after the last try."""
+    """Create topics, then the repository. Raises BadConfig; Unavailable after the last try."""
     for attempt in range(1, settings.attempts + 1):
         try:
             log.info("topics_ready", created=await make_topics(system, settings))
@@ -106,7 +109,7 @@ async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
 
 
 def main() -> int:
-    """Run to the end. Exit status 2 for a wrong setting, 1 for a system that does not answer."""
+    """Exit status 2 for a wrong setting, 1 for a system that does not answer."""
     set_up("setup")
     try:
         asyncio.run(set_up_systems(SystemSettings.load(), Settings()))

@@ -1,6 +1,6 @@
-"""What a serve.yaml names is looked at before anything starts, by `reef serve` and by `reef doctor`: with the services' own rules.
+"""Checks of a serve.yaml before anything starts, by the services' own rules.
 
-Every check raises BadConfig, with the key that is wrong.
+Used by `reef serve` and `reef doctor`. Each check raises BadConfig with the key that is wrong.
 """
 
 import re
@@ -16,7 +16,7 @@ from reefstack.state import why_no_directory
 
 
 def read_config(path: Path) -> ServeConfig:
-    """Read a serve.yaml; where a recipe is not written as one, an installed one that may be meant is named."""
+    """Read a serve.yaml. If `recipe` has a wrong form, the error names a close installed recipe."""
     try:
         return load(path)
     except BadConfig as error:
@@ -29,7 +29,7 @@ def read_config(path: Path) -> ServeConfig:
 
 
 def check_config(config: ServeConfig) -> None:
-    """Everything that a service would refuse once it has started."""
+    """Raise for everything that a service would refuse once it has started."""
     check_recipes(config)
     check_model(config)
     check_tokens(config)
@@ -43,7 +43,7 @@ def check_recipes(config: ServeConfig) -> None:
 
 
 def check_model(config: ServeConfig) -> None:
-    """See that the base model is one that can be prepared: a known name, or a directory that holds a model."""
+    """See that the base model can be prepared: a known name, or a directory with a model."""
     try:
         check(config.model.name)
     except UnknownModelError as error:
@@ -59,7 +59,7 @@ def check_tokens(config: ServeConfig) -> None:
 
 
 def check_evaluation(config: ServeConfig) -> None:
-    """See that the evaluator will find its held-out tasks and the function that scores their answers."""
+    """See that the held-out tasks and their score function can be loaded."""
     section = config.evaluation
     for key, named in (("tasks", section.tasks), ("score", section.score)):
         if isinstance(named, str) and named:
@@ -74,10 +74,12 @@ def check_evaluation(config: ServeConfig) -> None:
 
 
 def check_state_dir(state_dir: Path) -> Path:
-    """See that the stack can keep its state there; nothing is left behind. Returns the nearest directory that is there already.
+    """See that the stack can keep its state there; leaves no file behind.
+
+    Returns the nearest directory that exists.
 
     Raises:
-        CannotStart: it is a file, or nothing can be written there.
+        CannotStart: it is a file, or it cannot be written.
     """
     if reason := why_no_directory(state_dir):
         raise CannotStart(reason)

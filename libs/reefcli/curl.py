@@ -7,7 +7,7 @@ MAX_TOKENS = 24
 
 
 def chat(url: str, model: str, question: str, *, release_id: str = "", bearer: bool = False) -> str:
-    """Return one curl command. `bearer` adds $REEF_TOKEN, in quotes that let the shell fill it."""
+    """Return a curl command. `bearer` adds $REEF_TOKEN, in quotes that let the shell fill it."""
     body = json.dumps(
         {
             "model": model,

@@ -91,7 +91,7 @@ class Letters:
     _settled: dict[str, DeadLetterSettled] = field(default_factory=dict)
 
     def take(self, value: bytes | None) -> None:
-        """Fold in one message of a dead-letter topic."""
+        """Fold in a message of a dead-letter topic."""
         try:
             event = _EVENTS.validate_json(value or b"")
         except ValidationError:
@@ -114,7 +114,7 @@ class Letters:
         """Return the letters with these ids, or with these unambiguous beginnings of ids.
 
         Raises:
-            CommandFailed: there is none, or more than one.
+            CommandFailed: an id fits no letter, or several.
         """
         letters = []
         for wanted in ids:
@@ -133,7 +133,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLog:
-    """The dead-letter topics of one broker, and the store of bodies too large for a message."""
+    """The dead-letter topics of a broker, and the store of bodies too large for a message."""
 
     bootstrap: str
     bodies: FilesystemBodies
@@ -190,7 +190,6 @@ class DeadLetterLog:
         return waiting
 
     async def _send_again(self, producer: AIOKafkaProducer, letter: Letter) -> None:
-        """The event as it was, to its own partition."""
         value, claim = await claim_check(letter.body, self.bodies)
         headers = [*letter.headers, *((name, text.encode()) for name, text in claim.items())]
         place = {"partition": letter.last.partition, "key": letter.key, "headers": headers}

@@ -4,4 +4,4 @@ from reefcommon.errors import ReefError
 
 
 class CommandFailed(ReefError):
-    """A command could not do what it was asked for."""
+    """A command could not be carried out; the message is meant for a person."""

@@ -17,7 +17,7 @@ _TIMEOUT_S = 45.0  # a rollback is answered when it is served
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One gateway, and the bearer token that it is talked to with (empty: none)."""
+    """A gateway, and the bearer token for it (empty: none)."""
 
     url: str
     token: str = ""
@@ -25,17 +25,17 @@ class Gateway:
     """The directory whose stack it belongs to, where it was found that way."""
 
     def get(self, path: str, **query: Any) -> Any:
-        """The JSON that GET answers with.
+        """Return the JSON that GET answers with.
 
         Raises:
-            CommandFailed: nobody answers, or the answer is an error; the message says what to do.
+            CommandFailed: no answer, or an error; the message says how to go on.
         """
         return self._ask(
             "GET", path, params={key: value for key, value in query.items() if value is not None}
         )
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """The JSON that POST answers with. Raises as `get`."""
+        """Return the JSON that POST answers with. Raises as `get`."""
         return self._ask("POST", path, json=body)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
@@ -63,12 +63,11 @@ class Gateway:
             ) from None
 
     def _silent(self, error: Exception) -> str:
-        """Why nobody may have answered."""
         if self.state_dir is None:
             return f"no gateway answers at {self.url} ({error}). Is the URL right, and does Reef run there?"
         state = running(self.state_dir)
         if state is None:
-            return nobody(self.state_dir)
+            return no_stack_words(self.state_dir)
         if state.phase == "starting":
             return (
                 f"the Reef on {self.state_dir} is starting, {state.progress}; ask again in a moment"
@@ -77,18 +76,19 @@ class Gateway:
 
 
 def find(url: str | None, state_dir: Path) -> Gateway:
-    """The gateway to talk to: `--url`, else `$REEF_GATEWAY_URL`, else the stack that runs on the state directory. Never another one:
-    what listens on the usual port may be somebody else's.
+    """Return the gateway: `--url`, else `$REEF_GATEWAY_URL`, else that of the running stack.
+
+    The usual port is never tried: another program may listen there.
 
     Raises:
-        CommandFailed: no stack runs there.
+        CommandFailed: no stack runs on the state directory.
     """
     token = os.environ.get("REEF_TOKEN", "")
     if named := url or os.environ.get("REEF_GATEWAY_URL"):
         return Gateway(named.rstrip("/"), token)
     state = running(state_dir)
     if state is None:
-        raise CommandFailed(nobody(state_dir))
+        raise CommandFailed(no_stack_words(state_dir))
     if not state.urls.get("gateway"):
         raise CommandFailed(
             f"the Reef that runs on {state_dir} has no gateway; name one with --url"
@@ -96,8 +96,7 @@ def find(url: str | None, state_dir: Path) -> Gateway:
     return Gateway(state.urls["gateway"].rstrip("/"), token, state_dir)
 
 
-def nobody(state_dir: Path) -> str:
-    """What to say where no stack runs on the directory."""
+def no_stack_words(state_dir: Path) -> str:
     return f"no Reef runs on {state_dir}; start one ({program()} serve -c serve.yaml{state_dir_words(state_dir)}), or name one with --url"
 
 
@@ -110,7 +109,6 @@ _COMMANDS = (
 
 
 def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
-    """The gateway's own message with commands in place of paths, and what to do where the status tells that. `token`: one was sent."""
     code = ""
     try:
         error = response.json().get("error", {})

@@ -23,7 +23,7 @@ _MODEL_ROUTES = ("/v1/", "/anthropic/")
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Follows one running stack. `services`: name -> URL of each service's ops endpoints."""
+    """Follows a running stack. `services`: name -> URL of each service's ops endpoints."""
 
     bootstrap: str
     bodies: FilesystemBodies
@@ -57,7 +57,6 @@ class Heartbeat:
                 await asyncio.sleep(_AGAIN_AFTER_S)
 
     async def _checks(self, http: httpx.AsyncClient) -> None:
-        """Say once that a service is not ready and why, and once that it is ready again."""
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             for name, url in self.services.items():
@@ -71,7 +70,6 @@ class Heartbeat:
                     self._failing[name] = reason
 
     async def _traffic(self, http: httpx.AsyncClient) -> None:
-        """Say what was answered and refused in the last period, if anything was."""
         while True:
             await self.tell_traffic(http)
             await asyncio.sleep(TRAFFIC_EVERY_S)
@@ -107,7 +105,7 @@ async def _why_not_ready(http: httpx.AsyncClient, url: str) -> str:
 
 
 def _answered(text: str) -> tuple[float, float]:
-    """(requests to the model, those that failed with 5xx) since the gateway started."""
+    """Returns (requests to the model, those that failed with 5xx) since the gateway started."""
     total = failed = 0.0
     for family in text_string_to_metric_families(text):
         if family.name == _COUNTED:

@@ -1,4 +1,4 @@
-"""The events of the learning loop as a person follows them: `reef demo` and the lines of `reef serve`."""
+"""The events of the learning loop in words: for `reef demo` and the lines of `reef serve`."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -111,7 +111,6 @@ def _step(event: StepCompleted) -> str:
 
 
 def _why(found: Evaluation, *, means: bool) -> str:
-    """The tasks won and lost, both means, how strong the evidence is, and the rule."""
     if found.candidate_score is None or found.head_score is None:
         return found.reason
     tasks = f"{counted(found.wins, 'task')} won, {found.losses} lost, {found.ties} tied"

@@ -1,4 +1,4 @@
-"""The `reef` command: what there is, in the order in which a newcomer needs it."""
+"""The `reef` command: its commands, in the order in which a newcomer needs them."""
 
 import importlib
 import importlib.util
@@ -23,12 +23,12 @@ Start here:
 
   reef doctor                   what is missing, when something does not work
 
-Commands that talk to a running Reef find it by --url, else by $REEF_GATEWAY_URL, else by the state directory (--state-dir, .reef).
-Where none of these leads to one they say so: no other Reef is ever asked.
-A token is read from $REEF_TOKEN. `reef COMMAND --help` shows examples.
+Commands that talk to a running Reef find it by --url, else by $REEF_GATEWAY_URL, else by the state
+directory (--state-dir, .reef); no other Reef is ever asked. A token is read from $REEF_TOKEN.
+`reef COMMAND --help` shows examples.
 """
 
-# name -> module:function, imported only when it is asked for: `reef status` must not wait for what `reef serve` needs.
+# name -> module:function, imported on use: `reef status` must not wait for the imports of `serve`.
 _COMMANDS = {
     "serve": "reefcli.commands.serve:serve",
     "demo": "reefcli.demo.command:demo",
@@ -43,17 +43,17 @@ _COMMANDS = {
     "replay": "reefcli.commands.replay:replay",
     "doctor": "reefcli.commands.doctor:doctor",
 }
-# What the list of commands says of each: the first paragraph of its own help (a test compares), so that `reef --help` imports none.
+# The first paragraph of each command's help (a test compares): `reef --help` imports none of them.
 SUMMARIES = {
     "serve": "Start everything that a serve.yaml asks for, on this machine, without containers and root.",
     "demo": "See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.",
-    "status": "What runs, how far behind it is, what learns, and what it did last.",
-    "releases": "Which versions there were, which one serves, and why.",
-    "rollback": "Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.",
+    "status": "The programs that run, their lag, the recipes, their last step and error, the heads.",
+    "releases": "The releases of a scenario, the evidence for each, and the release that serves.",
+    "rollback": "Serve an earlier release again. It becomes a new release with the old content.",
     "promote": "Let a release that waits for a person serve (recipes with `review: manual`).",
-    "records": "What was asked and answered, newest first; or one record and what became of it: reports, samples, training step, release.",
+    "records": "Exchanges with the model, newest first; or the story of a record up to its release.",
     "recipes": "The learning methods that are installed.",
-    "topics": "Which events lie in which topic, by what key, who writes and who reads them.",
+    "topics": "The topics: their events, key, retention, producers and consumers.",
     "dlq": "Dead letters: events that a consumer could never handle, each with its reason.",
     "replay": "Read the whole log again into an empty store, and compare it with the running system.",
     "doctor": "Look at this machine: Python, programs, libraries, ports, disk, memory, and a serve.yaml.",
@@ -66,7 +66,7 @@ _PLAIN: dict[str, Any] = {
 
 
 class ReefGroup(TyperGroup):
-    """Loads commands when they are used, and turns an error made for a person into one line on stderr and exit code 1."""
+    """Loads a command when it is used, and prints an error as a single line (exit code 1)."""
 
     _listing = False
 
@@ -83,7 +83,7 @@ class ReefGroup(TyperGroup):
         return [name for name, place in _COMMANDS.items() if _is_there(place)]
 
     def get_command(self, _ctx: Any, name: str) -> Any:
-        """The command called `name`; None where there is none."""
+        """Return the command called `name`, or None."""
         place = _COMMANDS.get(name)
         if place is None or not _is_there(place):
             return None
@@ -98,7 +98,7 @@ class ReefGroup(TyperGroup):
         return get_command(one)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that is meant; an unknown one is compared with all there are."""
+        """Return the named command; an unknown name is compared with all of them."""
         if args and args[0] not in _COMMANDS:
             self.commands.update({name: TyperCommand(name) for name in self.list_commands(ctx)})
         return super().resolve_command(ctx, args)

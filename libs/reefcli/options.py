@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command finds the gateway."""
+"""Options that several commands share."""
 
 import os
 import shlex
@@ -39,7 +39,7 @@ DEFAULT_STATE_DIR = Path(".reef")
 
 
 def program() -> str:
-    """How `reef` is called here: by its name where the shell finds it, else by the path by which it was called."""
+    """Return the way to call `reef` from here: by name if the shell finds it, else by path."""
     called = sys.argv[0]
     if Path(called).name != "reef" or shutil.which("reef"):
         return "reef"
@@ -49,5 +49,5 @@ def program() -> str:
 
 
 def state_dir_words(state_dir: Path) -> str:
-    """What has to be added to a command so that it finds this directory: ` --state-dir …`, or nothing for the usual one."""
+    """Return ` --state-dir …` for a command, or "" if it is the usual directory."""
     return "" if state_dir == DEFAULT_STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"

@@ -1,4 +1,4 @@
-"""How commands print: JSON when asked for, rich tables on a terminal, tab-separated columns in a pipe."""
+"""Output of the commands: JSON on request, tables on a terminal, tabs in a pipe."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
@@ -17,12 +17,12 @@ Cell = str | int | float | bool | None
 
 
 def console(*, err: bool = False) -> Console:
-    """The console of one command. Made when needed, so that a test's captured streams are used."""
+    """Return a new console, so that a test's captured streams are used."""
     return Console(stderr=err, highlight=False, emoji=False)  # `package.module:X:` is no emoji
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout, indented on a terminal, on one line in a pipe."""
+    """Print a JSON document: indented on a terminal, on a single line in a pipe."""
     option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if console().is_terminal else 0)
     typer.echo(orjson.dumps(value, option=option, default=str).decode())
 
@@ -35,10 +35,10 @@ def print_table(
     title: str = "",
     empty: str = "nothing yet",
 ) -> None:
-    """A table of cells; `empty` is said where there are no rows.
+    """Print a table; `empty` is printed if there are no rows.
 
-    The first column, and those in `whole`, hold what is meant to be copied: they are never folded or cut. Where the others cannot become
-    narrow enough for that, each row is a block of lines.
+    The first column, and those in `whole`, are for copying: they are never folded or cut. If the
+    others cannot become narrow enough, each row is a block of lines.
     """
     out, cells = console(), [[_shown(cell) for cell in row] for row in rows]
     if not out.is_terminal:
@@ -77,7 +77,7 @@ def print_table(
 
 
 def _fitting(natural: Sequence[int], rigid: Sequence[bool], room: int) -> list[int] | None:
-    """Widths that fit into `room` with two spaces between columns: the widest soft one becomes narrower, down to a limit. None: no room."""
+    """Widths that fit into `room`, with two spaces between columns. None if there are none."""
     widths = list(natural)
     while sum(widths) + 2 * (len(widths) - 1) > room:
         soft = [
@@ -112,7 +112,7 @@ def printable(text: str) -> str:
 
 
 def print_asked(url: str) -> None:
-    """Below a table on a terminal: whom it comes from. Nothing in a pipe."""
+    """Print the source below a table, on a terminal only."""
     if (out := console()).is_terminal:
         out.print(f"from {url}", style="dim", markup=False, soft_wrap=True)
 
@@ -123,7 +123,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def compared(scores: Sequence[float]) -> list[str]:
-    """Figures with as many digits as it takes to tell them apart: three decimals, or up to six significant digits more."""
+    """Return figures with as many digits as it takes to tell them apart, three decimals at least."""
     for digits in range(3, 10):
         shown = [f"{score:.{digits}f}" for score in scores]
         if len(set(shown)) == len(set(scores)):
@@ -132,7 +132,7 @@ def compared(scores: Sequence[float]) -> list[str]:
 
 
 def ago(at: Any) -> str:
-    """How long ago an ISO time (or Unix seconds) was, in words; what it says itself where it is neither."""
+    """Return the age of an ISO time (or Unix seconds) in words; another text is returned as it is."""
     try:
         moment = (
             datetime.fromtimestamp(at, UTC)

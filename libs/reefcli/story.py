@@ -66,7 +66,6 @@ def _exchange(found: Facts, record: Facts) -> Iterator[Line]:
 
 
 def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
-    """One sample and its use."""
     own, records = {sample["sample_id"]}, len(sample.get("record_ids", ()))
     many = f", from {records} records" if records > 1 else ""
     use = f"trainable, {sample.get('trained_tokens')} tokens"
@@ -162,7 +161,6 @@ def _text(content: Any) -> str:
 
 
 def _said(report: Facts) -> str:
-    """Score and words of a report."""
     score = "no score" if report.get("score") is None else f"score {report['score']:g}"
     words = report.get("feedback")
     if not words:

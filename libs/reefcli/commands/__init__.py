@@ -1,1 +1,1 @@
-"""One module per command of `reef`; each has one function that typer turns into the command."""
+"""The commands of `reef`, a module each; typer turns its function into the command."""

@@ -106,7 +106,7 @@ def show(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: its reason, its origin, and the event's bytes.
+    """Show a dead letter: its reason, its origin, and the event's bytes.
 
     Example:
 
@@ -124,7 +124,6 @@ def show(
 
 
 def _settling(action: Action, text: str) -> Callable[..., None]:
-    """Make the command that retries or drops; `text` is its help."""
 
     def command(
         ids: Ids = None,
@@ -237,7 +236,6 @@ def _indented(event: Any) -> str:
 
 
 def _body(letter: Letter) -> Any:
-    """The event as JSON if it is JSON, else as text."""
     try:
         return orjson.loads(letter.body)
     except ValueError:

@@ -31,7 +31,7 @@ _MEMORY_NEEDED = 4 * 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. `advice`: how to mend it."""
+    """A finding. `advice`: how to mend it."""
 
     what: str
     state: Literal["ok", "warning", "missing", "wrong"]
@@ -102,9 +102,9 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
 
 def _python() -> Finding:
     found = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}"
-    if sys.version_info >= (3, 11):
-        return Finding("python", "ok", found)
-    return Finding("python", "missing", found, "install Python 3.11 or newer")
+    good = sys.version_info >= (3, 11)
+    advice = "" if good else "install Python 3.11 or newer"
+    return Finding("python", "ok" if good else "missing", found, advice)
 
 
 def _attempt(
@@ -149,7 +149,6 @@ def _ports(state: StackState | None) -> Finding:
 
 
 def _config(path: Path | None, named: Path | None) -> tuple[Finding | None, Path]:
-    """The finding on the file, if there is one, and the state directory that would be used."""
     if path is None:
         return None, named or DEFAULT_STATE_DIR
     sys.path.insert(0, str(Path.cwd()))  # recipes of one's own lie beside where one works

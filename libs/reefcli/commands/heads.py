@@ -22,10 +22,11 @@ def rollback(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Serve an earlier release again. It becomes a new release with the old content; nothing is deleted.
+    """Serve an earlier release again. It becomes a new release with the old content.
 
-    Learning goes on from there: later candidates start from this release, and the next winner serves in its place. With `review: manual`
-    at the recipe in serve.yaml, winners wait for a person (`reef promote`).
+    No release is deleted. Learning goes on from there: later candidates start from this release,
+    and the next winner replaces it. With `review: manual` at the recipe in serve.yaml, winners wait
+    for a person (`reef promote`).
 
     Example:
 

@@ -26,7 +26,7 @@ _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One key that serve.yaml may set for a recipe. `kind`: type and bounds."""
+    """A key that serve.yaml may set for a recipe. `kind`: type and bounds."""
 
     default: str
     kind: str
@@ -35,7 +35,7 @@ class Knob:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One recipe as it is listed. `evolves`: the kinds that its candidates change."""
+    """A recipe as it is listed. `evolves`: the kinds that its candidates change."""
 
     recipe: str
     name: str
@@ -57,16 +57,17 @@ def recipes(
 ) -> None:
     """The learning methods that are installed.
 
-    Each is described by what it learns from (signal), how its experience comes about (given by tasks and users: reactive; sought by
-    the agent: proactive), and what it changes (evolves). The first column goes into serve.yaml as `recipe:`.
+    Each has three dimensions: the signal that it learns from; how experience is acquired (reactive:
+    given by tasks and users; proactive: sought by the agent); the kinds that it evolves. The first
+    column goes into serve.yaml as `recipe:`.
 
     Examples:
 
       reef recipes
 
-      reef recipes recipes.sao.recipe:SAORecipe --json
+      reef recipes recipes.sao.recipe:SAORecipe
 
-      reef recipes my_recipes.mine
+      reef recipes my_recipes.mine --json
     """
     sys.path.insert(0, str(Path.cwd()))
     found: dict[str, Listed] = {}
@@ -92,7 +93,6 @@ def recipes(
 
 
 def _print_one(row: Listed) -> None:
-    """One recipe with its knobs, as they are written under `reef:` in serve.yaml."""
     print_story(
         [
             ("recipe", row.recipe),
@@ -146,7 +146,6 @@ def _names(listed: Listed) -> tuple[str, ...]:
 
 
 def _named(dotted: str) -> Listed:
-    """The recipe that `package.module:Class` names. Raises CommandFailed."""
     module_name, _, class_name = dotted.partition(":")
     module = _import(module_name)
     cls = vars(module).get(class_name)

@@ -1,4 +1,4 @@
-"""`reef records`: what was asked and answered, and what was said about it."""
+"""`reef records`: exchanges with the model, and the story of a single record."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def records(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """What was asked and answered, newest first; or one record and what became of it: reports, samples, training step, release.
+    """Exchanges with the model, newest first; or the story of a record up to its release.
 
     Examples:
 
@@ -108,7 +108,6 @@ def _scored(
     bounds: tuple[float | None, float | None],
     limit: int,
 ) -> list[dict[str, Any]]:
-    """The records of samples whose score lies within the bounds, newest first."""
     low = -inf if bounds[0] is None else bounds[0]
     high = inf if bounds[1] is None else bounds[1]
     rows: dict[str, dict[str, Any]] = {}
@@ -148,9 +147,8 @@ def _export(gateway: Gateway, rows: list[dict[str, Any]], place: Path) -> None:
 
 
 def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
-    """One record with all that came of it."""
     found = gateway.get(f"/reef/records/{record_id}")
-    found.update(_what_became(gateway, found))
+    found.update(_uses(gateway, found))
     if as_json:
         print_json(found)
         return
@@ -158,7 +156,7 @@ def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
     print_asked(gateway.url)
 
 
-def _what_became(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _uses(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The steps that trained on its samples, and the releases that name them."""
     sample_ids = {sample["sample_id"] for sample in found.get("samples", ())}
     if not sample_ids:

@@ -37,12 +37,12 @@ def releases(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which versions there were, which one serves, and why.
+    """The releases of a scenario, the evidence for each, and the release that serves.
 
-    The column `evidence` tells how the candidate did against the head of that time on the held-out
-    tasks: tasks won, lost and tied, then both mean scores, on the scale of `evaluation.score` in
-    serve.yaml; higher is better. Then the strength of the verdict and the number of pairs that it
-    rests on. A pending release that is `stale` can never be promoted; the column says why.
+    The column `evidence` compares the candidate with the head of that time on the held-out tasks:
+    tasks won, lost and tied, then both mean scores, on the scale of `evaluation.score` in
+    serve.yaml; higher is better. Then the strength of the verdict and its number of pairs. A
+    pending release that is `stale` can never be promoted; the column says why.
 
     Examples:
 
@@ -114,7 +114,7 @@ def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bo
 
 
 def tell_evidence(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(label, text) of one verdict: the rule and its figures, then each task with both answers."""
+    """Yield (label, text) of a verdict: the rule, its figures, each task with both answers."""
     found = row["evaluation"]
     yield "of", row.get("release_id") or row.get("candidate_id") or row["event_id"]
     if not found:
@@ -134,7 +134,7 @@ def _score(value: float | None) -> str:
 
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
-    """One release as cells of a table."""
+    """Return a release as cells of a table."""
     mark = (
         "serving"
         if row["current"]
@@ -157,7 +157,7 @@ def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
 
 
 def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:
-    """One rejection as cells of a table."""
+    """Return a rejection as cells of a table."""
     what = row["candidate_id"] or row["command_id"] or row["event_id"]
     return what, row["outcome"], ago(row["at"]), evidence(row), row["reason"]
 

@@ -1,4 +1,4 @@
-"""`reef serve`: start what a serve.yaml asks for, on this machine, until Ctrl-C."""
+"""`reef serve`: start the stack of a serve.yaml on this machine, until Ctrl-C."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""`reef status`: what runs, how far behind it is, what learns and what it did last."""
+"""`reef status`: the programs, the services, the recipes and the heads."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _RECIPE_COLUMNS = ("recipe", "scenario", "state", "step", "waiting", "last rewar
 def status(
     url: Url = None, state_dir: StateDir = DEFAULT_STATE_DIR, as_json: AsJson = False
 ) -> None:
-    """What runs, how far behind it is, what learns, and what it did last.
+    """The programs that run, their lag, the recipes, their last step and error, the heads.
 
     Exit code 0 when the gateway answers; 1 otherwise, also while a stack is still starting.
 
@@ -72,7 +72,6 @@ def _url(stack: StackState, name: str) -> str:
 
 
 def _process_row(stack: StackState, name: str) -> tuple[str, int | None]:
-    """State and pid of one program."""
     process = stack.processes.get(name)
     if process is None:
         return "starting", None
@@ -139,7 +138,6 @@ def _last_error(facts: dict[str, Any]) -> str | None:
 
 
 def _doing(facts: dict[str, Any]) -> str:
-    """The state of the loop, and whether the last step trained the critic alone."""
     metrics = facts.get("last_metrics", {})
     warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
     note = f" (critic warm-up, {facts['step']} steps so far)" if warming_up else ""

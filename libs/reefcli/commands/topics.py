@@ -24,7 +24,7 @@ _COLUMNS = ["topic", "events", "key", "partitions", "retention", "producers", "c
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """One topic of a live broker: the end of each partition, and the lag of each consumer group.
+    """A topic of a live broker: the end of each partition, the lag of each consumer group.
 
     A lag of None: the group has no offsets; it reads the whole topic at each start.
     """
@@ -43,7 +43,7 @@ def topics(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Which events lie in which topic, by what key, who writes and who reads them.
+    """The topics: their events, key, retention, producers and consumers.
 
     Examples:
 
@@ -139,7 +139,6 @@ def _names() -> list[tuple[str, tuple[str, ...]]]:
 async def _depth(
     bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]"
 ) -> Depth:
-    """The lag of its groups, read from their commits without joining them."""
     lag = {group: await _lag(bootstrap, group, ends) for group in groups} if ends else {}
     return Depth(topic, len(ends), {place.partition: end for place, end in ends.items()}, lag)
 

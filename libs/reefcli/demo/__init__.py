@@ -1,1 +1,1 @@
-"""`reef demo`: the whole loop on this machine, with simulated users, shown live. See `command.py`."""
+"""`reef demo`: the whole loop on this machine, with simulated users, shown live."""

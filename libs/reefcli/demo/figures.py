@@ -1,4 +1,4 @@
-"""The figures of one demonstration: the view, the report and the JSON line are made of them."""
+"""The figures of a demonstration, for the view, the report and the JSON line."""
 
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -16,7 +16,7 @@ from reefcommon.events import (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The held-out reward of one release: mean of `answers` fresh answers, 95 % interval."""
+    """The held-out reward of a release: mean of `answers` fresh answers, 95 % interval."""
 
     at_s: float
     sequence: int
@@ -62,7 +62,7 @@ class Figures:
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def take(self, event: LoopEvent) -> bool:
-        """Add one event. False if it was added before."""
+        """Add an event. False if it was added before."""
         if (event.type, event.event_id) in self._seen:
             return False
         self._seen.add((event.type, event.event_id))

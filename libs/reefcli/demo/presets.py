@@ -13,7 +13,7 @@ Task = Any
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One demonstration.
+    """A demonstration.
 
     The goal: `releases_goal` releases from training, and a held-out reward whose 95 % interval
     lies above `reward_goal`. A measurement asks each held-out task `heldout_samples` times.

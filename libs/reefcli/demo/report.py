@@ -1,4 +1,4 @@
-"""The end of a demonstration: answers before and after, the curve, the chain, a picture, a log."""
+"""The end of a demonstration: answers, curve, chain, picture, log."""
 
 import json
 from pathlib import Path
@@ -89,7 +89,7 @@ def _smooth(rewards: list[float]) -> list[float]:
 
 
 def chain_table(figures: Figures) -> Table:
-    """The release chain, oldest first, with the one held-out figure of each release."""
+    """Return the release chain, oldest first, with the held-out figure of each release."""
     measured = {point.sequence: point for point in figures.heldout}
     table = Table(title="release chain", show_edge=False)
     for name in _COLUMNS:

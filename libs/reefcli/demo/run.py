@@ -1,7 +1,7 @@
-"""One run of the demonstration: the stack, the users, the loop's events and the measurements.
+"""A run of the demonstration: the stack, the users, the loop's events, the measurements.
 
-One held-out figure belongs to each release that is measured. The run stops when the lower bound of
-that figure passes the goal; the figure that is reported comes from a fresh measurement after that.
+Each release that is measured has a single held-out figure. If the lower bound of that figure passes
+the goal, the run stops; the figure that is reported comes from a fresh measurement after that.
 """
 
 import asyncio
@@ -31,8 +31,6 @@ _FINAL_TIMES = 2  # the last measurement asks more often, so that its interval i
 
 @dataclass(slots=True)
 class Demo:
-    """One run: the stack, the users, the loop's events and the measurements meet here."""
-
     preset: Preset
     state_dir: Path
     seed: int
@@ -98,7 +96,6 @@ class Demo:
             await asyncio.gather(*jobs, failed, return_exceptions=True)
 
     async def _until_goal(self, users: Users) -> None:
-        """Measure the first release, then let users work and measure what they lead to."""
         await self._released.wait()
         self.view.say(f"reward of an answer: {self.preset.signal}")
         self.view.say(
@@ -123,7 +120,6 @@ class Demo:
             asking.cancel()
 
     async def _finally(self, users: Users) -> None:
-        """Measure the serving release once more: the figure that the report names."""
         self.view.say("the users have left; measuring the serving release once more, anew")
         head = self._head
         samples = _FINAL_TIMES * self.preset.heldout_samples
@@ -162,7 +158,6 @@ class Demo:
                 self._released.set()
 
     async def _ticker(self) -> None:
-        """Keep the status line current."""
         while True:
             await asyncio.sleep(1)
             figures = self.figures
@@ -178,7 +173,6 @@ class Demo:
         self._on_event(event)
 
     def _while_running(self, event: StackEvent) -> None:
-        """Tell restarts and the stop; count restarts."""
         if event.kind == "restarting":
             self.figures.restarts.append(event.name)
         if event.kind == "stopping" and event.name == "gateway":

@@ -32,7 +32,6 @@ class Users:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[openai.AsyncOpenAI]:
-        """The ordinary client: a base URL is all that Reef needs."""
         async with openai.AsyncOpenAI(
             base_url=f"{self.gateway_url}/v1", api_key="not-needed", max_retries=0, timeout=120
         ) as client:
@@ -80,7 +79,7 @@ class Users:
     async def heldout(
         self, release_id: str, measurement: int, *, samples: int
     ) -> tuple[float, float, float, int]:
-        """Measure one release on the held-out tasks: (mean, low, high, number of answers).
+        """Measure a release on the held-out tasks: (mean, low, high, number of answers).
 
         Each `measurement` draws from seeds of its own, so no two share an answer's randomness.
         The requests are pinned to the release and are not recorded.

@@ -22,8 +22,8 @@ _STATUS_EVERY_S = 15.0
 class View:
     """Prints lines, and keeps them for the log.
 
-    On a terminal a panel below the lines is redrawn in place, and `status` is a line of it. In a
-    pipe `status` is printed, at most every 15 s and only if it has changed.
+    On a terminal a panel below the lines is redrawn in place, with `status` in it. In a pipe
+    `status` is a line, at most every 15 s, if it has changed.
     """
 
     def __init__(self, console: Console, preset: Preset, figures: Figures) -> None:
@@ -41,7 +41,7 @@ class View:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """Show what is going on now."""
+        """Show the current activity."""
         if text == self._status:
             return
         if self._console.is_terminal:

@@ -1,7 +1,8 @@
-"""What differs between the running store and the one that was read from the log again.
+"""The differences between the running store and the store that was read from the log.
 
-Ranges of rows are compared by one digest each; where two differ, their rows are, and what is left are suspects. The running system goes on
-meanwhile: a suspect counts only if it still differs when both sides have handled the same log.
+Ranges of rows are compared by a digest each. If two differ, their rows are compared, and the rows
+that differ are suspects. The running system goes on meanwhile: a suspect counts only if it still
+differs when both sides have handled the same log.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ class RunningStore:
     http: httpx.AsyncClient
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
-        """The next rows as one digest."""
+        """Return the next rows as a digest."""
         found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
         return Slice(
             found["count"],
@@ -38,7 +39,7 @@ class RunningStore:
         )
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
-        """The rows of a range as one digest."""
+        """Return the rows of a range as a digest."""
         found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
         return Slice(
             found["count"],
@@ -47,15 +48,15 @@ class RunningStore:
         )
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
-        """The digest of each row of a range."""
+        """Return the digest of each row of a range."""
         return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
 
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
-        """The digest of each of these rows that is there."""
+        """Return the digests of these rows."""
         return _digests(await self._ask(f"/audit/{table}/picked", {"keys": list(keys)}))
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
-        """Every compared column of one row, as text."""
+        """Return every compared column of a row, as text."""
         found: dict[str, str] | None = await self._ask(f"/audit/{table}/row", list(key))
         return found
 
@@ -76,7 +77,7 @@ def _digests(found: list[tuple[list[str], str]]) -> RowDigests:
 
 @dataclass(slots=True)
 class Comparison:
-    """The two stores. `suspects` by table: rows that were not equal when they were looked at last, with how they differ."""
+    """The two stores. `suspects`: by table, the rows that differed when they were last compared."""
 
     running: Audit
     replayed: Audit
@@ -84,7 +85,7 @@ class Comparison:
     suspects: dict[str, dict[Row, Kind]] = field(default_factory=dict)
 
     async def whole(self) -> None:
-        """Look at everything once."""
+        """Compare everything once."""
         for table in KEYS:
             self.suspects[table] = {}
             after: RowKey | None = None
@@ -105,7 +106,7 @@ class Comparison:
         self.suspects[table] |= _compared(dict(theirs), dict(mine))
 
     async def again(self) -> None:
-        """Look at the suspects once more."""
+        """Compare the suspects once more."""
         for table, rows in self.suspects.items():
             still: dict[Row, Kind] = {}
             keys = list(rows)
@@ -118,7 +119,7 @@ class Comparison:
             self.suspects[table] = still
 
     async def fields(self, table: str, key: Row) -> dict[str, dict[str, str | None]]:
-        """The fields of one row that differ, as each side has them."""
+        """Return the fields of a row that differ, with the value of each side."""
         one, two = (
             await self.running.row(table, key) or {},
             await self.replayed.row(table, key) or {},
@@ -131,7 +132,7 @@ class Comparison:
 
     @property
     def differing(self) -> int:
-        """How many rows are not equal."""
+        """Number of rows that are not equal."""
         return sum(map(len, self.suspects.values()))
 
 

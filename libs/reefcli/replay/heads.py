@@ -1,4 +1,4 @@
-"""The release heads a second time, by the publisher's own rebuild, under keys of their own beside the running ones."""
+"""The release heads a second time: the publisher's own rebuild, under other keys."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ WHOLE = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class HeadDifference:
-    """One release, or one place in a chain, that is not the same on both sides."""
+    """A release, or a place in a chain, that is not the same on both sides."""
 
     scenario: str
     what: str
@@ -33,7 +33,7 @@ class Heads:
     log: KafkaTopicLog
 
     async def compare(self) -> tuple[int, list[HeadDifference]]:
-        """How many releases there are in the log, and what differs: heads, chains, what waits for a person."""
+        """Return the number of releases in the log, and the differences of heads and chains."""
         await rebuild(self.log, self.replayed)
         found: list[HeadDifference] = []
         releases = 0
@@ -85,7 +85,7 @@ def _order(chain: list[Release]) -> str:
 
 @asynccontextmanager
 async def open_heads(redis_url: str, log: KafkaTopicLog, mark: str) -> AsyncIterator[Heads]:
-    """Both sets of heads; those of the replay lie under `reef-replay-<mark>` and are gone afterwards. Raises Unavailable."""
+    """Open both sets of heads; those of the replay are removed at the end. Raises Unavailable."""
     prefix = f"{PREFIX}-replay-{mark}"
     redis = connect(redis_url)
     try:
@@ -107,7 +107,7 @@ async def _clear(redis: Redis, prefix: str) -> None:
 
 
 async def reachable(redis_url: str) -> None:
-    """Raises Unavailable where Redis does not answer."""
+    """Raise Unavailable if Redis does not answer."""
     redis = connect(redis_url)
     try:
         await RedisReleaseHeads(redis).scenarios()

@@ -1,4 +1,4 @@
-"""The log from its beginning to its real end, without a consumer group: whoever else reads it is not disturbed."""
+"""The log from its beginning to its real end, without a consumer group."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ FETCH_BYTES = (
 
 @dataclass(slots=True)
 class LogReader:
-    """Records of several topics, merged by their time. `ends`: where to stop; absent: where the log ends by the broker's own fetches.
+    """Records of several topics, merged by time. `ends`: None reads to the end of the log.
 
-    The end that a broker names when it is asked for it may be too low (the embedded one's is); what comes with a fetch is right.
+    The end that the embedded broker names on request may be too low; a fetch's end is right.
     """
 
     consumer: AIOKafkaConsumer
@@ -39,7 +39,7 @@ class LogReader:
     )
 
     async def batches(self, size: int) -> AsyncIterator[list[ConsumerRecord]]:
-        """Up to `size` records at a time, until everything is read that is there now. `positions` say what was given out."""
+        """Yield up to `size` records at a time, as far as the log goes now."""
         since_ms = int(time.time() * 1000)
         batch: list[ConsumerRecord] = []
         while True:
@@ -53,7 +53,7 @@ class LogReader:
                 return
 
     def _merged(self, size: int) -> list[ConsumerRecord]:
-        """What is next in time. Ends early where one partition must be asked for more before it is known what is next."""
+        """The next records in time. Ends early if a partition must be fetched to know the next."""
         batch: list[ConsumerRecord] = []
         waiting = {tp: buffer for tp, buffer in self._buffers.items() if buffer}
         while waiting and len(batch) < size:
@@ -66,7 +66,6 @@ class LogReader:
         return batch
 
     async def _fill(self, since_ms: int) -> None:
-        """Every partition has a record, or has no more."""
         deadline = time.monotonic() + SILENCE_S
         while lacking := [
             tp
@@ -106,12 +105,12 @@ class LogReader:
         )
 
     def total(self) -> int:
-        """How many records there are, as far as is known by now."""
+        """Return the number of records, as far as it is known."""
         ends = self.ends or {tp: self.consumer.highwater(tp) or 0 for tp in self.partitions}
         return sum(max(ends[tp] - self.begins[tp], 0) for tp in self.partitions)
 
     def read(self) -> int:
-        """How many of them were given out."""
+        """Return how many of them were yielded."""
         return sum(position - self.begins[tp] for tp, position in self.positions.items())
 
 
@@ -123,10 +122,12 @@ async def open_log(
     positions: Mapping[TopicPartition, int] | None = None,
     until_committed_of: str | None = None,
 ) -> AsyncIterator[LogReader]:
-    """A reader at the beginning, or at `positions`. With `until_committed_of` it ends where that consumer group has got to.
+    """Open a reader at the beginning, or at `positions`.
+
+    With `until_committed_of` it ends at the offsets of that consumer group.
 
     Raises:
-        CommandFailed: no broker answers, a topic is missing, or the log is shorter than `positions` say.
+        CommandFailed: no broker answers, a topic is missing, or the log is too short.
     """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=[address.strip() for address in bootstrap.split(",")],
@@ -166,7 +167,7 @@ async def open_log(
 async def committed(
     bootstrap: str, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """How far a consumer group has got, by its commits; it is not joined."""
+    """Return the committed offsets of a consumer group, without joining it."""
     places = list(partitions)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,

@@ -1,4 +1,4 @@
-"""The experience service's own handlers on a store of its own. What they would send is counted and goes nowhere."""
+"""The experience service's own handlers on a new store; their events are only counted."""
 
 import asyncio
 import contextlib
@@ -29,45 +29,46 @@ FIRST_DELAY_S = 0.25
 
 
 @dataclass(slots=True)
-class Nowhere:
-    """EventPublisher and DeadLetters of a replay: what was said the first time is not said again."""
+class DiscardingPublisher:
+    """EventPublisher and DeadLetters of a replay: counts, and sends no event."""
 
     samples: int = 0
     dead: Counter[str] = field(default_factory=Counter)
 
-    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
-        """Count one event."""
+    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:  # noqa: ARG002
         self.samples += 1
 
-    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
-        """Count one dead letter, by its topic and the kind of its reason."""
+    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:  # noqa: ARG002
         self.dead[f"{arrival.topic}: {reason.partition(':')[0]}"] += 1
 
 
 @dataclass(slots=True)
 class LogClock:
-    """The time of what is read, so that a row says when its event came and not when it was read again. At the end: now."""
+    """The time of the log, so that a row says when its event came; `live`: the present."""
 
     at: datetime = field(default_factory=lambda: datetime.fromtimestamp(0, UTC))
     live: bool = False
 
     def __call__(self) -> datetime:
-        """Never goes back."""
         return utc_now() if self.live else self.at
 
     def reach(self, timestamp_ms: int) -> None:
-        """The log has come this far."""
+        """Advance to the time of a record."""
         self.at = max(self.at, datetime.fromtimestamp(timestamp_ms / 1000, UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How far a replay has come: a file beside the store, written after the rows are durable."""
+    """The progress of a replay: a file, written after the rows are durable."""
 
     path: Path
 
     def read(self, log_id: str) -> dict[TopicPartition, int] | None:
-        """Positions by partition; None where no replay was begun. Raises CommandFailed where it was one of another log."""
+        """Return positions by partition, or None if no replay was begun.
+
+        Raises:
+            CommandFailed: the file is damaged, or belongs to another log.
+        """
         try:
             kept = orjson.loads(self.path.read_bytes())
         except FileNotFoundError:
@@ -84,7 +85,7 @@ class Checkpoint:
         }
 
     def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Replace the file in one step."""
+        """Replace the file atomically."""
         places = [[tp.topic, tp.partition, offset] for tp, offset in sorted(positions.items())]
         write_private(self.path, orjson.dumps({"log": log_id, "positions": places}))
 
@@ -95,11 +96,11 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Rebuild:
-    """One store in the making."""
+    """A store that is being rebuilt."""
 
     database: Database
     handlers: Handlers
-    nowhere: Nowhere
+    nowhere: DiscardingPublisher
     clock: LogClock
     settings: Settings
     audit: ClickHouseAudit
@@ -107,8 +108,8 @@ class Rebuild:
 
     @classmethod
     def on(cls, database: Database, directory: Path, settings: Settings) -> "Rebuild":
-        """Production's handlers on this store. `directory`: the bodies that were too large."""
-        nowhere, clock, bodies = Nowhere(), LogClock(), FilesystemBodies(directory)
+        """Build the service's handlers on this store. `bodies`: the claim-checked events."""
+        nowhere, clock, bodies = DiscardingPublisher(), LogClock(), FilesystemBodies(directory)
         handlers = build_handlers(
             settings,
             store=ClickHouseStore(database),
@@ -120,7 +121,7 @@ class Rebuild:
         return cls(database, handlers, nowhere, clock, settings, ClickHouseAudit(database), bodies)
 
     async def begin(self, *, resumed: bool) -> None:
-        """Make the tables. Raises CommandFailed where there are rows that no replay has put there."""
+        """Make the tables. Raises CommandFailed if there are rows of another origin."""
         await self.database.migrate()
         rows = sum(
             [
@@ -135,7 +136,7 @@ class Rebuild:
         await self.handlers.on_start()
 
     async def take(self, records: Sequence[ConsumerRecord]) -> None:
-        """Handle a batch. Returns once its rows are durable. Raises Unavailable where the store stays away."""
+        """Handle a batch; returns when its rows are durable. Raises Unavailable."""
         self.clock.reach(max(record.timestamp for record in records))
         arrivals = [one for record in records if (one := await self._arrival(record))]
         for attempt in range(ATTEMPTS):
@@ -158,7 +159,7 @@ class Rebuild:
         return arrival(replace(record, value=value))
 
     async def settle(self) -> None:
-        """Join what can be joined by now, and give up what has waited too long."""
+        """Join the reports that can be joined by now, and expire the others."""
         with self._now():
             await self.handlers.sweep(caught_up=True)
 

@@ -39,7 +39,7 @@ Say = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where everything is. `keep`: the new store stays; `into`: a directory (chDB) or a URL (a ClickHouse server)."""
+    """The systems and files of a replay. `into`: a directory (chDB) or a URL (a server)."""
 
     log_id: str
     """What the log is called beside the place that was reached in it: going on with another log would mix two."""
@@ -57,7 +57,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a replay has found."""
+    """The result of a replay."""
 
     equal: bool = False
     compared: bool = True
@@ -78,20 +78,20 @@ class Verdict:
     )
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the verdict for programs."""
         rate = round((self.events - self.resumed_at) / self.seconds) if self.seconds else 0
         return {**asdict(self), "seconds": round(self.seconds, 2), "events_per_s": rate}
 
 
 async def replay(plan: Plan, say: Say) -> Verdict:
-    """Read the log into the store of the plan, and hold it against the running one, unless it is to take a lost one's place.
+    """Read the log into a store and compare it with the running one (not if it is a restore).
 
     Raises:
-        CommandFailed, Unavailable, BadConfig: it could not be carried out; what was done is kept, and the same call goes on.
+        CommandFailed, Unavailable, BadConfig: the same call goes on from there.
     """
     verdict = Verdict(into=plan.into)
     if not plan.restore:
-        await _somebody_answers(plan)
+        await _check_running(plan)
     checkpoint = Checkpoint(plan.checkpoint)
     if plan.fresh:
         discard(plan)
@@ -116,8 +116,7 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     return verdict
 
 
-async def _somebody_answers(plan: Plan) -> None:
-    """The running system is there to be compared with: better known before the log is read than after."""
+async def _check_running(plan: Plan) -> None:
     await release_heads.reachable(plan.redis_url)
     try:
         async with httpx.AsyncClient(
@@ -134,7 +133,6 @@ async def _somebody_answers(plan: Plan) -> None:
 async def _read(
     plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say
 ) -> None:
-    """Everything that the log has by now."""
     began = time.perf_counter()
     async for batch in log.batches(new.settings.batch_records):
         await new.take(batch)
@@ -174,7 +172,6 @@ async def _compare(
 
 
 async def _until_level(plan: Plan, log: LogReader) -> None:
-    """Wait until the running service has handled what was read here."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         handled = await committed(plan.bootstrap, SERVICE, log.partitions)
@@ -218,7 +215,7 @@ async def _tell_rows(
 
 
 async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
-    """Whether this row is from before a time (Unix seconds): the log, or the store, keeps some things for a time only."""
+    """Whether the row is from before a time (Unix seconds)."""
     if not limit:
         return False
     row = await side.row(table, key) or {}
@@ -250,7 +247,6 @@ async def _compare_heads(plan: Plan, verdict: Verdict) -> None:
 
 @contextlib.asynccontextmanager
 async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
-    """The new store, closed at the end."""
     database = (
         Database.server(plan.into) if "://" in plan.into else Database.embedded(Path(plan.into))
     )
@@ -268,7 +264,7 @@ async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
 
 
 def discard(plan: Plan) -> None:
-    """Remove the new store, where it is a directory, and how far it had come."""
+    """Remove the new store, if it is a directory, and the progress file."""
     if "://" not in plan.into:
         shutil.rmtree(plan.into, ignore_errors=True)
     Checkpoint(plan.checkpoint).forget()
