@@ -79,7 +79,7 @@ class ModelSection(Section):
     )
     served_as: str = Field(
         "reef",
-        description="model name that clients may send; any other name is relayed to the same model",
+        description="model name that clients send; `gateway.model_aliases` takes further names",
     )
 
 
