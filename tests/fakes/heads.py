@@ -51,3 +51,7 @@ class MemoryReleaseHeads:
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         self.waiting[scenario].pop(release_id, None)
+
+    async def forget(self, scenario: str) -> None:
+        self.chains.pop(scenario, None)
+        self.waiting.pop(scenario, None)

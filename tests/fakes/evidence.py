@@ -1,0 +1,67 @@
+"""EvidenceStore, leases and candidate log of the evaluator, in memory."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from reefcommon.events import CandidateProposed
+from services.evaluator.domain.replay import HeldOut
+
+
+class MemoryEvidence:
+    """Held-out samples, scores and waiting candidates by scenario."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, dict[str, HeldOut]] = defaultdict(dict)
+        self.known: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+        self.candidates: dict[str, dict[str, CandidateProposed]] = defaultdict(dict)
+        self.is_restored = False
+
+    async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
+        self.held[scenario][sample.sample_id] = sample
+
+    async def samples(self, scenario: str) -> list[HeldOut]:
+        return [sample for _, sample in sorted(self.held[scenario].items())]
+
+    async def scores(self, scenario: str, weights: str) -> dict[str, float]:
+        return dict(self.known[scenario, weights])
+
+    async def put_score(self, scenario: str, weights: str, sample_id: str, score: float) -> None:
+        self.known[scenario, weights][sample_id] = score
+
+    async def wait(self, candidate: CandidateProposed) -> None:
+        self.candidates[candidate.scenario][candidate.event_id] = candidate
+
+    async def waiting(self, scenario: str) -> list[CandidateProposed]:
+        found = self.candidates[scenario].values()
+        return sorted(found, key=lambda candidate: candidate.at, reverse=True)
+
+    async def waiting_scenarios(self) -> list[str]:
+        return sorted(scenario for scenario, found in self.candidates.items() if found)
+
+    async def done(self, candidate: CandidateProposed) -> None:
+        self.candidates[candidate.scenario].pop(candidate.event_id, None)
+
+    async def restored(self) -> bool:
+        return self.is_restored
+
+    async def set_restored(self) -> None:
+        self.is_restored = True
+
+
+class MemoryCandidateLog:
+    """A log whose candidates all have a verdict."""
+
+    async def unjudged(self) -> list[CandidateProposed]:
+        return []
+
+
+class MemoryLeases:
+    """Leases of a single process."""
+
+    @asynccontextmanager
+    async def lease(self, name: str, *, wait_s: float) -> AsyncIterator[None]:
+        yield
+
+    async def leased(self, name: str) -> bool:
+        return False

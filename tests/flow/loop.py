@@ -1,0 +1,273 @@
+"""Six services on one broker in memory. Engine, stores and heads are fakes; the rest is production.
+
+users -> gateway -> experience -> trainer, harness -> evaluator -> publisher -> gateway
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+from faststream.kafka import TestKafkaBroker
+
+from reefcommon import topics
+from reefcommon.config import ServeConfig, parse
+from reefcommon.evaluation import choose
+from reefcommon.events import Event, Publication, ReleasePublished, utc_now
+from reefcommon.harness.admission import CHAT
+from reefcommon.settings import SystemSettings
+from reefkit.artifacts.cache import FetchedTrees
+from reefkit.bus import Bus, KafkaPublisher, kafka_broker
+from reefkit.jobs import host
+from reefkit.jobs.context import Ports as HostPorts
+from reefkit.jobs.outbox import Outbox
+from reefkit.jobs.ports import SoleHost
+from reefkit.jobs.service import Kit, build
+from reefkit.jobs.store import JobStore
+from reefkit.recipe_binding import harness_bindings, weight_bindings
+from reefkit.retry import RetryPolicy
+from services.evaluator import app as evaluator
+from services.evaluator import handlers as evaluator_handlers
+from services.evaluator.episodes import Episodes
+from services.evaluator.judge import Judge
+from services.evaluator.plans import Plans
+from services.evaluator.trial import Bench
+from services.evaluator.trials import Trials
+from services.experience import app as experience
+from services.experience.kafka import KafkaDeadLetters
+from services.experience.settings import Settings as ExperienceSettings
+from services.gateway.app import Gateway, Ports, assemble
+from services.gateway.domain.access import Access
+from services.gateway.domain.log_event import LogEvent
+from services.gateway.settings import Settings as GatewaySettings
+from services.gateway.upstream.engines import HttpEngines
+from services.harness import app as harness
+from services.harness.executor import HarnessExecutor
+from services.publisher import app as publisher
+from services.publisher import handlers as publisher_handlers
+from services.publisher.fleet import Fleet
+from services.publisher.publication import Publication as Publications
+from services.publisher.upkeep import Upkeep
+from services.trainer import app as trainer
+from services.trainer.checkpoints import DirectoryCheckpoints
+from services.trainer.executor import WeightExecutor
+from tests.evaluator.conftest import EpisodeNode
+from tests.fakes.artifacts import MemoryArtifactStore
+from tests.fakes.evidence import MemoryCandidateLog, MemoryEvidence, MemoryLeases
+from tests.fakes.experience import MemoryExperienceStore
+from tests.fakes.heads import MemoryReleaseHeads
+from tests.fakes.publisher import MemoryRotation, MemoryWorks
+from tests.gateway.conftest import CHAT as MESSAGES
+from tests.gateway.conftest import serving
+from tests.gateway.fakes import MemoryBodies, MemoryCommands, MemoryKeyStore, MemoryReads
+from tests.gateway.stub_engine import StubEngine
+from tests.trainer.rig import InProcess, Mortal
+
+CONFIG = """
+reef:
+- {recipe: 'tests.trainer.counting:CountingRecipe', batch_size: 2, max_staleness: 9}
+- {recipe: 'recipes.feedback_rules.recipe:FeedbackRulesRecipe', batch_size: 3, min_agreement: 3}
+evaluation: {tasks: [one, two, three, four, five], score: 'tests.evaluator.verifiers:length'}
+"""
+WISH = "Please greet me with Hello first."
+
+
+class BusLog:
+    """The gateway's record log on the broker in memory."""
+
+    def __init__(self, broker: Bus) -> None:
+        self.broker = broker
+
+    async def append(self, event: LogEvent) -> None:
+        await self.broker.publish(event.data, topic=event.topic, key=event.shard.encode())
+
+    async def failure(self) -> str | None:
+        return None
+
+    def refusal(self) -> str | None:
+        return None
+
+
+def answer(model: str, messages: list[dict[str, Any]], _seed: int, _choice: int) -> str:
+    """Any adapter answers at greater length, and so does a prompt with the users' wish."""
+    return "x" + "adapter" * (model != "reef") + "Hello" * (WISH in str(messages))
+
+
+@dataclass
+class Loop:
+    """The running services, and the parts that a test looks at."""
+
+    http: httpx.AsyncClient
+    heads: MemoryReleaseHeads
+    node: EpisodeNode
+    engine: StubEngine
+    trials: Trials
+    seen: list[Event] = field(default_factory=list)
+
+    async def ask(self) -> httpx.Response:
+        return await self.http.post(
+            "/v1/chat/completions", json={"model": "reef", "messages": MESSAGES}
+        )
+
+    async def report(self, receipt: str) -> None:
+        body = {"references": [receipt], "score": 0.0, "feedback": WISH}
+        response = await self.http.post("/reef/report", json=body)
+        assert response.status_code == 202, response.text
+
+
+@asynccontextmanager
+async def running(home: Path) -> AsyncIterator[Loop]:
+    """All services, until the block ends."""
+    config = parse(CONFIG)
+    system = SystemSettings(state_dir=home)
+    broker = kafka_broker(system, "flow")
+    events = KafkaPublisher(broker)
+    heads, store = MemoryReleaseHeads(), MemoryArtifactStore()
+    rotation, node, engine = MemoryRotation(), EpisodeNode(answer=answer), StubEngine()
+
+    experiences = experience.build_handlers(
+        ExperienceSettings(),
+        store=MemoryExperienceStore(),
+        publisher=events,
+        dead=KafkaDeadLetters(broker.guard),
+        bodies=broker.guard.bodies,
+    )
+    experience.subscribe(broker, experiences, ExperienceSettings())
+    hosts = job_hosts(home, config, store, events)
+    broker.include_router(trainer.routes(hosts[0]))
+    broker.include_router(harness.routes(hosts[1]))
+    judges = evaluating(home, config, heads, store, node, rotation, events)
+    broker.include_router(evaluator.routes(judges))
+    upkeep = publishing(home, config, heads, store, node, rotation, events)
+    broker.include_router(publisher.routes(upkeep.handlers))
+
+    async with AsyncExitStack() as opened:
+        engine_url = await opened.enter_async_context(serving(engine.app))
+        gateway = gateway_on(engine_url, config, heads, broker)
+        seen: list[Event] = []
+
+        @broker.subscriber(topics.RELEASES.name, group_id="gateway")
+        async def route(event: Publication) -> None:
+            seen.append(event)
+            if isinstance(event, ReleasePublished):
+                await gateway.handlers.on_release(event)
+
+        await opened.enter_async_context(TestKafkaBroker(broker))
+        await upkeep.start()
+        for handlers in hosts:
+            await host.seed(handlers, heads)
+            for loop in handlers.loops:
+                task = asyncio.create_task(loop.run())
+                opened.callback(task.cancel)
+        opened.push_async_callback(judges.trials.close)
+        url = await opened.enter_async_context(serving(gateway.app))
+        http = await opened.enter_async_context(httpx.AsyncClient(base_url=url, timeout=20))
+        yield Loop(http, heads, node, engine, judges.trials, seen)
+
+
+def job_hosts(
+    home: Path, config: ServeConfig, store: MemoryArtifactStore, events: KafkaPublisher
+) -> tuple[host.Handlers, host.Handlers]:
+    """Trainer and harness, each with a job store of its own."""
+
+    def weights(binding: Any, kit: Kit) -> WeightExecutor:
+        (model := kit.home / "model").mkdir()
+        process = InProcess(binding, model, Mortal(), [])
+        states = DirectoryCheckpoints(kit.home / "states")
+        return WeightExecutor(binding, kit, states, process, kept_states=2, clock=utc_now)
+
+    def files(binding: Any, kit: Kit) -> HarnessExecutor:
+        return HarnessExecutor(binding, kit, CHAT, propose_timeout_s=10)
+
+    def hosting(name: str, bindings: Any, executor: Any) -> host.Handlers:
+        (own := home / name).mkdir()
+        jobs = JobStore(own / "ledger.sqlite")
+        kit = Kit(own, jobs, store, FetchedTrees(own / "trees"))
+        outbox = Outbox(jobs, events, SoleHost())
+        ports = HostPorts(outbox, store, utc_now, RetryPolicy(0.01, 0.05, 3))
+        return build(bindings, kit, ports, executor)
+
+    return (
+        hosting("trainer", weight_bindings(config), weights),
+        hosting("harness", harness_bindings(config), files),
+    )
+
+
+def evaluating(
+    home: Path,
+    config: ServeConfig,
+    heads: MemoryReleaseHeads,
+    store: MemoryArtifactStore,
+    node: Any,
+    rotation: MemoryRotation,
+    events: KafkaPublisher,
+) -> evaluator_handlers.Handlers:
+    """The evaluator."""
+    retry = RetryPolicy(0.01, max_attempts=3)
+    bench = Bench((node,), store, home / "evaluator", "reef", rotation, retry)
+    plans, evidence = Plans.load(config), MemoryEvidence()
+    judge = Judge(plans, heads, bench, Episodes(4, 1, retry, 5.0), evidence)
+    publish = evaluator_handlers.Verdicts(events, utc_now).publish
+    trials = Trials(judge, evidence, MemoryCandidateLog(), MemoryLeases(), publish)
+    return evaluator_handlers.Handlers(plans, evidence, trials)
+
+
+def publishing(
+    home: Path,
+    config: ServeConfig,
+    heads: MemoryReleaseHeads,
+    store: MemoryArtifactStore,
+    node: Any,
+    rotation: MemoryRotation,
+    events: KafkaPublisher,
+) -> Upkeep:
+    """The publisher."""
+    works = MemoryWorks()
+    fleet = Fleet((node,), store, home / "staging", "reef", rotation)
+    publications = Publications(
+        heads,
+        works,
+        fleet,
+        events,
+        utc_now,
+        on_stale=lambda scenario, recipe: choose(config, scenario, recipe).on_stale,
+    )
+    handlers = publisher_handlers.Handlers(config, heads, works, publications, events, utc_now)
+
+    class NoLog:
+        async def read(self) -> list[Event]:
+            return []
+
+    return Upkeep(handlers, publications, fleet, heads, NoLog(), config.all_scenarios)
+
+
+def gateway_on(
+    engine_url: str, config: ServeConfig, heads: MemoryReleaseHeads, broker: Bus
+) -> Gateway:
+    """The gateway in front of the stub engine."""
+    system = SystemSettings(engine_urls=engine_url, model_name="reef")
+    engines = HttpEngines(system.engines, connect_timeout_s=1.0, read_timeout_s=5.0)
+
+    def lifespan(made: Gateway) -> Any:
+        @asynccontextmanager
+        async def span(_app: Any) -> AsyncIterator[None]:
+            await engines.start()
+            await made.scenarios.snapshot()
+            yield
+            await engines.stop()
+
+        return span
+
+    ports = partial(Ports, BusLog(broker), MemoryBodies(), engines, heads, MemoryKeyStore())
+    return assemble(
+        GatewaySettings(),
+        system,
+        ports(MemoryReads(), MemoryCommands(), engines.rows),
+        access=Access(),
+        config=config,
+        lifespan=lifespan,
+    )
