@@ -4,7 +4,8 @@ A handler is a plain coroutine function; `reefkit.guard` alone knows what an err
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from aiokafka.errors import (
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker, KafkaRoute
 from faststream.kafka.opentelemetry import KafkaTelemetryMiddleware
+from opentelemetry import context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event
@@ -129,18 +132,31 @@ class KafkaPublisher:
         encoded = event.model_dump_json(exclude_none=True).encode()
         value, headers = await claim_check(encoded, self.broker.guard.bodies)
         try:
-            await self.broker.publish(
-                value,
-                topic=topic.name,
-                key=key_of(event, topic, shard),
-                headers={"content-type": "application/json", **headers},
-            )
+            with _in_trace_of(event):
+                await self.broker.publish(
+                    value,
+                    topic=topic.name,
+                    key=key_of(event, topic, shard),
+                    headers={"content-type": "application/json", **headers},
+                )
         except NEVER_TAKEN as error:
             raise Poison(f"{topic.name} refuses the event {event.event_id}: {error!r}") from error
         except KafkaError as error:
             raise Unavailable(
                 f"the broker did not acknowledge an event for {topic.name}: {error!r}"
             ) from error
+
+
+@contextmanager
+def _in_trace_of(event: Event) -> Iterator[None]:
+    """The message continues the trace of the exchange that the event comes of."""
+    # The span of a batch is of many exchanges, and is the parent of none.
+    carrier = {"traceparent": event.traceparent} if event.traceparent else {}
+    token = context.attach(TraceContextTextMapPropagator().extract(carrier, context.get_current()))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = None) -> Bus:

@@ -1,7 +1,7 @@
-"""Message headers that are not text.
+"""Message headers, as FastStream and its tracing need them.
 
-FastStream decodes headers outside of every guard. Bytes that are not UTF-8 would drop their whole
-batch without a word.
+FastStream decodes headers outside of every guard: bytes that are not UTF-8 would drop their whole
+batch without a word. Its tracing links a message of a batch only if it has a `correlation_id`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,9 +20,12 @@ class _AnyBytes(bytes):
 
 async def with_readable_headers(message: Any, parse: Callable[[Any], Awaitable[Any]]) -> Any:
     """Parse one record, or a batch, of any producer. An absent header value counts as empty."""
-    if isinstance(message, tuple | list):
-        return await parse(tuple([_readable(record) for record in message]))
-    return await parse(_readable(message))
+    if not isinstance(message, tuple | list):
+        return await parse(_readable(message))
+    parsed = await parse(tuple(map(_readable, message)))
+    for number, headers in enumerate(parsed.batch_headers):
+        headers.setdefault("correlation_id", f"{parsed.message_id}-{number}")
+    return parsed
 
 
 def _readable(record: ConsumerRecord[Any, Any]) -> ConsumerRecord[Any, Any]:

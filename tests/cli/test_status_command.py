@@ -173,7 +173,8 @@ def test_an_authors_error_has_its_file_and_line(
     services = gateway.answers["/reef/status"][1]["services"]
     binding = {"state": "stopped", "step": 1, "last_error": said, "last_metrics": {}}
     services["trainer"] = {"failures": {}, "bindings": {"default/mine:M": binding}}
-    services["experience"] = {"failures": {}, "parked_reports": 3}
+    oldest = {"report_id": "rep-1", "given_up_at": "2026-03-01T10:05:00.25+00:00"}
+    services["experience"] = {"failures": {}, "parked_reports": 3, "oldest_parked_report": oldest}
     output = reef("status")
     assert f"mine:M\tdefault\tstopped\t1\t0\t\t{shown}\n" in output
-    assert "3 reports wait for their records" in output
+    assert "3 reports wait for their records, the oldest until 2026-03-01T10:05:00Z" in output

@@ -7,6 +7,7 @@ import uuid
 from datetime import timedelta
 
 import pytest
+import structlog.testing
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from faststream.kafka import KafkaRouter
 
@@ -26,6 +27,8 @@ def quick(monkeypatch):
     monkeypatch.setattr(bus, "GRACEFUL_STOP_S", 0.5)
     monkeypatch.setattr(guard, "FIRST_DELAY_S", 0.01)
     monkeypatch.setattr(guard, "MAX_DELAY_S", 0.05)
+    with structlog.testing.capture_logs():  # tracebacks take longer than all else
+        yield
 
 
 @pytest.fixture

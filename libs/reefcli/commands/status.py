@@ -105,7 +105,9 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
     lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
     wrong = [f"{name}: {reason}" for name, reason in failures.items()]
     if parked := facts.get("parked_reports"):
-        wrong.append(f"{counted(parked, 'report')} wait for their records")
+        oldest = facts.get("oldest_parked_report") or {}
+        end = f", the oldest until {oldest['given_up_at'][:19]}Z" if oldest else ""
+        wrong.append(f"{counted(parked, 'report')} wait for their records{end}")
     return "not ready" if failures else "ready", lag or "0", "; ".join(wrong)
 
 
