@@ -39,7 +39,7 @@ class RestartPolicy:
     settled_s: float = 10.0
     hung_after_s: float = 60.0
     probe_every_s: float = 0.1
-    alive_every_s: float = 2.0
+    alive_every_s: float = 10.0
     free_port_within_s: float = 5.0
 
     def delay_s(self, deaths: int) -> float:

@@ -60,5 +60,5 @@ class Settings(OwnSettings):
             deaths=self.quick_deaths,
             settled_s=self.settled_s,
             hung_after_s=self.hung_after_s,
-            alive_every_s=min(2.0, self.hung_after_s / 5),
+            alive_every_s=min(10.0, self.hung_after_s / 5),
         )

@@ -43,6 +43,7 @@ def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
             batch=True,
             max_records=settings.batch_records,
             batch_timeout_ms=settings.batch_wait_ms,
+            fetch_max_wait_ms=500,  # clients ask for what they have just recorded
             partition_assignment_strategy=(RangePartitionAssignor,),
         )
     ]

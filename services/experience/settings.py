@@ -15,7 +15,7 @@ class Settings(ServiceSettings):
         1000, ge=1, le=10_000, description="most events handled, and rows inserted, at once"
     )
     batch_wait_ms: int = Field(
-        50, ge=1, le=10_000, description="longest wait for the first event of a batch"
+        500, ge=1, le=10_000, description="longest wait for the first event of a batch"
     )
     max_open_sessions: int = Field(
         20_000, ge=1, description="open sessions kept in memory; the least recently used goes first"
