@@ -1,4 +1,4 @@
-"""Is there room for the log?"""
+"""Room for the log on the disk."""
 
 import shutil
 from collections.abc import Callable
@@ -13,7 +13,7 @@ FULL_BELOW_BYTES = 16 * 1024**2
 def check_disk(
     state_dir: Path, *, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 ) -> None:
-    """A broker on a full disk cannot keep its promises: refuse before anything starts.
+    """Refuse a nearly full disk before anything starts.
 
     Raises:
         CannotStart: less than 1 GB is free.
@@ -21,14 +21,16 @@ def check_disk(
     left = free(state_dir)
     if left < MIN_FREE_BYTES:
         raise CannotStart(
-            f"only {left / 1024**2:.0f} MB are free where {state_dir} lies, 1 GB is needed. Free some space, or choose another --state-dir."
+            f"only {left / 1024**2:.0f} MB are free where {state_dir} lies, 1 GB is needed."
+            " Free some space, or choose another --state-dir."
         )
 
 
 def why_no_room(
     state_dir: Path, *, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
 ) -> str:
-    """Why nothing is started on this disk now, else empty. A store that cannot write ends as soon as it has to, again and again."""
+    """Why no program is started on this disk now, "" if there is room."""
+    # a program that cannot write its files ends as soon as it has to, again and again
     left = free(state_dir)
     return (
         f"waits for room: {left / 1024**2:.0f} MB are free where {state_dir} lies"

@@ -1,4 +1,4 @@
-"""The serve.yaml that is in force: the file as written, with what the command line changes and the ports that were found."""
+"""The serve.yaml in force: the file, with the changes of the command line and the found ports."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,8 @@ from reefcommon.errors import ReefError
 
 
 class CannotStart(ReefError):
-    """The embedded stack, or one program of it, cannot be started. The message says why and what to do."""
+    """The embedded stack, or a program of it, cannot be started. The message says what to do."""
 
 
 class StackFailed(ReefError):
-    """A program of the running stack died for good; the message ends with its last log lines."""
+    """A program of the stack died for good. The message ends with its last log lines."""

@@ -1,7 +1,7 @@
-"""Logs stay bounded: each program appends to its own file, and a file that has grown too large is copied aside and emptied.
+"""The logs of the programs, a file for each, bounded in size.
 
-The programs write to the file themselves, so that a killed supervisor costs no line. They open it for appending, so that
-writing goes on at the new beginning after the file was emptied; the few lines written during the copy can be lost.
+The programs append to their files themselves, so that a killed supervisor costs no line. A file
+that is too large is copied and emptied. Lines that are written during the copy can be lost.
 """
 
 import shutil
@@ -11,7 +11,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 def rotate(directory: Path, max_bytes: int = MAX_BYTES) -> list[Path]:
-    """Empty every `*.log` above `max_bytes`, its text kept as `<name>.log.1`. Returns those that were emptied."""
+    """Move the text of each `*.log` above `max_bytes` to `<name>.log.1`. Return the emptied files."""
     rotated = []
     for path in sorted(directory.glob("*.log")):
         if path.stat().st_size > max_bytes:

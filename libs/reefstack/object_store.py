@@ -1,4 +1,4 @@
-"""The store below the embedded broker: our own, or SeaweedFS if the state directory has it already."""
+"""The store below the embedded broker: our own, or SeaweedFS in a directory that has it."""
 
 import sys
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ _LAZILY = "clusters/*/groups/*,clusters/*/topics/*/partitions/*/watermark.json"
 
 
 def kind_of(state_dir: Path, asked: Kind | None) -> Kind:
-    """The store of this directory: the one that has its data, else the one asked for, else ours.
+    """The store that has the data of this directory, else the one asked for, else ours.
 
     Raises:
-        CannotStart: the data of the directory lie in the other one.
+        CannotStart: the data lie in the other store.
     """
     there = [kind for kind in KINDS if (state_dir / kind).is_dir()]
     if there and asked not in (None, *there):

@@ -1,4 +1,4 @@
-"""From a `serve.yaml` to the programs that serve it. Pure: the same config, ports and paths always give the same plan."""
+"""The programs of a `serve.yaml`. Pure: equal configs, ports and paths give equal plans."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,10 @@ ROLES = ("kafka", "redis", services.ENGINE, *services.SERVICES)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a plan is carried out. `ports` by listener, `binaries` by program."""
+    """The place of a plan. `ports` by listener, `binaries` by program.
+
+    `store`: the store below the embedded broker; None: the broker keeps its log in memory.
+    """
 
     state_dir: Path
     ports: Mapping[str, int]
@@ -23,11 +26,10 @@ class Site:
     config_path: Path | None = None
     model_path: Path | None = None
     store: object_store.Kind | None = object_store.NAME
-    """The store below the embedded broker; None: the broker keeps its log in memory."""
 
 
 def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str, ...]:
-    """What this machine has to run: everything, less what the config says is served elsewhere, within `only`."""
+    """The roles of this machine: all within `only` that the config does not place elsewhere."""
     elsewhere = {
         "kafka": bool(config.external.kafka),
         "redis": bool(config.external.redis),
@@ -39,7 +41,7 @@ def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str,
 
 
 def programs(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[str, ...]:
-    """The names of the programs that these roles become."""
+    """The names of the programs of these roles."""
     names = {
         "kafka": (store, tansu.NAME) if store else (tansu.NAME,),
         "redis": (valkey.NAME,),
@@ -48,12 +50,12 @@ def programs(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[
 
 
 def listeners(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[str, ...]:
-    """The names of the ports that these roles need."""
+    """The names of the ports of these roles."""
     return (*wanted, *object_store.listeners(store)) if store and "kafka" in wanted else wanted
 
 
 def environment(config: ServeConfig, site: Site) -> dict[str, str]:
-    """`REEF_*` for every service: the fields of `SystemSettings`, and what keeps libraries from taking both cores or the network."""
+    """`REEF_*` for every service: the fields of `SystemSettings`, and limits for libraries."""
     external, port = config.external, site.ports
     url = {
         name: f"http://127.0.0.1:{port[name]}"
@@ -78,6 +80,7 @@ def environment(config: ServeConfig, site: Site) -> dict[str, str]:
     known = {name: value for name, value in values.items() if value}
     return {
         **known,
+        # else each process of a library takes both cores, or asks the network
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -85,19 +88,19 @@ def environment(config: ServeConfig, site: Site) -> dict[str, str]:
 
 
 def kafka_bootstrap(config: ServeConfig, ports: Mapping[str, int]) -> str:
-    """host:port of the bus: the real one where the config names it, else the embedded one; empty where there is neither."""
+    """host:port of the bus: the external one if the config names it, else the embedded one, or ""."""
     return config.external.kafka or (f"127.0.0.1:{ports['kafka']}" if "kafka" in ports else "")
 
 
 def redis_url(config: ServeConfig, ports: Mapping[str, int]) -> str:
-    """URL of the release heads' store, likewise."""
+    """URL of the store of release heads: external, embedded, or ""."""
     return config.external.redis or (
         f"redis://127.0.0.1:{ports['redis']}/0" if "redis" in ports else ""
     )
 
 
 def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ...]:
-    """The broker, the store below it, and the release heads' store, in starting order."""
+    """The broker, the store below it, and the store of release heads, in starting order."""
     specs: list[ProcessSpec] = []
     if "kafka" in wanted:
         store = None
@@ -134,7 +137,7 @@ def applications(
                 model_path=site.model_path,
                 served_as=config.model.served_as,
                 adapters=len(config.all_scenarios)
-                * (config.serving.resident_adapters + 2),  # two more: one staged, one on trial
+                * (config.serving.resident_adapters + 2),  # with one staged and one on trial
                 env=env,
             )
         )

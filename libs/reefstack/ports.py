@@ -1,4 +1,7 @@
-"""Which port each program listens on: the one asked for, else the one of the last run, else the usual one, else a free one."""
+"""The port of each listener.
+
+It is the one asked for, else that of the last run, else the usual one, else a free one.
+"""
 
 import contextlib
 import os
@@ -25,10 +28,10 @@ DEFAULTS: Mapping[str, int] = {
     "evaluator": 8914,
     "publisher": 8915,
 }
-GRPC_OFFSET = 10_000  # SeaweedFS opens a second, gRPC port this far above each of its own
+GRPC_OFFSET = 10_000  # SeaweedFS opens a gRPC port this far above each of its ports
 _WITH_GRPC = frozenset({"s3_master", "s3_volume", "s3_filer", "s3"})
-# Below the range from which Linux takes ports for outgoing connections (32768 and up), gRPC ports included, so that no
-# connection of anybody can land on a port between our look and the program's bind.
+# Below the range from which Linux takes ports for outgoing connections (32768 and up), gRPC ports
+# included: no connection can take a port between our check and the program's bind.
 _FREE_RANGE = (11_000, 22_000)
 
 
@@ -45,7 +48,7 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def only_free_ones() -> bool:
-    """Whether `$REEF_FREE_PORTS` asks for free ports throughout, so that a second stack on this machine stays out of the way."""
+    """Whether `$REEF_FREE_PORTS` asks for free ports only, as for a second stack."""
     return os.environ.get("REEF_FREE_PORTS", "").lower() in ("1", "true", "yes")
 
 
@@ -55,7 +58,7 @@ def moved(
     holder: Callable[[int], str] | None = None,
     free: Callable[[int], bool] = is_free,
 ) -> str:
-    """What to tell a person whose gateway is not on its usual port because that is taken; empty where there is nothing to tell."""
+    """A note for the user if the gateway is not on its usual port, as that is taken; else ""."""
     usual, port = DEFAULTS["gateway"], chosen.get("gateway", DEFAULTS["gateway"])
     if port == usual or free(usual):
         return ""
@@ -63,7 +66,7 @@ def moved(
 
 
 def needed(name: str, port: int) -> tuple[int, ...]:
-    """The ports that the listener called `name` opens when it is told `port`."""
+    """The ports that the listener `name` opens if it is told `port`."""
     return (port, port + GRPC_OFFSET) if name in _WITH_GRPC else (port,)
 
 
@@ -79,7 +82,7 @@ def choose(
     """A port for each name.
 
     Raises:
-        CannotStart: a port that was asked for is taken; the message says by which process where that can be known.
+        CannotStart: a port that was asked for is taken; the message names the process, if known.
     """
     chosen: dict[str, int] = {}
     used: set[int] = set()
@@ -110,19 +113,22 @@ def _draw_free(name: str, fits: Callable[[str, int], bool], draw: Callable[[int,
         if fits(name, port):
             return port
     raise CannotStart(
-        f"no free port found for {name} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; stop something that listens there"
+        f"no free port for {name} from {_FREE_RANGE[0]} to {_FREE_RANGE[1]}; stop a program there"
     )
 
 
 def taken(name: str, port: int) -> str:
-    """What to tell a person whose port is taken."""
+    """The message for a port that is taken."""
     holder = holder_of(port)
     by = f" by {holder}" if holder else ""
-    return f"port {port}, wanted for {name}, is taken{by}. Stop that program, or ask for another port (gateway: --port or `gateway.port`)."
+    return (
+        f"port {port}, wanted for {name}, is taken{by}. Stop that program, or ask for another port"
+        " (gateway: --port or `gateway.port`)."
+    )
 
 
 def holder_of(port: int) -> str:
-    """The process that listens on `port`, as `name (pid N)`; empty where it cannot be known."""
+    """The process that listens on `port`, as `name (pid N)`; "" if it is not known."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.AccessDenied, OSError):

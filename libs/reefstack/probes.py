@@ -1,4 +1,4 @@
-"""Is a program ready? Each probe does the smallest thing that the program is there for."""
+"""Whether a program is ready. Each probe does the smallest useful request."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,12 @@ from reefstack import s3
 from reefstack.spec import HttpReady, KafkaAnswers, Probe, RedisAnswers, S3Writable, TcpOpen
 
 _TIMEOUT_S = 3.0
-# Kafka's first request, which needs no store: length 10, ApiVersions (18) version 0, correlation id 1, no client id.
+# ApiVersions (18) version 0, which needs no store: length 10, correlation id 1, no client id.
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 async def why_not_ready(probe: Probe) -> str:
-    """Empty when ready; else the reason, in a few words. Takes a few seconds at most."""
+    """ "" if the program is ready, else the reason. Takes a few seconds at most."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             match probe:
@@ -40,8 +40,10 @@ async def why_not_ready(probe: Probe) -> str:
 
 
 async def lives(probe: Probe) -> bool:
-    """Whether the program behind `probe` says anything at all, within a few seconds. A stopped or deadlocked one does not, although
-    the kernel still takes connections for it."""
+    """Whether the program gives any answer within a few seconds.
+
+    A stopped or deadlocked one gives none, although the kernel still accepts connections for it.
+    """
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             match probe:

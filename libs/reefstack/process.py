@@ -1,4 +1,4 @@
-"""One child of the stack: started in a session of its own, ended with everything that it has started itself."""
+"""A child of the stack: started in its own session, and ended with all its descendants."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,14 @@ from reefstack.errors import CannotStart
 from reefstack.spec import ProcessSpec
 from reefstack.state import ProcessRecord, write_private
 
-STACK_VARIABLE = "_REEF_STACK"  # in the environment of every descendant: how the remains of a killed run are known
+# In the environment of every descendant: the remains of a killed run are found by it.
+STACK_VARIABLE = "_REEF_STACK"
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _end_with_parent() -> None:
-    """In the child, before exec: ask the kernel for SIGTERM when the supervisor is gone, even by `kill -9`."""
+    # in the child, before exec: the kernel sends SIGTERM when the supervisor is gone
     if _libc is not None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
@@ -40,19 +41,19 @@ class Child:
         return self.process.returncode is not None
 
     def signal_group(self, number: int) -> None:
-        """Send a signal to the program and everything in its process group."""
+        """Send a signal to the program's process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.record.pid, number)
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM to the whole group, `grace_s` seconds to end, then SIGKILL. Returns when nobody of the group is left."""
+        """SIGTERM to the group, `grace_s` seconds, SIGKILL. Return when the group is empty."""
         self.signal_group(signal.SIGTERM)
         if not await self._gone_within(grace_s):
             self.signal_group(signal.SIGKILL)
             await self._gone_within(5.0)
 
     async def kill(self) -> None:
-        """SIGKILL to what is left of the group."""
+        """SIGKILL to the rest of the group."""
         await self.stop(0.0) if group_members(self.record.pid) else await self.process.wait()
 
     async def _gone_within(self, seconds: float) -> bool:
@@ -71,7 +72,7 @@ class Child:
 
 
 async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -> Child:
-    """Start a program: its files written, output appended to its log, input closed.
+    """Start a program: files written, output appended to its log, no input.
 
     Raises:
         CannotStart: the program is not there, or may not be run.
@@ -91,7 +92,7 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
                 env=env,
                 cwd=spec.cwd,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,  # one prctl call, nothing that takes a lock
+                preexec_fn=_end_with_parent,  # one prctl call, which takes no lock
             )
         except OSError as error:
             raise CannotStart(
@@ -105,7 +106,7 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
 
 
 def group_members(group: int) -> list[int]:
-    """The living processes of a process group. Those that are dead but not yet collected by their parent do not count."""
+    """The living processes of a group. Zombies do not count."""
     found = []
     for pid in psutil.pids():
         try:

@@ -1,4 +1,4 @@
-"""What happens to a program of the stack, and how often it may."""
+"""Events of the programs of the stack, and how often a program may start."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class StackEvent:
-    """Something that a person may want to see. `fraction` (0..1) belongs to `progress`; a `note` is said once, as it is."""
+    """An event for the user. `fraction` (0..1) belongs to `progress`; a `note` is shown once."""
 
     name: str
     kind: Literal[
@@ -26,11 +26,11 @@ class StackEvent:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """A program that ends is started again: the first time at once, then after a growing pause; too many quick deaths in a row are final
-    for one that the others cannot do without.
+    """How often and how soon a program that ended is started again.
 
-    A death is quick where the program had not been ready for `settled_s` seconds. One that gives no sign of life for `hung_after_s`
-    seconds is killed, and that is a death like any other.
+    The first restart is at once, each later one after a longer pause. If a program was ready for
+    `settled_s` seconds, its count begins anew. After `deaths` quick deaths in a row a vital program is
+    given up. If there is no sign of life for `hung_after_s` seconds, the program is killed: a death too.
     """
 
     first_delay_s: float = 0.5

@@ -11,7 +11,7 @@ BUCKET = "tansu"
 
 
 def bucket(at: S3Writable, *, timeout_s: float) -> S3Store:
-    """The bucket that the broker writes to. Nothing is tried twice: whoever asks knows when to come again."""
+    """The bucket of the broker. A failed request is not repeated: the caller decides that."""
     return S3Store(
         at.bucket,
         endpoint=at.url,

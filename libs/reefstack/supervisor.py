@@ -1,4 +1,4 @@
-"""Starts programs in the order of their dependencies, watches them, restarts what dies or hangs, and ends everything in reverse order.
+"""Starts programs in the order of their needs, restarts them, and ends them in reverse order.
 
 start:  needs are ready --> spawn --> ready --------------> it lives
 again:  at once         --> spawn --> ready, whenever that is --^   |ended, or no sign of life for `hung_after_s`
@@ -19,16 +19,14 @@ from reefcommon.errors import ReefError
 from reefstack import ports
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.logs import log_tail
-from reefstack.probes import lives, why_not_ready
 from reefstack.process import Child, spawn
 from reefstack.restart_policy import RestartPolicy, StackEvent
 from reefstack.spec import ProcessSpec
+from reefstack.watch import until_hung, until_ready
 
 Step = Callable[[], Awaitable[None]]
-EXIT_CONFIG = (
-    2,
-    78,
-)  # what our services, and sysexits.h, answer to a wrong configuration: trying again cannot help
+# The exit codes of a wrong configuration, of our services and in sysexits.h: a restart cannot help.
+EXIT_CONFIG = (2, 78)
 
 
 @dataclass(slots=True)
@@ -55,7 +53,10 @@ class Supervisor:
         holds: Path | None = None,
         room: Callable[[], str] = lambda: "",
     ) -> None:
-        """`holds`: a directory; while it has a file with a program's name, that program is not started. `room` says why none is."""
+        """`holds`: while this directory has a file with a program's name, the program is not started.
+
+        `room`: why no program can be started now, "" if all can.
+        """
         self._stack_id = stack_id
         self._holds, self._room = holds, room
         self._tell = listener
@@ -68,7 +69,7 @@ class Supervisor:
 
     @property
     def children(self) -> dict[str, Child]:
-        """The programs that run now, by name, in the order in which they were asked for."""
+        """The running programs by name, in the order in which they were asked for."""
         return {
             name: p.child
             for name, p in self._programs.items()
@@ -83,9 +84,9 @@ class Supervisor:
     async def start(
         self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None
     ) -> None:
-        """Start `specs`, each as soon as what it depends on is ready; returns when all are.
+        """Start `specs`, each as soon as its needs are ready. Return when all are ready.
 
-        `steps` are further things to be waited for, done once: name -> (program that must be ready first, or "", coroutine function).
+        `steps` are done once: name -> (the program that must be ready first or "", the function).
 
         Raises:
             CannotStart: a program is missing, or not ready within its time.
@@ -118,12 +119,12 @@ class Supervisor:
                 waiting -= done
 
     async def failed(self) -> ReefError:
-        """Waits until a program has died for good, and says so."""
+        """Wait until a program has died for good."""
         assert self._failure is not None, "start() comes first"
         return await asyncio.shield(self._failure)
 
     async def stop(self) -> None:
-        """End every program, dependants first: SIGTERM to its process group, its time to end, SIGKILL."""
+        """End every program, dependants first: SIGTERM to its group, its time to end, SIGKILL."""
         await _cancel([p.task for p in self._programs.values() if p.task is not None])
         gone = {name: asyncio.Event() for name in self._programs}
         await asyncio.gather(
@@ -149,7 +150,7 @@ class Supervisor:
         gone[name].set()
 
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
-        """Whether `spec` needs `name`, itself or through a step that came after it: then it has to end first."""
+        """Whether `spec` has to end before `name`: it needs it, or a step that came after it."""
         return any(
             self._step_after.get(needed, needed) == name
             for needed in (*spec.depends_on, *spec.ends_before)
@@ -173,7 +174,6 @@ class Supervisor:
             program.task.result()
 
     async def _keep(self, program: _Program) -> None:
-        """Start once its needs are ready, wait for the end, again: until stopped, or until it is hopeless."""
         spec, first, needs = program.spec, True, program.spec.depends_on
         while True:
             for other in needs:
@@ -185,7 +185,7 @@ class Supervisor:
             await self._await_free_ports(spec)
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
             how = await self._live(program, child, first=first)
-            await child.stop(0.0)  # what it had started itself must not live on beside the next one
+            await child.stop(0.0)  # its own children must not live on beside its successor
             first = first and not program.ready.is_set()
             settled = (
                 program.ready.is_set()
@@ -212,28 +212,28 @@ class Supervisor:
             await asyncio.sleep(self._policy.probe_every_s)
 
     async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
-        """One life of a program, to its end; returns how it ended. Only its first one has to be ready within a time: later, what it
-        needs may be away for long.
+        """One life of a program. Return how it ended.
+
+        Only the first life must be ready within a time: later, its needs may be away for long.
 
         Raises:
             CannotStart: it was never ready.
         """
         spec = program.spec
         ready = asyncio.ensure_future(
-            self._until_ready(child, spec.ready_within_s if first else math.inf)
+            until_ready(child, spec.ready_within_s if first else math.inf, self._policy, self._tell)
         )
         ended, hung = (
             asyncio.ensure_future(child.process.wait()),
-            asyncio.ensure_future(self._until_hung(program)),
+            asyncio.ensure_future(until_hung(spec, program.ready.is_set, self._policy)),
         )
         try:
             await asyncio.wait((ready, ended, hung), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not child.ended:
                 if reason := ready.result():
                     await child.stop(2.0)
-                    raise CannotStart(
-                        f"{spec.name} was not ready within {spec.ready_within_s:.0f} s: {reason}\n{log_tail(spec.log)}"
-                    )
+                    within = f"{spec.name} was not ready within {spec.ready_within_s:.0f} s"
+                    raise CannotStart(f"{within}: {reason}\n{log_tail(spec.log)}")
                 program.ready_at = time.monotonic()
                 program.ready.set()
                 program.was_ready = True
@@ -248,7 +248,7 @@ class Supervisor:
             await _cancel((ready, ended, hung))
 
     async def _await_free_ports(self, spec: ProcessSpec) -> None:
-        """Another program on the port would answer the probe in place of ours: it would be believed although ours never listened."""
+        # Another program on the port would answer the probe in place of ours.
         deadline = time.monotonic() + self._policy.free_port_within_s
         while held := [port for port in spec.ports if not ports.is_free(port)]:
             if time.monotonic() > deadline:
@@ -265,56 +265,17 @@ class Supervisor:
             return
         often = "" if hopeless else f" {program.deaths} times in a row"
         if spec.vital or not program.was_ready:
-            raise StackFailed(
-                f"{spec.name} ended{often} ({how}). Its log, {spec.log}, ends with:\n{log_tail(spec.log)}"
-            )
-        self._tell(
-            StackEvent(
-                spec.name,
-                "note",
-                f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}",
-            )
-        )
+            tail = f"Its log, {spec.log}, ends with:\n{log_tail(spec.log)}"
+            raise StackFailed(f"{spec.name} ended{often} ({how}). {tail}")
+        text = f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}"
+        self._tell(StackEvent(spec.name, "note", text))
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
-        """A program is given up: whoever waits in `failed()` learns why."""
         error = None if task.cancelled() else task.exception()
         if error is not None and self._failure is not None and not self._failure.done():
             self._failure.set_result(
                 error if isinstance(error, ReefError) else StackFailed(repr(error))
             )
-
-    async def _until_ready(self, child: Child, within_s: float) -> str:
-        """Empty once `child` is ready; else why it is not (it died, or its time is over)."""
-        spec, loop = child.spec, asyncio.get_running_loop()
-        deadline, last = loop.time() + within_s, ""
-        while not child.ended:
-            reason = await why_not_ready(spec.probe)
-            if not reason and not child.ended:
-                return ""
-            if reason != last:
-                self._tell(StackEvent(spec.name, "waiting", reason))
-                last = reason
-            if loop.time() > deadline:
-                return reason
-            await asyncio.sleep(self._policy.probe_every_s)
-        return "it ended"
-
-    async def _until_hung(self, program: _Program) -> str:
-        """Returns when it has given no sign of life for too long. Before its first one it has the time that a start may take."""
-        spec, now = program.spec, asyncio.get_running_loop().time
-        since, answered, patience_s = now(), False, self._policy.hung_after_s
-        while True:
-            limit_s = (
-                patience_s
-                if answered or program.ready.is_set()
-                else max(spec.ready_within_s, patience_s)
-            )
-            if now() - since >= limit_s:
-                return f"no sign of life for {limit_s:g} s"
-            await asyncio.sleep(self._policy.alive_every_s)
-            if await lives(spec.alive or spec.probe):
-                since, answered = now(), True
 
 
 async def _cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
@@ -324,7 +285,7 @@ async def _cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
 
 
 def _loopback_without_proxy(env: dict[str, str]) -> dict[str, str]:
-    """The programs talk to each other on loopback: a proxy that the user has set must not come between."""
+    # a proxy of the user must not come between programs that talk on loopback
     for name in ("NO_PROXY", "no_proxy"):
         env[name] = ",".join(filter(None, (env.get(name, ""), "127.0.0.1", "localhost")))
     return env

@@ -1,6 +1,6 @@
-"""What a killed run left behind: found by the mark in each process's environment, never by a name or by a bare pid.
+"""Ends the processes that a killed run left behind.
 
-Programs of the last run that hide their environment are known by pid and start time together.
+They are found by a mark in their environment; those that hide it, by pid and start time together.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from reefstack.state import ProcessRecord, same_process
 
 
 def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psutil.Process]:
-    """Living processes, other than this one, that some run on the same state directory has started."""
+    """Living processes, other than this one, that an earlier run on this directory started."""
     found = []
     known = {record.pid: record.created for record in recorded}
     for process in psutil.process_iter():
@@ -33,9 +33,9 @@ def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psuti
 def sweep(
     stack_id: str, recorded: Iterable[ProcessRecord] = (), *, grace_s: float = 10.0
 ) -> list[str]:
-    """End them: SIGTERM, `grace_s` seconds, SIGKILL. Call it only while holding the state directory's lock.
+    """End them: SIGTERM, `grace_s` seconds, SIGKILL. Return their names. The caller holds the lock.
 
-    psutil checks the start time of a process before it sends a signal, so a pid that was used again is safe. Returns what was ended.
+    psutil checks the start time before it sends a signal, so a pid that was reused is safe.
     """
     recorded = tuple(recorded)
     found = remains(stack_id, recorded)

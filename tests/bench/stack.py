@@ -7,15 +7,19 @@ synced to the disk by the store `objectstore`, before its client has the answer.
 same run: the figure says how fast this machine is.
 
   p50_ms, p99_ms   latency as the client sees it        cpu_ms   user and system time of all processes an exchange
-  idle             % of a core                          start_s  from nothing to ready, and again on the same directory (restart_s)
+  idle             % of a core                          start_s  from nothing to ready, and again on the same directory
+                                                        (restart_s); start_cpu_s: CPU of the first
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
+import os
 import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -52,10 +56,13 @@ class Whole:
     port: int
     pids: dict[str, int]
     start_s: float
+    serve: int = 0
+    """The process of the supervisor and the merger; its children are counted by themselves."""
 
     def cpu(self) -> Counter[str]:
         """CPU seconds of each program so far."""
-        return Counter({name: cpu_s(pid) for name, pid in self.pids.items()})
+        used = Counter({name: cpu_s(pid) for name, pid in self.pids.items()})
+        return used + Counter(serve=time.process_time()) if self.serve else used
 
 
 @contextlib.asynccontextmanager
@@ -63,17 +70,43 @@ async def whole_stack(state: Path, node: int, store: Any) -> AsyncIterator[Whole
     """Everything but the serving node, on this object store."""
     from reefcommon.config import parse
     from reefstack.embedded import Options, embedded_stack
+    from reefstack.settings import Settings
 
     began = time.monotonic()
-    options = Options(default_ports=False, store=store)
+    settings = Settings.load()
+    options = Options(
+        default_ports=False,
+        store=store,
+        policy=settings.policy,
+        housekeeping_every_s=settings.housekeeping_every_s,
+        merge_limits=settings.limits,
+    )
     async with embedded_stack(parse(CONFIG.format(node=node)), state, options) as stack:
         start_s = time.monotonic() - began
         pids = {name: child.record.pid for name, child in stack.supervisor.children.items()}
-        yield Whole(int(stack.urls["gateway"].rpartition(":")[2]), pids, start_s)
+        yield Whole(int(stack.urls["gateway"].rpartition(":")[2]), pids, start_s, os.getpid())
 
 
 async def ask_for(port: int, clients: int, seconds: float) -> list[float]:
-    """Exchanges of so many clients for so long; latencies in seconds."""
+    """Exchanges of so many clients for so long, from a process of their own; latencies in seconds."""
+    code = "from tests.bench.stack import load; load()"
+    words = ("-c", code, str(port), str(clients), str(seconds))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, env=harness.environment(), cwd=harness.ROOT, stdout=PIPE
+    )
+    out, _ = await process.communicate()
+    latencies: list[float] = json.loads(out)
+    return latencies
+
+
+def load() -> None:
+    """The process of the clients: port, how many, seconds. Prints the latencies."""
+    port, clients, seconds = sys.argv[1:]
+    sys.stdout.write(json.dumps(asyncio.run(exchanges(int(port), int(clients), float(seconds)))))
+
+
+async def exchanges(port: int, clients: int, seconds: float) -> list[float]:
+    """Ask for so long."""
     requests = gateway.Traffic("unary").requests(100)
     latencies: list[float] = []
     end = time.monotonic() + seconds
@@ -113,8 +146,8 @@ async def of_store(store: str, node: int, options: argparse.Namespace) -> list[R
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         async with whole_stack(Path(directory), node, store) as whole:
-            start_s = whole.start_s
-            tell(f"{store}: started in {start_s:.1f} s")
+            start_s, start_cpu_s = whole.start_s, sum(whole.cpu().values())
+            tell(f"{store}: started in {start_s:.1f} s, {start_cpu_s:.1f} s of CPU")
             await ask_for(whole.port, 4, min(options.seconds, 3))  # warm
             for clients in options.clients:
                 row = await measured(whole, clients, options.seconds)
@@ -128,7 +161,12 @@ async def of_store(store: str, node: int, options: argparse.Namespace) -> list[R
         tell(f"{store} idle: {sum(idle.values()):.1f} % of a core: {shown(idle)}")
         async with whole_stack(Path(directory), node, store) as again:
             restart_s = again.start_s
-    common = {"idle": sum(idle.values()), "start_s": start_s, "restart_s": restart_s}
+    common = {
+        "idle": sum(idle.values()),
+        "start_s": start_s,
+        "start_cpu_s": start_cpu_s,
+        "restart_s": restart_s,
+    }
     return [{**row, **common, "idle_parts": shown(idle)} for row in rows]
 
 
@@ -147,7 +185,7 @@ async def of_bare(node: int, options: argparse.Namespace) -> list[Row]:
             }
             for n in options.clients
         ]
-    none = {"idle": 0.0, "start_s": 0.0, "restart_s": 0.0, "idle_parts": ""}
+    none = {"idle": 0.0, "start_s": 0.0, "start_cpu_s": 0.0, "restart_s": 0.0, "idle_parts": ""}
     return [{**row, **none} for row in rows]
 
 

@@ -1,6 +1,7 @@
-"""The change log of SeaweedFS' filer: some 1.5 kB for each write, for ever. It is for followers in other places; there are none.
+"""The change log of SeaweedFS' filer: 1.5 kB for each write, which no follower reads here.
 
-Source: SeaweedFS wiki, "Filer Server API"; its own shell removes the log in the same way (`fs.log.purge`).
+Source: SeaweedFS wiki, "Filer Server API". Its own shell removes the log in this way too
+(`fs.log.purge`).
 """
 
 from datetime import datetime, timedelta
@@ -9,12 +10,15 @@ from typing import Any
 import aiohttp
 
 _LOG = "/topics/.system/log"
-KEPT = timedelta(hours=1)
-"""The filer's own parts follow it by minutes."""
+KEPT = timedelta(hours=1)  # the filer's own parts read it some minutes later
 
 
 async def purge(filer_url: str, *, before: datetime) -> int:
-    """Remove what was written before then; returns how many files. Raises aiohttp.ClientError, TimeoutError."""
+    """Remove the log before a time. Return the number of files.
+
+    Raises:
+        aiohttp.ClientError, TimeoutError: the filer does not answer.
+    """
     removed = 0
     async with aiohttp.ClientSession(
         filer_url, raise_for_status=True, timeout=aiohttp.ClientTimeout(total=60)

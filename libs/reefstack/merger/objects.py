@@ -1,7 +1,7 @@
-"""Many small objects of one partition of the embedded log as few large ones. Pure: names and bytes in, names and bytes out.
+"""Many small objects of a partition as few large ones. Pure.
 
-An object is one record batch, and is named by the offset of its first record; what reads it looks for the object with the greatest name
-that is not above the offset. Source of the format: the Kafka protocol, record batch version 2.
+An object is a record batch, named by the offset of its first record. The broker reads an offset from
+the object with the greatest name that is not above it. Format: Kafka, record batch version 2.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _CREATE_TIME = 0
 
 
 class Piece(NamedTuple):
-    """One object: the offset of its first record, and its size in bytes."""
+    """An object: the offset of its first record, and its size in bytes."""
 
     offset: int
     size: int
@@ -26,19 +26,22 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is worth merging. The first object of a partition stays, since its age says to readers where the log begins."""
+    """Which objects are merged. The first of a partition stays: its age is the age of the log.
 
-    keep: int = 64
-    """The newest objects of a partition stay as they are: their neighbours may still be on their way."""
-    least: int = 256
-    """Fewer objects than these are merged only where they make a whole new one."""
+    keep         the newest objects stay: their neighbours may still be on their way
+    least        fewer objects than these are merged only if they fill a new one
+    whole_bytes  size of a new object
+    large_bytes  objects of this size stay
+    """
+
+    keep: int = 16
+    least: int = 64
     whole_bytes: int = 2 * 1024 * 1024
     large_bytes: int = 128 * 1024
-    """Objects of this size are left alone."""
 
 
 class Merged(NamedTuple):
-    """Records `offset` up to `end`, without it, as one object; `parts` are the objects that they were in."""
+    """The records from `offset` up to `end` as one object, and the offsets of its parts."""
 
     offset: int
     end: int
@@ -47,7 +50,7 @@ class Merged(NamedTuple):
 
 
 class Record(NamedTuple):
-    """All that readers see of a record."""
+    """The fields of a record that a reader sees."""
 
     offset: int
     timestamp: int
@@ -57,7 +60,7 @@ class Record(NamedTuple):
 
 
 def runs(pieces: Sequence[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
-    """Which objects should become one, each time: neighbours in the order of `pieces`, which are sorted."""
+    """The runs of neighbours that should become one object each. `pieces` are sorted."""
     found: list[tuple[Piece, ...]] = []
     run: list[Piece] = []
     size = 0
@@ -79,10 +82,10 @@ def _worth(run: list[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
 
 
 def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
-    """`parts` (offset and bytes of each) as fewer objects; what stays alone is left out.
+    """Join `parts` (offset and bytes of each). An object that stays as it is is left out.
 
-    Nothing is merged across a gap: it may be a record that is still being written, and must not come to lie inside. A batch counts as
-    one that is broken, compressed, or has more to it than its records: a transaction, a producer's sequence, the broker's own time.
+    A gap between offsets is never covered: a record may still be written there. A batch that is broken,
+    compressed or transactional, or that has a producer's sequence or the broker's time, stays.
     """
     groups: list[tuple[list[int], list[Record]]] = []
     for offset, data in parts:
@@ -97,8 +100,8 @@ def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
 
 
 def _whole(names: list[int], records: list[Record]) -> Merged | None:
-    """Not compressed, so that sizes say what readers have to hold. None where the library would change a record (a time of -1)."""
     start, end = names[0], records[-1].offset + 1
+    # not compressed, so that the size says how much memory a reader needs
     builder = DefaultRecordBatchBuilder(
         2, DefaultRecordBatch.CODEC_NONE, 0, _NO_PRODUCER, -1, -1, 1 << 30
     )
@@ -107,11 +110,12 @@ def _whole(names: list[int], records: list[Record]) -> Merged | None:
             offset - start, timestamp=timestamp, key=key, value=value, headers=list(headers)
         )
     data = bytes(builder.build())
+    # the library changes some records, such as those with a time of -1
     return Merged(start, end, tuple(names), data) if records_of(start, data) == records else None
 
 
 def records_of(offset: int, data: bytes) -> list[Record]:
-    """The records of an object that begins at `offset`; none where it is no plain, whole batch of records that follow each other."""
+    """The records of an object; [] if it is not a plain, whole batch without gaps."""
     batches = MemoryRecords(data)
     try:
         batch = batches.next_batch()
@@ -120,9 +124,13 @@ def records_of(offset: int, data: bytes) -> list[Record]:
         first = batch.base_offset
         found = [
             Record(
-                offset + one.offset - first, one.timestamp, one.key, one.value, tuple(one.headers)
+                offset + record.offset - first,
+                record.timestamp,
+                record.key,
+                record.value,
+                tuple(record.headers),
             )
-            for one in batch
+            for record in batch
         ]
     except (CorruptRecordException, ValueError):
         return []
@@ -130,7 +138,7 @@ def records_of(offset: int, data: bytes) -> list[Record]:
 
 
 def end_of(offset: int, data: bytes) -> int:
-    """The offset after the last record of an object; `offset` itself where it cannot be read."""
+    """The offset after the last record of an object; `offset` itself if it cannot be read."""
     records = records_of(offset, data)
     return records[-1].offset + 1 if records else offset
 

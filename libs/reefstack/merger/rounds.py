@@ -1,14 +1,14 @@
-"""Keeps the embedded broker's log quick to read: its many small objects become few large ones, while everything runs.
+"""Merges the objects of the embedded log, while everything runs.
 
-The broker lists a whole partition to read from it, and gives up when the client's waiting time is over: past some ten thousand objects
-nothing new is read any more. It takes the object with the greatest name that is not above the wanted offset. That this one has the
-offset, at every moment and whatever dies, is what the order is for:
+The broker lists a whole partition to read from it, and gives up after the client's waiting time: with
+ten thousand objects no new record is read. At every moment, and after any death, the object with the
+greatest name that is not above an offset must have that offset. So the order is:
 
-    note what is to be merged, with the first part -> flush -> write the whole under the name of the first part -> flush
+    note the merge, with the first part -> flush -> write the whole as the first part -> flush
     -> remove the other parts, lowest first -> flush -> remove the note
 
-Whoever finds a note finishes what it says. The broker tells beginning and end of a partition by the age of objects: the oldest one is
-never merged, and the newest is written once more, as it is, after a merge.
+The next round finishes the merge of a note. The broker tells the beginning and the end of a partition
+by the age of objects: the oldest is never merged, and the newest is written again after a merge.
 """
 
 import asyncio
@@ -26,27 +26,25 @@ from reefcommon.errors import ReefError
 from reefstack.merger.objects import Limits, Merged, Piece, end_of, merged, records_of, runs
 
 NOTES = "reef-merges"
-_CLOCK_S = 1.1
-"""What tells two ages apart: S3 gives them in seconds."""
+_CLOCK_S = 1.1  # S3 gives ages in seconds
 
 
 class MergeFailed(ReefError):
-    """An object is not what was read or written a moment ago; no part of it was removed."""
+    """An object has changed since it was read or written. No part of it was removed."""
 
 
 @dataclass(slots=True)
 class Merger:
-    """One worker on one log; there must not be two."""
+    """A worker on a log; there must be no second one. `objects`: how many were merged away."""
 
     store: ObjectStore
     limits: Limits = field(default_factory=Limits)
     flush: Callable[[], None] = os.sync
     objects: int = 0
-    """How many objects were merged away so far."""
     _written_at: float = field(default=0.0, init=False)
 
     async def round(self) -> None:
-        """Finish what was begun, then merge what is worth it in every partition."""
+        """Finish noted merges, then merge in every partition."""
         for note, _ in await self._listed(f"{NOTES}/"):
             await self._finish(note)
             await self._renew(note.removeprefix(f"{NOTES}/"))
@@ -59,7 +57,7 @@ class Merger:
                 ]
                 for made in await asyncio.to_thread(merged, parts):
                     await self._replace(place, made, dict(parts)[made.offset])
-                await asyncio.sleep(time.monotonic() - began)  # half of the time for the others
+                await asyncio.sleep(time.monotonic() - began)  # half of the time is for others
             if self.objects > before:
                 await self._renew(place)
 
@@ -77,7 +75,7 @@ class Merger:
     async def _note(
         self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes
     ) -> str:
-        """Say durably what is about to be written over, and what may be removed then. Returns the note's path."""
+        """Write durably which object is replaced and which are removed. Return the note's path."""
         note = f"{NOTES}/{place}"
         kept = base64.b64encode(first).decode()
         await self._put(
@@ -87,10 +85,10 @@ class Merger:
         return note
 
     async def _finish(self, note: str) -> None:
-        """Remove the parts of a merge whose whole is there; where it is not, all parts are, the first one in the note."""
+        """Remove the parts if the whole is there; else put the first part back from the note."""
         try:
             said = orjson.loads(await self._get(note))
-        except orjson.JSONDecodeError:  # it was not written to its end, so nothing was done
+        except orjson.JSONDecodeError:  # the write was cut off, so the merge had not begun
             await obstore.delete_async(self.store, note)
             return
         place, offset = note.removeprefix(f"{NOTES}/"), said["offset"]
@@ -113,7 +111,7 @@ class Merger:
             return None
 
     async def _renew(self, place: str) -> None:
-        """Make the newest object of a partition the youngest again."""
+        # the newest object of the partition must be the youngest again
         await asyncio.sleep(max(self._written_at + _CLOCK_S - time.monotonic(), 0))
         pieces = await self._pieces(place)
         if not pieces:
@@ -148,9 +146,9 @@ class Merger:
     async def _listed(self, prefix: str) -> list[tuple[str, int]]:
         return sorted(
             [
-                (one["path"], one["size"])
+                (entry["path"], entry["size"])
                 async for chunk in obstore.list(self.store, prefix=prefix)
-                for one in chunk
+                for entry in chunk
             ]
         )
 

@@ -1,4 +1,4 @@
-"""Model directories for the serving node and the trainer: real small weights, and a tiny random model for tests."""
+"""Model directories: real small weights, and a tiny random model for tests."""
 
 from reefstack.models.prepare import NAMES, UnknownModelError, check, default_cache_dir, prepare
 

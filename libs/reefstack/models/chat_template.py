@@ -7,10 +7,10 @@ SMOLLM2_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Huggin
 
 
 def chat_template(default_system: str) -> str:
-    """Jinja source. `default_system` stands in where a conversation has no system message; empty means no block at all.
+    """The Jinja source. `default_system` is used if a conversation has no system message.
 
-    Without tools it renders what SmolLM2's own template renders. Tools go into the system block, calls and answers are
-    `<tool_call>` and `<tool_response>` blocks as in Hermes and Qwen models.
+    If it is empty there is no system block then. Without tools the template renders as SmolLM2's own
+    one. Calls and their answers are `<tool_call>` and `<tool_response>` blocks, as in Hermes and Qwen.
     """
     body = Path(__file__).with_name("chatml_tools.jinja").read_text(encoding="utf-8")
     # A JSON string literal is a Jinja string literal too.

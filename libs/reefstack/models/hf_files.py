@@ -1,4 +1,4 @@
-"""What both makers of a Hugging Face model directory share: how they tell where they are, and the files; no torch, no transformers."""
+"""The files of a Hugging Face model directory. No torch, no transformers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 Progress = Callable[[str, float], None]
-"""Called as `progress(what, share)` with share rising from 0 to 1; runs in the calling thread, must not block."""
+# called as `progress(text, share)`, with a share from 0 to 1, in the working thread; must not block
 
 BYTE_LEVEL_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -33,15 +33,16 @@ class LlamaShape:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """UTF-8, two-space indent, final newline."""
+    """Write UTF-8 with an indent of two spaces and a final newline."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_config(directory: Path, shape: LlamaShape) -> None:
-    """`config.json` and `generation_config.json`. Written last: its presence says the directory is whole."""
+    """Write `config.json` and `generation_config.json`. They come last and mark the end."""
     names = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-        "max_position_embeddings rms_norm_eps tie_word_embeddings bos_token_id eos_token_id pad_token_id"
+        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+        "num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings "
+        "bos_token_id eos_token_id pad_token_id"
     )
     sizes = {name: getattr(shape, name) for name in names.split()}
     write_json(
@@ -72,7 +73,7 @@ def write_config(directory: Path, shape: LlamaShape) -> None:
 
 
 def write_tokenizer_config(directory: Path, *, model_max_length: int, template: str) -> None:
-    """`tokenizer_config.json` and `chat_template.jinja` beside an already written `tokenizer.json`."""
+    """Write `tokenizer_config.json` and `chat_template.jinja` beside `tokenizer.json`."""
     (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
     write_json(
         directory / "tokenizer_config.json",

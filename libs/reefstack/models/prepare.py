@@ -1,4 +1,4 @@
-"""One entry for every way of naming a model: `smollm2`, `tiny`, or a directory that already holds one."""
+"""A model by its name: `smollm2`, `tiny`, or a directory that holds one."""
 
 import os
 import shutil
@@ -10,12 +10,12 @@ from reefstack.models.hf_files import Progress
 
 NAMES = ("smollm2", "tiny")
 
-# Part of the directory's name: a converter whose output changes gets a new number, so an old cache is never reused.
+# Part of the directory's name: a changed converter gets a new number and a new cache.
 _FORMATS = {"smollm2": "smollm2-135m-instruct-fp32-v1", "tiny": "tiny-v1"}
 
 
 class UnknownModelError(ValueError):
-    """The name is neither one of ours nor a directory with a config.json."""
+    """The name is not known, and it is no directory with a config.json."""
 
 
 def default_cache_dir() -> Path:
@@ -29,11 +29,13 @@ def default_cache_dir() -> Path:
 def prepare(
     name_or_path: str | Path, cache_dir: Path | None = None, progress: Progress | None = None
 ) -> Path:
-    """The Hugging Face directory of a model, made on first use.
+    """The Hugging Face directory of a model, made on first use. Blocks for up to minutes.
 
-    A made directory appears whole or not at all: it is written beside its place and renamed, so two callers at once
-    cost time but never a half-written model. Raises `UnknownModelError`, or `FileNotFoundError` when the package that holds
-    SmolLM2's weights is not installed.
+    It is written beside its place and renamed: two callers at once never see a half-written model.
+
+    Raises:
+        UnknownModelError: see there.
+        FileNotFoundError: the package with SmolLM2's weights is not installed.
     """
     report = progress or (lambda _what, _share: None)
     if str(name_or_path) not in NAMES:
@@ -55,14 +57,15 @@ def prepare(
 
 
 def check(name_or_path: str | Path) -> None:
-    """See that `prepare` knows the name or finds the directory. Raises `UnknownModelError`."""
+    """Check that `prepare` knows the name or finds the directory. Raises UnknownModelError."""
     if str(name_or_path) not in NAMES:
         _existing(Path(name_or_path))
 
 
 def _existing(path: Path) -> Path:
     if not (path / "config.json").is_file():
-        msg = f"model {str(path)!r} is neither one of {', '.join(NAMES)} nor a directory with a config.json"
+        known = ", ".join(NAMES)
+        msg = f"model {str(path)!r} is neither {known} nor a directory with a config.json"
         raise UnknownModelError(msg)
     return path
 
@@ -78,10 +81,10 @@ def _writer(name: str) -> Callable[[Path, Progress], None]:
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    scratch.chmod(0o755)  # mkdtemp makes it private; other users' services may read the cache
+    scratch.chmod(0o755)  # mkdtemp makes it private; services of other users may read it
     try:
         scratch.rename(target)
     except OSError:
-        # Another process was first. Its copy is equal to ours, so ours goes.
+        # Another process was first, with an equal copy.
         if not (target / "config.json").is_file():
             raise

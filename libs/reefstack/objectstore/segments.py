@@ -74,7 +74,7 @@ class Segments:
         return sum(segment.end for segment in self._segments.values())
 
     def replay(self) -> Iterator[tuple[int, Frame]]:
-        """All frames, oldest first, each with its file's number. Cuts off a torn tail. For one call.
+        """All frames, oldest first, with their file's number. Cuts off a torn tail. Call once.
 
         Raises:
             Damaged: bytes that had been synced cannot be read. A torn tail is no damage.

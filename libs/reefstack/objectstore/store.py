@@ -1,7 +1,7 @@
 """Objects on the log: every change is a frame, and the newest frame of a key counts.
 
-Space is won back from the oldest file alone: the objects that still lie in it are appended once
-more, then it is removed. A DELETE frame in it has outlived all older frames of its key and goes too.
+Space is won back from the oldest file alone: its live objects are appended once more, then it is
+removed. A DELETE frame in it has outlived all older frames of its key, and goes too.
 """
 
 import asyncio

@@ -1,0 +1,162 @@
+"""A start of the stack: its options, the order of its parts, and the running stack."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from reefcommon.config import ServeConfig
+from reefcommon.errors import ReefError
+from reefkit.bus import ensure_topics
+from reefstack import object_store, plan, services, state, tansu
+from reefstack.disk import why_no_room
+from reefstack.effective_config import override, to_yaml
+from reefstack.errors import CannotStart
+from reefstack.housekeeping import LogStore
+from reefstack.merger.objects import Limits
+from reefstack.models import UnknownModelError, prepare
+from reefstack.restart_policy import RestartPolicy, StackEvent
+from reefstack.spec import S3Writable
+from reefstack.supervisor import Step, Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to start. `only`: roles (`kafka`, `redis`, `engine`, service names), None for all.
+
+    `store`: the store below the broker, None for the default; `housekeeping_every_s`: 0 for never.
+    """
+
+    only: frozenset[str] | None = None
+    memory_broker: bool = False
+    store: object_store.Kind | None = None
+    config_path: Path | None = None
+    asked_ports: Mapping[str, int] = field(default_factory=dict)
+    default_ports: bool = True
+    create_topics: bool = True
+    policy: RestartPolicy | None = None
+    housekeeping_every_s: float = 60.0
+    merge_limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Stack:
+    """A running stack. `log` is None if the broker keeps no log on disk."""
+
+    state_dir: Path
+    kafka_bootstrap: str
+    redis_url: str
+    urls: dict[str, str]
+    supervisor: Supervisor
+    log: LogStore | None = None
+
+    async def failed(self) -> ReefError:
+        """Wait until a program has died for good."""
+        return await self.supervisor.failed()
+
+
+@dataclass(slots=True)
+class Launch:
+    """Starts the programs of one plan, and keeps `stack.json` as the run is."""
+
+    config: ServeConfig
+    site: plan.Site
+    wanted: tuple[str, ...]
+    options: Options
+    listener: Callable[[StackEvent], None]
+    supervisor: Supervisor = field(init=False)
+    record: state.StackState | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        home = self.site.state_dir
+        self.supervisor = Supervisor(
+            self.site.secrets.stack_id,
+            listener=self._hear,
+            policy=self.options.policy,
+            base_env=self.options.env,
+            holds=home / "hold",
+            room=lambda: why_no_room(home),
+        )
+
+    async def run(self) -> Stack:
+        """Start broker and stores while the model is prepared, then topics, engine and services."""
+        urls = self._urls()
+        planned = plan.programs(self.wanted, self.site.store)
+        config_path = str(self.options.config_path or "")
+        known = {name: url for name, url in urls.items() if url}
+        self.record = state.new_state(config_path, dict(self.site.ports), known, planned)
+        self.note("starting")
+        self._write_config()
+        steps: dict[str, tuple[str, Step]] = {}
+        if urls["kafka"] and self.options.create_topics:
+            steps[services.TOPICS] = (tansu.NAME, self._create_topics)
+        if {services.ENGINE, "trainer"} & set(self.wanted):
+            steps["model"] = ("", self._prepare)
+        infrastructure = plan.infrastructure(self.wanted, self.site)
+        await self.supervisor.start(infrastructure, steps)
+        self.note("starting")
+        await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
+        self.note("ready")
+        filer = self.site.ports.get("s3_filer")
+        filer_url = f"http://127.0.0.1:{filer}" if filer else ""
+        buckets = [spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)]
+        log = LogStore(buckets[0], filer_url) if buckets else None
+        return Stack(self.site.state_dir, urls["kafka"], urls["redis"], known, self.supervisor, log)
+
+    def note(self, phase: Literal["starting", "ready", "ended"] | None = None) -> None:
+        """Write the run into stack.json. Raises OSError."""
+        if self.record is None:
+            return
+        phase = phase or self.record.phase
+        processes = {name: child.record for name, child in self.supervisor.children.items()}
+        self.record = self.record.model_copy(
+            update={"phase": phase, "processes": processes, "ready": self.supervisor.ready}
+        )
+        state.write_state(self.site.state_dir, self.record)
+
+    def _hear(self, event: StackEvent) -> None:
+        # on a full disk the programs go on, and the next event writes the state of then
+        with contextlib.suppress(OSError):
+            if event.kind == "ready":
+                self.note()  # a restarted program has a new pid
+        # rich ends the program if the reader of its output is gone
+        with contextlib.suppress(OSError, SystemExit):
+            self.listener(event)
+
+    def _urls(self) -> dict[str, str]:
+        ports = self.site.ports
+        urls = {
+            name: f"http://127.0.0.1:{port}"
+            for name, port in ports.items()
+            if name in services.SERVICES
+        }
+        urls["kafka"] = plan.kafka_bootstrap(self.config, ports)
+        urls["redis"] = plan.redis_url(self.config, ports)
+        env = plan.environment(self.config, self.site)
+        urls[services.ENGINE] = env.get("REEF_ENGINE_URLS", "")
+        return urls
+
+    def _write_config(self) -> None:
+        # the services read the configuration in force, with the gateway's port as it was found
+        path = self.site.state_dir / "serve.yaml"
+        port = {"port": self.site.ports.get("gateway")}
+        state.write_private(path, to_yaml(override(self.config, {"gateway": port})).encode())
+        self.site = replace(self.site, config_path=path)
+
+    async def _create_topics(self) -> None:
+        await ensure_topics(plan.kafka_bootstrap(self.config, self.site.ports))
+
+    async def _prepare(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def progress(text: str, share: float) -> None:
+            loop.call_soon_threadsafe(self.listener, StackEvent("model", "progress", text, share))
+
+        try:
+            path = await asyncio.to_thread(prepare, self.config.model.name, None, progress)
+        except (UnknownModelError, FileNotFoundError) as error:
+            raise CannotStart(f"model.name: {error}") from None
+        self.site = replace(self.site, model_path=path)
