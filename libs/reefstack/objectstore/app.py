@@ -4,14 +4,16 @@ import asyncio
 import logging
 import signal
 import sys
+from functools import partial
 
 import uvloop
 
 from reefcommon.errors import BadConfig
+from reefstack.objectstore import signature
 from reefstack.objectstore.errors import Damaged, InUse
 from reefstack.objectstore.requests import Requests
 from reefstack.objectstore.segments import Segments
-from reefstack.objectstore.server import Commits, Connection, checker
+from reefstack.objectstore.server import Commits, Connection
 from reefstack.objectstore.settings import Settings
 from reefstack.objectstore.store import Store
 
@@ -26,7 +28,8 @@ async def serve(settings: Settings) -> None:
     store = Store(segments)
     lazily = [f"/{settings.bucket}/{part}" for part in settings.lazily.split(",") if part]
     commits = Commits(store, Requests(store, settings.bucket), lazily, settings.lazily_within_s)
-    check = checker(settings.access_key, settings.secret_key.get_secret_value())
+    secret_key = settings.secret_key.get_secret_value()
+    check = partial(signature.check, access_key=settings.access_key, secret_key=secret_key)
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)

@@ -68,21 +68,12 @@ class Requests:
     def __init__(self, store: Store, bucket: str) -> None:
         self._store, self._bucket = store, bucket
 
-    @staticmethod
-    def changes(request: Request) -> bool:
-        """Whether the request may change the store, so that its answer has to wait for a sync."""
-        return request.method not in ("GET", "HEAD")
-
-    def key_of(self, request: Request) -> str:
-        """The key that a request is about; "" for the bucket. Raises Refused."""
+    def do(self, request: Request) -> Answer:
+        """Do a request at once. Raises Refused, NoRoom, OSError."""
         _, bucket, *rest = unquote(request.path).split("/", 2)
         if bucket != self._bucket:
             raise Refused(404, "NoSuchBucket", f"there is only the bucket {self._bucket}")
-        return rest[0] if rest else ""
-
-    def do(self, request: Request) -> Answer:
-        """Raises Refused, NoRoom, OSError."""
-        key = self.key_of(request)
+        key = rest[0] if rest else ""
         query = parse_qs(request.query, keep_blank_values=True)
         match request.method:
             case "PUT" if key and not query:

@@ -5,31 +5,23 @@ Source: AWS, "Create a signed AWS API request". An S3 path is not encoded a seco
 
 import hashlib
 import hmac
-from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import parse_qsl, quote
 
 from reefstack.objectstore.errors import Refused
+from reefstack.objectstore.requests import Request
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
-def check(
-    method: str,
-    path: str,
-    query: str,
-    headers: Mapping[str, str],
-    body: bytes,
-    *,
-    access_key: str,
-    secret_key: str,
-) -> None:
-    """Let a request pass that was signed with `secret_key`, however long ago.
+def check(request: Request, *, access_key: str, secret_key: str) -> None:
+    """Let a request pass if it was signed with `secret_key`, however long ago.
 
     Raises:
-        Refused: it was not, or its body is not the one that was signed.
+        Refused: the signature is another one, or the body is not the one that was signed.
     """
+    headers = request.headers
     kind, _, rest = headers.get("authorization", "").partition(" ")
     fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     if kind != _ALGORITHM or not {"Credential", "SignedHeaders", "Signature"} <= fields.keys():
@@ -38,14 +30,15 @@ def check(
     digest = headers.get("x-amz-content-sha256", _UNSIGNED)
     signed = fields["SignedHeaders"]
     lines = [f"{name}:{' '.join(headers.get(name, '').split())}\n" for name in signed.split(";")]
-    request = "\n".join((method, path, _canonical(query), "".join(lines), signed, digest))
-    hashed = hashlib.sha256(request.encode()).hexdigest()
+    query = _canonical(request.query)
+    form = "\n".join((request.method, request.path, query, "".join(lines), signed, digest))
+    hashed = hashlib.sha256(form.encode()).hexdigest()
     text = "\n".join((_ALGORITHM, headers.get("x-amz-date", ""), scope, hashed))
     wanted = hmac.digest(_signing_key(secret_key, scope), text.encode(), "sha256").hex()
     known = hmac.compare_digest(key.encode(), access_key.encode())
     if not hmac.compare_digest(wanted.encode(), fields["Signature"].encode()) or not known:
         raise Refused(403, "SignatureDoesNotMatch", "the request is signed with another key")
-    if digest != _UNSIGNED and hashlib.sha256(body).hexdigest() != digest:
+    if digest != _UNSIGNED and hashlib.sha256(request.body).hexdigest() != digest:
         raise Refused(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
 
 
