@@ -1,4 +1,4 @@
-"""The embedded stack as one async context manager, for `reef serve` and for tests."""
+"""The embedded stack as an async context manager, for `reef serve` and for tests."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,11 @@ async def embedded_stack(
     *,
     listener: Callable[[StackEvent], None] = lambda _event: None,
 ) -> AsyncIterator[Stack]:
-    """Start the programs of `config` on this machine, keep them running, and end them on leaving.
+    """Start the programs of `config`, keep them running, and end them on leaving.
 
     Raises:
-        CannotStart: the directory is in use or nearly full, a port is taken, or a program is
-            missing or never ready.
-        StackFailed: a program died too often while the stack was starting.
+        CannotStart: the directory or a port is in use, or a program is missing or never ready.
+        StackFailed: a program died too often during the start.
     """
     options = options or Options()
     with state.locked(state_dir) as home:
@@ -91,7 +90,6 @@ def _site(
 
 
 def _moved(config: ServeConfig, options: Options, site: plan.Site) -> str:
-    """Why the gateway is not on its usual port, if the user asked for no other one; else ""."""
     asked = (
         "gateway" in asked_ports(config, options.asked_ports)
         or not options.default_ports

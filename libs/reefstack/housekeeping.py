@@ -1,4 +1,4 @@
-"""The care of the embedded log: jobs that run from time to time, one after another."""
+"""The care of the embedded log: jobs that run in turn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -24,20 +24,17 @@ from reefstack.supervisor import Step, Supervisor
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to start. `only`: roles (`kafka`, `redis`, `engine`, service names), None for all.
-
-    `store`: the store below the broker, None for the default; `housekeeping_every_s`: 0 for never.
-    """
+    """How to start. `only`: roles, as in `plan.ROLES`; None for all."""
 
     only: frozenset[str] | None = None
     memory_broker: bool = False
-    store: object_store.Kind | None = None
+    store: object_store.Kind | None = None  # that of the directory, else the default
     config_path: Path | None = None
     asked_ports: Mapping[str, int] = field(default_factory=dict)
     default_ports: bool = True
     create_topics: bool = True
     policy: RestartPolicy | None = None
-    housekeeping_every_s: float = 60.0
+    housekeeping_every_s: float = 60.0  # 0: never
     merge_limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] | None = None
 
@@ -60,7 +57,7 @@ class Stack:
 
 @dataclass(slots=True)
 class Launch:
-    """Starts the programs of one plan, and keeps `stack.json` as the run is."""
+    """Starts the programs of a plan, and keeps `stack.json` as the run is."""
 
     config: ServeConfig
     site: plan.Site

@@ -1,8 +1,7 @@
-"""The logs of the programs, a file for each, bounded in size.
+"""The logs of the programs, bounded in size."""
 
-The programs append to their files themselves, so that a killed supervisor costs no line. A file
-that is too large is copied and emptied. Lines that are written during the copy can be lost.
-"""
+# The programs append to their files themselves, so that a killed supervisor costs no line. A file
+# that is too large is copied and emptied. Lines that are written during the copy can be lost.
 
 import shutil
 from pathlib import Path
@@ -11,7 +10,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 def rotate(directory: Path, max_bytes: int = MAX_BYTES) -> list[Path]:
-    """Move the text of each `*.log` above `max_bytes` to `<name>.log.1`. Return the emptied files."""
+    """Move the text of each `*.log` above `max_bytes` to `<name>.log.1`. Return the moved."""
     rotated = []
     for path in sorted(directory.glob("*.log")):
         if path.stat().st_size > max_bytes:

@@ -18,16 +18,12 @@ KEEPS_SEAWEEDFS = (
     " Reef's own store, which costs less and syncs every write"
 )
 # A consumer that lost its place in a power cut reads some events again, as after any death. A high
-# watermark that was lost had no record behind it: the record is synced, and the log keeps the order.
+# watermark that was lost had no record behind it: records are synced, and the log keeps the order.
 _LAZILY = "clusters/*/groups/*,clusters/*/topics/*/partitions/*/watermark.json"
 
 
 def kind_of(state_dir: Path, asked: Kind | None) -> Kind:
-    """The store that has the data of this directory, else the one asked for, else ours.
-
-    Raises:
-        CannotStart: the data lie in the other store.
-    """
+    """The store that has this directory's data, else `asked`, else ours. Raises CannotStart."""
     there = [kind for kind in KINDS if (state_dir / kind).is_dir()]
     if there and asked not in (None, *there):
         raise CannotStart(

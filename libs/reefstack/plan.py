@@ -14,10 +14,7 @@ ROLES = ("kafka", "redis", services.ENGINE, *services.SERVICES)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The place of a plan. `ports` by listener, `binaries` by program.
-
-    `store`: the store below the embedded broker; None: the broker keeps its log in memory.
-    """
+    """The place of a plan. `ports` by listener, `binaries` by program."""
 
     state_dir: Path
     ports: Mapping[str, int]
@@ -25,7 +22,7 @@ class Site:
     secrets: Secrets
     config_path: Path | None = None
     model_path: Path | None = None
-    store: object_store.Kind | None = object_store.NAME
+    store: object_store.Kind | None = object_store.NAME  # None: the log is in memory
 
 
 def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str, ...]:
@@ -88,7 +85,7 @@ def environment(config: ServeConfig, site: Site) -> dict[str, str]:
 
 
 def kafka_bootstrap(config: ServeConfig, ports: Mapping[str, int]) -> str:
-    """host:port of the bus: the external one if the config names it, else the embedded one, or ""."""
+    """host:port of the bus, external if the config names it, else embedded, or ""."""
     return config.external.kafka or (f"127.0.0.1:{ports['kafka']}" if "kafka" in ports else "")
 
 

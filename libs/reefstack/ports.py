@@ -1,7 +1,4 @@
-"""The port of each listener.
-
-It is the one asked for, else that of the last run, else the usual one, else a free one.
-"""
+"""The port of each listener: asked for, of the last run, usual, or free."""
 
 import contextlib
 import os
@@ -37,7 +34,7 @@ _FREE_RANGE = (11_000, 22_000)
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a program could listen on `port` now, on `host` and on all addresses."""
-    for address in (host, "0.0.0.0"):
+    for address in (host, "0.0.0.0"):  # noqa: S104 - it asks, and serves nobody
         with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -42,7 +42,7 @@ async def why_not_ready(probe: Probe) -> str:
 async def lives(probe: Probe) -> bool:
     """Whether the program gives any answer within a few seconds.
 
-    A stopped or deadlocked one gives none, although the kernel still accepts connections for it.
+    A deadlocked program gives none, although the kernel still accepts connections.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_S):

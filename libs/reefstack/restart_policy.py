@@ -26,18 +26,15 @@ class StackEvent:
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often and how soon a program that ended is started again.
+    """How often and how soon a program that ended is started again."""
 
-    The first restart is at once, each later one after a longer pause. If a program was ready for
-    `settled_s` seconds, its count begins anew. After `deaths` quick deaths in a row a vital program is
-    given up. If there is no sign of life for `hung_after_s` seconds, the program is killed: a death too.
-    """
-
+    # The first restart is at once. The pause grows with each quick death in a row. After `deaths`
+    # of them a vital program is given up. A program that was ready for `settled_s` begins anew.
     first_delay_s: float = 0.5
     max_delay_s: float = 60.0
     deaths: int = 5
     settled_s: float = 10.0
-    hung_after_s: float = 60.0
+    hung_after_s: float = 60.0  # without a sign of life: it is killed, which is a death too
     probe_every_s: float = 0.1
     alive_every_s: float = 10.0
     free_port_within_s: float = 5.0

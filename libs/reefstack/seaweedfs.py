@@ -1,7 +1,4 @@
-"""SeaweedFS: a local S3 for the embedded broker. One process, four listeners, loopback only.
-
-`weed mini` takes writes again a second after `kill -9`; `weed server` waits out a raft election.
-"""
+"""SeaweedFS: a local S3 for the embedded broker, on loopback."""
 
 import shutil
 import sys
@@ -51,6 +48,7 @@ def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets)
         argv=(
             weed,
             "-logtostderr=true",
+            # takes writes again a second after `kill -9`; `weed server` waits out a raft election
             "mini",
             f"-dir={data}",
             "-ip=127.0.0.1",

@@ -1,7 +1,4 @@
-"""The programs of Reef itself, each `python -m services.<name>`.
-
-A service is ready when `/readyz` answers 200, the serving node when `/health` does, as in vLLM.
-"""
+"""The programs of Reef itself, each `python -m services.<name>`."""
 
 import sys
 from collections.abc import Mapping
@@ -52,14 +49,21 @@ def engine(
         "REEF_ENGINE_MAX_LORAS": str(adapters),
     }
     return _python(
-        ENGINE, port, state_dir, {**env, **own}, (), ready_within_s=300.0, ready_path="/health"
+        # vLLM says at /health that it is ready
+        ENGINE,
+        port,
+        state_dir,
+        {**env, **own},
+        (),
+        ready_within_s=300.0,
+        ready_path="/health",
     )
 
 
 def service(
     name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]
 ) -> ProcessSpec:
-    """One of the six services. It waits for those of its needs that this plan starts."""
+    """A service. It waits for those of its needs that this plan starts."""
     waits = tuple(other for other in SERVICES[name] if other in present)
     return _python(name, port, state_dir, env, waits, ready_within_s=180.0)
 

@@ -27,8 +27,8 @@ class Settings(OwnSettings):
     quick_deaths: int = Field(
         5,
         ge=1,
-        description="quick deaths in a row of the gateway, the engine, the broker or a store after which"
-        " the stack gives up",
+        description="quick deaths in a row of the gateway, the engine, the broker or a store after"
+        " which the stack gives up",
     )
     max_delay_s: float = Field(
         60.0, gt=0, description="longest pause before a restart; the first one is at once"

@@ -57,22 +57,17 @@ class ConfigFile:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """A program of the stack.
-
-    `env` is added to the supervisor's environment. `depends_on` names programs, and the step `topics`,
-    that must be ready before the first start; the program ends before them and `ends_before`. A restart
-    waits for `restarts_after` alone, without which the program would only die again. `probe` says when
-    it is ready; `alive` (None: `probe`) is asked for signs of life. If a program that is not `vital` dies
-    too often after it was ready, the others go on without it.
-    """
+    """A program of the stack. `env` is added to the supervisor's environment."""
 
     name: str
     argv: tuple[str, ...]
     probe: Probe
     log: Path
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    alive: Probe | None = None
+    alive: Probe | None = None  # asked for signs of life; None: `probe`
+    # programs, and the step `topics`, that must be ready before the first start, and end later
     depends_on: tuple[str, ...] = ()
+    # a restart waits for these alone: without them the program would only die again
     restarts_after: tuple[str, ...] = ()
     ends_before: tuple[str, ...] = ()
     url: str = ""
@@ -80,6 +75,7 @@ class ProcessSpec:
     files: tuple[ConfigFile, ...] = ()
     directories: tuple[Path, ...] = ()
     cwd: Path | None = None
+    # if a program that is not vital dies too often after it was ready, the others go on
     vital: bool = True
     ready_within_s: float = 60.0
     stop_within_s: float = 15.0

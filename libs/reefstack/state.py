@@ -1,9 +1,8 @@
 """The files of the state directory, other than the programs' own data.
 
-lock           locked by the `reef serve` that runs on this directory; its text names that process
-secrets.json   credentials of the local S3, made at the first start; mode 0600
-stack.json     the run: ports, URLs, processes, readiness. Valid only while its process lives
-logs/          one file for each program
+lock          held by the `reef serve` that runs on it       logs/   a file for each program
+secrets.json  credentials of the local S3, mode 0600
+stack.json    the run: ports, URLs, processes. Valid only while its process lives
 """
 
 import contextlib
@@ -93,11 +92,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def secrets_of(state_dir: Path) -> Secrets:
-    """The credentials of this directory, made at the first call.
-
-    Raises:
-        CannotStart: the file is damaged.
-    """
+    """The credentials of this directory, made at the first call. Raises CannotStart."""
     path = state_dir / "secrets.json"
     try:
         return Secrets.model_validate_json(path.read_bytes())
@@ -130,11 +125,7 @@ def why_no_directory(state_dir: Path) -> str:
 
 
 def read_state(state_dir: Path) -> StackState | None:
-    """The last run on this directory, alive or not; None if there was none.
-
-    Raises:
-        CannotStart: it cannot be read, or a file lies in the place of the directory.
-    """
+    """The last run on this directory, alive or not. Raises CannotStart: it cannot be read."""
     try:
         return StackState.model_validate_json((state_dir / "stack.json").read_bytes())
     except (FileNotFoundError, ValidationError):
@@ -179,11 +170,7 @@ def new_state(
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[Path]:
-    """Hold the directory for this process; gives its absolute path.
-
-    Raises:
-        CannotStart: another process holds it, or it cannot be written.
-    """
+    """Hold the directory. Raises CannotStart: it is in use, or cannot be written."""
     state_dir = directory.absolute()
     path = state_dir / "lock"
     try:

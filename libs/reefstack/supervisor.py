@@ -1,9 +1,8 @@
-"""Starts programs in the order of their needs, restarts them, and ends them in reverse order.
+"""Starts programs in the order of their needs, restarts them, and ends them in reverse."""
 
-start:  needs are ready --> spawn --> ready --------------> it lives
-again:  at once         --> spawn --> ready, whenever that is --^   |ended, or no sign of life for `hung_after_s`
-           ^-- a pause, after the second quick death in a row <-----'
-"""
+# start:  needs are ready --> spawn --> ready --------------> it lives
+# again:  at once         --> spawn --> ready, whenever that is --^   |ended, or no sign of life
+#            ^-- a pause, after the second quick death in a row <-----'
 
 import asyncio
 import contextlib
@@ -41,7 +40,7 @@ class _Program:
 
 
 class Supervisor:
-    """The parent of every program of one stack."""
+    """The parent of every program of a stack."""
 
     def __init__(
         self,
@@ -53,10 +52,7 @@ class Supervisor:
         holds: Path | None = None,
         room: Callable[[], str] = lambda: "",
     ) -> None:
-        """`holds`: while this directory has a file with a program's name, the program is not started.
-
-        `room`: why no program can be started now, "" if all can.
-        """
+        """`holds`: a file in it holds the program of its name. `room`: why none can start."""
         self._stack_id = stack_id
         self._holds, self._room = holds, room
         self._tell = listener
@@ -84,12 +80,12 @@ class Supervisor:
     async def start(
         self, specs: Sequence[ProcessSpec], steps: Mapping[str, tuple[str, Step]] | None = None
     ) -> None:
-        """Start `specs`, each as soon as its needs are ready. Return when all are ready.
+        """Start `specs`, each when its needs are ready. Return when all are ready.
 
-        `steps` are done once: name -> (the program that must be ready first or "", the function).
+        `steps` are done once: name -> (the program before it or "", the function).
 
         Raises:
-            CannotStart: a program is missing, or not ready within its time.
+            CannotStart: a program is missing, or not ready in time.
             StackFailed: a program died too often.
         """
         if self._failure is None:
@@ -150,7 +146,7 @@ class Supervisor:
         gone[name].set()
 
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
-        """Whether `spec` has to end before `name`: it needs it, or a step that came after it."""
+        # it ends before `name` if it needs it, or a step that came after it
         return any(
             self._step_after.get(needed, needed) == name
             for needed in (*spec.depends_on, *spec.ends_before)
@@ -212,14 +208,8 @@ class Supervisor:
             await asyncio.sleep(self._policy.probe_every_s)
 
     async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
-        """One life of a program. Return how it ended.
-
-        Only the first life must be ready within a time: later, its needs may be away for long.
-
-        Raises:
-            CannotStart: it was never ready.
-        """
         spec = program.spec
+        # only the first life must be ready within a time: later, its needs may be away for long
         ready = asyncio.ensure_future(
             until_ready(child, spec.ready_within_s if first else math.inf, self._policy, self._tell)
         )

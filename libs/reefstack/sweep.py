@@ -1,7 +1,4 @@
-"""Ends the processes that a killed run left behind.
-
-They are found by a mark in their environment; those that hide it, by pid and start time together.
-"""
+"""Ends the processes that a killed run left behind."""
 
 import contextlib
 import os
@@ -17,6 +14,7 @@ from reefstack.state import ProcessRecord, same_process
 def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psutil.Process]:
     """Living processes, other than this one, that an earlier run on this directory started."""
     found = []
+    # by a mark in the environment; those that hide it, by pid and start time together
     known = {record.pid: record.created for record in recorded}
     for process in psutil.process_iter():
         if process.pid == os.getpid():
@@ -33,14 +31,11 @@ def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psuti
 def sweep(
     stack_id: str, recorded: Iterable[ProcessRecord] = (), *, grace_s: float = 10.0
 ) -> list[str]:
-    """End them: SIGTERM, `grace_s` seconds, SIGKILL. Return their names. The caller holds the lock.
-
-    psutil checks the start time before it sends a signal, so a pid that was reused is safe.
-    """
+    """End them: SIGTERM, `grace_s` seconds, SIGKILL. Return their names."""
     recorded = tuple(recorded)
     found = remains(stack_id, recorded)
     names = [_describe(process) for process in found]
-    for process in found:
+    for process in found:  # psutil checks the start time, so a reused pid is safe
         with contextlib.suppress(psutil.Error):
             process.terminate()
     _, alive = psutil.wait_procs(found, timeout=grace_s)

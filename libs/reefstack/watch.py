@@ -29,13 +29,11 @@ async def until_ready(
 
 
 async def until_hung(spec: ProcessSpec, ready: Callable[[], bool], policy: RestartPolicy) -> str:
-    """Return when the program has given no sign of life for too long.
-
-    Before its first sign it has the time that its start may take.
-    """
+    """Return when the program has given no sign of life for too long."""
     now = asyncio.get_running_loop().time
     since, answered, patience_s = now(), False, policy.hung_after_s
     while True:
+        # before its first sign of life it has the time that a start may take
         limit_s = patience_s if answered or ready() else max(spec.ready_within_s, patience_s)
         if now() - since >= limit_s:
             return f"no sign of life for {limit_s:g} s"

@@ -1,1 +1,1 @@
-"""Merge the many small objects of the embedded log into few large ones."""
+"""Merge the many small objects of the embedded log."""

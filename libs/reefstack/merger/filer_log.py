@@ -1,8 +1,7 @@
-"""The change log of SeaweedFS' filer: 1.5 kB for each write, which no follower reads here.
+"""The change log of SeaweedFS' filer."""
 
-Source: SeaweedFS wiki, "Filer Server API". Its own shell removes the log in this way too
-(`fs.log.purge`).
-"""
+# 1.5 kB for each write, which no follower reads here. Source: SeaweedFS wiki, "Filer Server API";
+# SeaweedFS' own shell removes it in this way too (`fs.log.purge`).
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,11 +13,7 @@ KEPT = timedelta(hours=1)  # the filer's own parts read it some minutes later
 
 
 async def purge(filer_url: str, *, before: datetime) -> int:
-    """Remove the log before a time. Return the number of files.
-
-    Raises:
-        aiohttp.ClientError, TimeoutError: the filer does not answer.
-    """
+    """Remove the log before a time. Return how many files. Raises aiohttp.ClientError."""
     removed = 0
     async with aiohttp.ClientSession(
         filer_url, raise_for_status=True, timeout=aiohttp.ClientTimeout(total=60)

@@ -1,8 +1,7 @@
-"""Many small objects of a partition as few large ones. Pure.
+"""Few large objects in place of many small objects of a partition. Pure."""
 
-An object is a record batch, named by the offset of its first record. The broker reads an offset from
-the object with the greatest name that is not above it. Format: Kafka, record batch version 2.
-"""
+# An object is a record batch, named by the offset of its first record. The broker reads an offset
+# from the object with the greatest name that is not above it. Format: Kafka, batch version 2.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,22 +25,16 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Which objects are merged. The first of a partition stays: its age is the age of the log.
+    """Which objects are merged. The first of a partition always stays."""
 
-    keep         the newest objects stay: their neighbours may still be on their way
-    least        fewer objects than these are merged only if they fill a new one
-    whole_bytes  size of a new object
-    large_bytes  objects of this size stay
-    """
-
-    keep: int = 16
-    least: int = 64
+    keep: int = 16  # the newest: their neighbours may still be on their way
+    least: int = 64  # fewer are merged only if they fill a whole one
     whole_bytes: int = 2 * 1024 * 1024
-    large_bytes: int = 128 * 1024
+    large_bytes: int = 128 * 1024  # objects of this size stay
 
 
 class Merged(NamedTuple):
-    """The records from `offset` up to `end` as one object, and the offsets of its parts."""
+    """The records from `offset` up to `end` as an object, and the offsets of its parts."""
 
     offset: int
     end: int
@@ -60,7 +53,7 @@ class Record(NamedTuple):
 
 
 def runs(pieces: Sequence[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
-    """The runs of neighbours that should become one object each. `pieces` are sorted."""
+    """The runs of neighbours to be joined. `pieces` are sorted."""
     found: list[tuple[Piece, ...]] = []
     run: list[Piece] = []
     size = 0
@@ -82,14 +75,14 @@ def _worth(run: list[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
 
 
 def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
-    """Join `parts` (offset and bytes of each). An object that stays as it is is left out.
+    """Join `parts` (offset and bytes of each). An object that stays alone is left out.
 
-    A gap between offsets is never covered: a record may still be written there. A batch that is broken,
-    compressed or transactional, or that has a producer's sequence or the broker's time, stays.
+    A batch that is broken, compressed, transactional or of an idempotent producer stays alone.
     """
     groups: list[tuple[list[int], list[Record]]] = []
     for offset, data in parts:
         found = records_of(offset, data)
+        # never across a gap: a record may still be written there
         if found and groups and groups[-1][1] and groups[-1][1][-1].offset + 1 == offset:
             groups[-1][0].append(offset)
             groups[-1][1].extend(found)

@@ -1,15 +1,14 @@
-"""Merges the objects of the embedded log, while everything runs.
+"""Merges the objects of the embedded log, while everything runs."""
 
-The broker lists a whole partition to read from it, and gives up after the client's waiting time: with
-ten thousand objects no new record is read. At every moment, and after any death, the object with the
-greatest name that is not above an offset must have that offset. So the order is:
-
-    note the merge, with the first part -> flush -> write the whole as the first part -> flush
-    -> remove the other parts, lowest first -> flush -> remove the note
-
-The next round finishes the merge of a note. The broker tells the beginning and the end of a partition
-by the age of objects: the oldest is never merged, and the newest is written again after a merge.
-"""
+# The broker lists a whole partition to read from it, and gives up after the client's waiting time:
+# with ten thousand objects no new record is read. At every moment, and after any death, the object
+# with the greatest name that is not above an offset must have that offset. So the order is:
+#
+#     note the merge, with the first part -> flush -> write the whole as the first part -> flush
+#     -> remove the other parts, lowest first -> flush -> remove the note
+#
+# The next round finishes the merge of a note. The broker tells the beginning and the end of a
+# partition by the age of objects: the oldest is never merged, the newest is written again after.
 
 import asyncio
 import base64
@@ -35,7 +34,7 @@ class MergeFailed(ReefError):
 
 @dataclass(slots=True)
 class Merger:
-    """A worker on a log; there must be no second one. `objects`: how many were merged away."""
+    """A worker on a log; there must be no second worker."""
 
     store: ObjectStore
     limits: Limits = field(default_factory=Limits)
@@ -75,7 +74,6 @@ class Merger:
     async def _note(
         self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes
     ) -> str:
-        """Write durably which object is replaced and which are removed. Return the note's path."""
         note = f"{NOTES}/{place}"
         kept = base64.b64encode(first).decode()
         await self._put(
@@ -85,7 +83,6 @@ class Merger:
         return note
 
     async def _finish(self, note: str) -> None:
-        """Remove the parts if the whole is there; else put the first part back from the note."""
         try:
             said = orjson.loads(await self._get(note))
         except orjson.JSONDecodeError:  # the write was cut off, so the merge had not begun
@@ -94,6 +91,7 @@ class Merger:
         place, offset = note.removeprefix(f"{NOTES}/"), said["offset"]
         end = await self._end(place, offset)
         self._written_at = time.monotonic()
+        # the whole is there: its parts go. If not, all parts are there, the first one in the note
         if end == said["end"]:
             await asyncio.to_thread(self.flush)
             for part in said["parts"]:

@@ -31,10 +31,8 @@ def prepare(
 ) -> Path:
     """The Hugging Face directory of a model, made on first use. Blocks for up to minutes.
 
-    It is written beside its place and renamed: two callers at once never see a half-written model.
-
     Raises:
-        UnknownModelError: see there.
+        UnknownModelError: the name is not known, and is no directory with a config.json.
         FileNotFoundError: the package with SmolLM2's weights is not installed.
     """
     report = progress or (lambda _what, _share: None)

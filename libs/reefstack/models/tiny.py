@@ -1,8 +1,7 @@
-"""A tiny Llama with random weights, equal on every machine, for tests and demonstrations.
+"""A tiny Llama with random weights, equal on every machine, for tests and demonstrations."""
 
-2 layers, hidden 64, a token for each byte and three ChatML tokens (vocabulary 259), head_dim 32 (the
-least that vLLM's CPU attention takes), an lm_head of its own so that an adapter on it can learn.
-"""
+# 2 layers, hidden 64, a token for each byte and three ChatML tokens, head_dim 32 (the least that
+# vLLM's CPU attention takes), an lm_head of its own so that an adapter on it can learn.
 
 from collections.abc import Iterator
 from pathlib import Path

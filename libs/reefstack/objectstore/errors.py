@@ -10,11 +10,11 @@ class InUse(ReefError):
 
 
 class NoRoom(ReefError):
-    """The disk is full. No byte of the log has changed; the write may be repeated."""
+    """The disk is full. No byte of the log has changed."""
 
 
 class Damaged(ReefError):
-    """Bytes that were on the disk once are not what was written."""
+    """Bytes that were synced are not what was written."""
 
     def __init__(self, path: Path, start: int, end: int | None) -> None:
         upto = f"to {end}" if end is not None else "to its end"

@@ -1,11 +1,10 @@
-"""One entry of the log as bytes. Pure.
+"""An entry of the log as bytes. Pure."""
 
-    magic 4 | crc32 4 | value length 4 | key length 2 | kind 1 | 0
-    | sequence 8 | time in us 8 | synced 8 | key | value
-
-All numbers are little-endian. The checksum covers everything after itself. `synced` is the
-length of this file that was known to be on the disk when the frame was written.
-"""
+# magic 4 | crc32 4 | value length 4 | key length 2 | kind 1 | 0
+# | sequence 8 | time in us 8 | synced 8 | key | value
+#
+# All numbers are little-endian. The checksum covers everything after itself. `synced` is the length
+# of this file that was on the disk when the frame was written.
 
 import struct
 import zlib
@@ -20,7 +19,7 @@ _COVERED = struct.Struct("<IHBxQQQ")
 
 
 class Kind(IntEnum):
-    """What a frame does to its key. `SEAL` has no key: it ends a file that was closed in order."""
+    """The kind of a frame. `SEAL` ends a file that was closed in order."""
 
     PUT = 1
     DELETE = 2
@@ -28,7 +27,7 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One frame of a file. `value_at` and `end` are offsets in that file."""
+    """A frame of a file. `value_at`, `start` and `end` are offsets there."""
 
     kind: Kind
     sequence: int
@@ -44,7 +43,7 @@ class Frame(NamedTuple):
 def encode(
     kind: Kind, sequence: int, at_us: int, synced: int, key: bytes, value: bytes
 ) -> tuple[bytes, bytes, bytes]:
-    """The parts of one frame, in order. They are not joined, to spare a copy of the value."""
+    """The parts of a frame, in order; not joined, to spare a copy of the value."""
     covered = _COVERED.pack(len(value), len(key), kind, sequence, at_us, synced)
     crc = zlib.crc32(value, zlib.crc32(key, zlib.crc32(covered)))
     return MAGIC + crc.to_bytes(4, "little") + covered, key, value
@@ -56,7 +55,7 @@ def size_of(key: bytes, value_size: int) -> int:
 
 
 def frame_at(data: bytes | mmap, start: int) -> Frame | None:
-    """The frame that begins at `start`; None if there is none, or its checksum is wrong."""
+    """The frame that begins at `start`; None if there is no valid frame."""
     if start + _HEADER.size > len(data):
         return None
     magic, crc, value_size, key_size, kind, sequence, at_us, synced = _HEADER.unpack_from(
@@ -72,14 +71,14 @@ def frame_at(data: bytes | mmap, start: int) -> Frame | None:
 
 
 def frames_of(data: bytes | mmap, start: int = 0) -> Iterator[Frame]:
-    """The frames that follow each other from `start`, up to the first place that holds none."""
+    """The frames that follow each other from `start`."""
     while (frame := frame_at(data, start)) is not None:
         yield frame
         start = frame.end
 
 
 def scattered_frames(data: bytes | mmap, start: int) -> Iterator[Frame]:
-    """The whole frames at or after `start`, whatever lies between them."""
+    """The valid frames at or after `start`, whatever lies between them."""
     while (start := data.find(MAGIC, start)) >= 0:
         frame = frame_at(data, start)
         if frame is not None:

@@ -12,7 +12,7 @@ _LAST = chr(0x10FFFF)
 
 @dataclass(slots=True)
 class Entry:
-    """One object. `sequence` grows with each write and is its etag; `at_us` is the write's time."""
+    """An object. `sequence` grows with each write and is its etag."""
 
     place: Place
     size: int
@@ -23,13 +23,13 @@ class Entry:
 
     @property
     def etag(self) -> str:
-        """The etag, quotes included. No two writes of a directory have the same one."""
+        """The etag, with quotes. No two writes have the same."""
         return f'"{self.sequence:016x}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A page: XML of each object and prefix, and the first key of the next page ("": none)."""
+    """A page: XML of each object and prefix, and the first key of the next page or ""."""
 
     contents: list[str]
     prefixes: list[str]
@@ -62,7 +62,7 @@ class Index:
     def list(
         self, prefix: str, *, after: str = "", start: str = "", delimiter: str = "", limit: int
     ) -> Listing:
-        """One page of the keys with `prefix`: those above `after` and not below `start`."""
+        """A page of the keys with `prefix`: above `after`, not below `start`."""
         at = max(
             bisect_left(self.keys, max(prefix, start)),
             bisect_right(self.keys, after) if after else 0,
@@ -86,8 +86,8 @@ class Index:
         return Listing(contents, prefixes, "")
 
     def _listed(self, key: str) -> str:
-        """The XML of an object. Kept: the broker lists a partition at each fetch that has news."""
         entry = self.entries[key]
+        # kept: the broker lists a partition at each fetch that has news
         if not entry.listed:
             # microseconds: the broker tells the first and last object of a partition by their age
             at = datetime.fromtimestamp(entry.at_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

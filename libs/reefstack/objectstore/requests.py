@@ -1,8 +1,7 @@
-"""One S3 request to one answer. Path style, one bucket.
+"""An S3 request to its answer. Path style, a single bucket."""
 
-Not done, and refused with 400 so that no client tries it ten times: multipart uploads, copies,
-bodies that are signed in chunks.
-"""
+# Multipart uploads, copies and bodies that are signed in chunks are refused, with 400: the broker's
+# client sends none of them, and would repeat a request that is answered with 501.
 
 import re
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ Headers = dict[str, str]
 
 @dataclass(slots=True)
 class Request:
-    """An HTTP request. `path` and `query` as they were sent, header names in lower case."""
+    """An HTTP request. `path` and `query` as sent, header names in lower case."""
 
     method: str
     path: str
@@ -38,7 +37,7 @@ class Request:
 
 
 class Answer(NamedTuple):
-    """An HTTP answer. `length` is that of the body, also of one that a HEAD does not get."""
+    """An HTTP answer. `length`: of the body that a HEAD does not get."""
 
     status: int
     headers: Sequence[tuple[str, str]] = ()
@@ -153,7 +152,6 @@ def _headers_of(entry: Entry) -> tuple[tuple[str, str], ...]:
 
 
 def _range_of(text: str, size: int) -> tuple[int, int]:
-    """The first byte, and the byte after the last one."""
     found = _RANGE.fullmatch(text.strip())
     first, last = found.groups() if found is not None else ("", "")
     start = int(first) if first else max(size - int(last or 0), 0)

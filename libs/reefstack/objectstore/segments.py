@@ -1,9 +1,9 @@
-"""The files of the log, `<number>.log`, appended to one after another, and one file in reserve.
+"""The files of the log, `<number>.log`, and a file in reserve."""
 
-Only the newest file is written. It is allocated whole when it is made, so that a full disk is seen
-before a frame is half written, and a sync writes no file size. A file that is closed ends in a SEAL
-frame and has no room left over. Each start opens a new file, so a torn tail is never written over.
-"""
+# Only the newest file is written. It is allocated whole when it is made, so that a full disk is
+# seen before a frame is half written, and so that a sync writes no file size. A file that is closed
+# ends in a SEAL frame and has no room left over. Each start opens a new file: a torn tail is cut
+# off, never written over. The reserve is for deletes and compaction, which free a full disk.
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ _SEAL_BYTES = size_of(b"", 0)
 
 
 class Place(NamedTuple):
-    """Where a value lies: the number of its file, and the offset there."""
+    """The number of a file, and the offset of a value there."""
 
     segment: int
     value_at: int
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Segment:
-    """One open file. `end` is the length of its frames; `room` the length that is allocated."""
+    """An open file. `end`: length of its frames; `room`: allocated length."""
 
     number: int
     path: Path
@@ -45,7 +45,7 @@ class Segment:
 
 
 class Segments:
-    """The log of one directory, which is locked for this process."""
+    """The log of a directory, which is locked for this process."""
 
     def __init__(self, directory: Path, segment_bytes: int, *, skip_damage: bool = False) -> None:
         """Raises InUse, OSError."""
@@ -70,14 +70,14 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all frames, those that nobody needs any more included."""
+        """Bytes of all frames."""
         return sum(segment.end for segment in self._segments.values())
 
     def replay(self) -> Iterator[tuple[int, Frame]]:
-        """All frames, oldest first, with their file's number. Cuts off a torn tail. Call once.
+        """All frames, oldest first, with their file's number. Call it once.
 
         Raises:
-            Damaged: bytes that had been synced cannot be read. A torn tail is no damage.
+            Damaged: synced bytes cannot be read. A torn tail is cut off.
         """
         paths = sorted(self._directory.glob("*.log"))
         for path in paths:
@@ -118,12 +118,7 @@ class Segments:
     def append(
         self, kind: Kind, sequence: int, at_us: int, key: bytes, value: bytes, *, from_reserve: bool
     ) -> Place:
-        """Write a frame, durable after `sync`. `from_reserve`: it may use the room in reserve.
-
-        Raises:
-            NoRoom: nothing was written.
-            OSError: the disk fails.
-        """
+        """Write a frame, durable after `sync`. Raises NoRoom (nothing is written), OSError."""
         if not self._has_reserve and not from_reserve:
             self._refill_reserve()
             if not self._has_reserve:  # the room that is left is for what frees room

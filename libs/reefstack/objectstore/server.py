@@ -1,10 +1,9 @@
-"""HTTP/1.1 in front of the store, and the group commit.
+"""HTTP/1.1 in front of the store, and the group commit."""
 
-    requests of one turn of the loop --> frames of all changes --> one fdatasync --> all answers
-
-The sync blocks the loop on purpose: handing it to a thread costs more than a sync of a common disk,
-and the requests that come in meanwhile are the next group.
-"""
+# requests of one turn of the loop --> frames of all changes --> one fdatasync --> all answers
+#
+# The sync blocks the loop on purpose: a thread costs more CPU than the sync of a common disk, and
+# the requests that come in meanwhile are the next group.
 
 import asyncio
 import fnmatch
@@ -27,17 +26,14 @@ _RETRY_COMPACTION_S = 5.0
 
 
 class Commits:
-    """Does requests in their order and answers changes after a sync.
-
-    A change of a key that matches `lazily` is answered before its sync, which follows within
-    `within_s`, or with the next other change. The log keeps the order: after a power cut such a
-    change can be missing only together with everything that came after it.
-    """
+    """Does requests in their order, and answers changes after a sync."""
 
     def __init__(
         self, store: Store, requests: Requests, lazily: Sequence[str], within_s: float
     ) -> None:
         self._store, self._requests, self._within_s = store, requests, within_s
+        # A change of such a key is answered before its sync. The log keeps the order: after a power
+        # cut it can be missing only together with everything that came after it.
         self._lazily = re.compile("|".join(map(fnmatch.translate, lazily)) or "(?!)")
         self._loop = asyncio.get_running_loop()
         self._answers: list[Callable[[], None]] = []
@@ -111,7 +107,7 @@ class Commits:
 
 
 class Connection(asyncio.Protocol):
-    """One client. It asks one request after another."""
+    """A client, which asks in sequence."""
 
     def __init__(self, commits: Commits, check: Callable[[Request], None]) -> None:
         self._commits, self._check = commits, check

@@ -1,7 +1,4 @@
-"""AWS signature, version 4, as the client of the broker makes it. Pure.
-
-Source: AWS, "Create a signed AWS API request". An S3 path is not encoded a second time.
-"""
+"""AWS signature, version 4. Pure."""
 
 import hashlib
 import hmac
@@ -16,11 +13,8 @@ _UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 def check(request: Request, *, access_key: str, secret_key: str) -> None:
-    """Let a request pass if it was signed with `secret_key`, however long ago.
-
-    Raises:
-        Refused: the signature is another one, or the body is not the one that was signed.
-    """
+    """Let a request pass if it was signed with `secret_key`, however long ago. Raises Refused."""
+    # source: AWS, "Create a signed AWS API request"; an S3 path is not encoded a second time
     headers = request.headers
     kind, _, rest = headers.get("authorization", "").partition(" ")
     fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))

@@ -1,8 +1,7 @@
-"""Objects on the log: every change is a frame, and the newest frame of a key counts.
+"""Objects on the log: every change is a frame, and the newest frame of a key counts."""
 
-Space is won back from the oldest file alone: its live objects are appended once more, then it is
-removed. A DELETE frame in it has outlived all older frames of its key, and goes too.
-"""
+# Space is won back from the oldest file alone: its live objects are appended once more, then it is
+# removed. A DELETE frame in it has outlived all older frames of its key, and goes too.
 
 import asyncio
 import logging
@@ -20,7 +19,7 @@ _COPIED_AT_ONCE = 256 * 1024  # bytes of a compaction between two looks at the r
 
 
 class Store:
-    """Conditional puts, gets and deletes. Changes are visible at once and durable after `sync`."""
+    """Puts, gets and deletes. Changes are visible at once, and durable after `sync`."""
 
     def __init__(
         self, segments: Segments, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000
@@ -52,12 +51,7 @@ class Store:
     def put(
         self, key: str, value: bytes, *, if_match: str = "", if_none_match: bool = False
     ) -> Entry:
-        """Write an object. `if_match`: only over this etag; `if_none_match`: only if it is new.
-
-        Raises:
-            Refused: the condition does not hold.
-            NoRoom: the disk is full.
-        """
+        """Write an object, if it has the etag `if_match`, or is new. Raises Refused, NoRoom."""
         old = self.index.entries.get(key)
         if (if_match and (old is None or old.etag != if_match)) or (if_none_match and old):
             raise Refused(412, "PreconditionFailed", "the object is not as the condition wants it")
@@ -82,7 +76,7 @@ class Store:
         return self._segments.read(entry.place, start, entry.size if size is None else size)
 
     def sync(self) -> None:
-        """Make every change so far durable. Blocks. Raises OSError: the process must end then."""
+        """Make all changes durable. Blocks. Raises OSError: then the process must end."""
         self._segments.sync()
 
     def close(self) -> None:
@@ -97,11 +91,7 @@ class Store:
         return not self._damaged and useless > limit + self._segments.segment_bytes
 
     async def compact(self) -> None:
-        """Win back space until the log is no longer wasteful, while requests go on.
-
-        Raises:
-            NoRoom: not even the reserve has room for what is still needed.
-        """
+        """Win back space until the log is no longer wasteful. Raises NoRoom."""
         while self.wasteful and (numbers := self._segments.numbers):
             try:
                 await self._empty(numbers[0])
