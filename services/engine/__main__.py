@@ -4,10 +4,10 @@ import sys
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError
 
 from reefcommon.settings import explain
-from reefkit.http1 import DeclineUpgrades
 from reefkit.ops import end_with_0_on_sigterm
 from reefkit.telemetry import set_up
 from services.engine.app import build_app
@@ -31,19 +31,25 @@ def main() -> int:
         crashes.append(error)
         server.should_exit = True
 
-    config = uvicorn.Config(
-        build_app(settings, on_crash),
+    server = uvicorn.Server(server_config(build_app(settings, on_crash), settings))
+    end_with_0_on_sigterm()
+    server.run()
+    return 1 if crashes or not server.started else 0
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves the node."""
+    return uvicorn.Config(
+        app,
         host=settings.host,
         port=settings.port,
         log_config=None,
         access_log=False,
         ws="none",
-        http=DeclineUpgrades,
+        # httptools stops reading at an offer to upgrade and loses the body; Java's client offers
+        # h2c with each request.
+        http="h11",
     )
-    server = uvicorn.Server(config)
-    end_with_0_on_sigterm()
-    server.run()
-    return 1 if crashes or not server.started else 0
 
 
 if __name__ == "__main__":

@@ -22,10 +22,17 @@ from services.engine.work import Post, T, Work
 class Generation:
     """The events of one HTTP request, over all its prompts. `close` cancels what is unfinished and frees its rows."""
 
-    def __init__(self, loop: GenerationLoop) -> None:
+    def __init__(self, loop: GenerationLoop, seed: int) -> None:
         self._loop = loop
+        self.seed = seed
+        """The seed that the request draws with, its own or the node's choice."""
         self._open: dict[int, tuple[str, int]] = {}
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+
+    @property
+    def ended(self) -> bool:
+        """Every choice has ended."""
+        return not self._open
 
     def add(self, prompt_index: int, work: Work) -> None:
         """Count a queued prompt in."""
@@ -125,7 +132,7 @@ class Engine:
     def generate(
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], model: str | None
     ) -> Generation:
-        """Queue prompts, all or none, each with its own parameters.
+        """Queue prompts, all or none, each with its own parameters and all with the seed of the first.
 
         Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`, `EngineStoppedError`.
         """
@@ -134,7 +141,9 @@ class Engine:
             check_ids("prompt", ids, self.vocab_size)
             one.check_vocabulary(self.vocab_size)
         self._check_room(len(prompts), params)
-        generation = Generation(self.loop)
+        given = params[0].seed
+        seed = self._seeds.getrandbits(63) if given is None else given
+        generation = Generation(self.loop, seed)
         streams = 0
         for index, (ids, one) in enumerate(zip(prompts, params, strict=True)):
             work = Work(
@@ -142,7 +151,7 @@ class Engine:
                 prompt_ids=tuple(ids),
                 params=one,
                 adapter=adapter,
-                seed=self._seeds.getrandbits(63) if one.seed is None else one.seed,
+                seed=seed,
                 first_stream=streams,
                 sink=partial(generation.put, index),
             )

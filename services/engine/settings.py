@@ -29,7 +29,7 @@ class Settings(BaseSettings):
     """Prompt tokens read between two decode steps: the bound on how long a long prompt holds up the others."""
     background_chunk_tokens: int = Field(default=64, ge=1)
     """The same for prompts of background requests (`priority` above 0)."""
-    background_share: float = Field(default=0.15, gt=0, lt=1)
+    background_share: float = Field(default=0.12, gt=0, lt=1)
     """Share of the time that background requests get while users are served."""
     background_linger_s: float = Field(default=0.1, ge=0)
     """Users count as present for this long after their last work."""

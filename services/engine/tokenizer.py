@@ -97,7 +97,17 @@ class EngineTokenizer:
 
 
 _SERVER_OPTIONS = frozenset(
-    ["messages", "tools", "documents", "tokenize", "chat_template", "strftime_now", "raise_exception", "add_generation_prompt", "continue_final_message"]
+    [
+        "messages",
+        "tools",
+        "documents",
+        "tokenize",
+        "chat_template",
+        "strftime_now",
+        "raise_exception",
+        "add_generation_prompt",
+        "continue_final_message",
+    ]
 )
 
 

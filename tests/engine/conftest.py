@@ -48,17 +48,17 @@ def serving(model_path: Path, **settings: Any) -> Iterator[Node]:
     """A node in this process, stopped at the end."""
     import uvicorn
 
+    from services.engine.__main__ import server_config
     from services.engine.app import build_app
     from services.engine.settings import Settings
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    app = build_app(
-        Settings(model_path=model_path, served_model_name="base", port=port, **settings)
-    )
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=2)
-    )
+    chosen = Settings(model_path=model_path, served_model_name="base", port=port, **settings)
+    app = build_app(chosen)
+    config = server_config(app, chosen)
+    config.timeout_graceful_shutdown = 2
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:
@@ -118,6 +118,24 @@ def reference(tiny_path: Path) -> Any:
     from services.engine.runner import load_model
 
     return load_model(tiny_path, 1)
+
+
+@pytest.fixture(scope="session")
+def tuned(tiny_path, tmp_path_factory):
+    """Other weights of the same shape: (safetensors file, transformers model)."""
+    import torch
+    from safetensors.torch import save_file
+
+    from services.engine.runner import load_model
+
+    model = load_model(tiny_path, 1)
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn(weight.shape, generator=generator) * 0.05)
+    path = tmp_path_factory.mktemp("tuned") / "model.safetensors"
+    save_file(dict(model.named_parameters()), path)
+    return path, model
 
 
 @pytest.fixture(scope="session")

@@ -15,24 +15,6 @@ from tests.engine.trainer_process import send
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(scope="module")
-def tuned(tiny_path, tmp_path_factory):
-    """Other weights of the same shape: (safetensors file, transformers model)."""
-    import torch
-    from safetensors.torch import save_file
-
-    from services.engine.runner import load_model
-
-    model = load_model(tiny_path, 1)
-    generator = torch.Generator().manual_seed(9)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn(weight.shape, generator=generator) * 0.05)
-    path = tmp_path_factory.mktemp("tuned") / "model.safetensors"
-    save_file(dict(model.named_parameters()), path)
-    return path, model
-
-
 def specs(model):
     weights = sorted(model.named_parameters())
     return {

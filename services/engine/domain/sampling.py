@@ -76,6 +76,15 @@ class SamplingParams:
                 "stop_token_ids", "stop_token_ids and min_tokens leave no token to sample"
             )
 
+    def effective(self, seed: int) -> dict[str, object]:
+        """The values that decide the distribution, defaults included; `top_k` 0: off."""
+        stated = {name: getattr(self, name) for name in _STATED}
+        return stated | {
+            "top_k": max(self.top_k, 0),
+            "logit_bias": bool(self.logit_bias),
+            "seed": seed,
+        }
+
     @property
     def greedy(self) -> bool:
         """Take the likeliest token."""
@@ -96,6 +105,10 @@ class SamplingParams:
         return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
+_STATED = (
+    *("temperature", "top_p", "min_p", "min_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("max_tokens", 0, math.inf),
     ("n", 1, 128),

@@ -1,10 +1,9 @@
 """`POST /v1/chat/completions`."""
 
-import time
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -12,21 +11,12 @@ from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.messages import characters, checked_tools, template_messages
 from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
-from services.engine.engine import Engine, Generation
+from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
-from services.engine.routes.errors import json_response
-from services.engine.routes.exchange import (
-    DONE,
-    Answer,
-    EventStream,
-    Usage,
-    collect,
-    engine_of,
-    sse,
-)
-from services.engine.routes.logprobs import LogprobFormat
-from services.engine.routes.params import chat_params, check_format
+from services.engine.routes.exchange import Answer, engine_of
+from services.engine.routes.params import chat_params, check_supported
 from services.engine.routes.schemas import ChatRequest, TokenizeRequest
+from services.engine.routes.writer import AnswerWriter, Json
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -36,15 +26,13 @@ async def chat_completions(
     body: ChatRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
 ) -> Response:
     """An OpenAI chat completion, streamed or whole, with vLLM's token ids on request."""
-    check_format(body)
-    prompt_ids = await render_chat(engine, body)
-    params = chat_params(body, len(prompt_ids), engine.settings.max_model_len)
-    writer = ChatWriter.of(engine, body, prompt_ids)
-    generation = engine.generate([prompt_ids], [params], body.model)
-    if body.stream:
-        return EventStream(generation, writer.stream(generation, params.n))
-    answers = await collect(request, generation, 1, params.n)
-    return json_response(writer.whole(answers[0]))
+    check_supported(body)
+    tools = parses_tools(body)
+    prompt = await render_chat(engine, body)
+    params = chat_params(body, len(prompt), engine.settings.max_model_len)
+    generation = engine.generate([prompt], [params], body.model)
+    parsers = [ToolCallParser() for _ in range(params.n)] if tools else []
+    return await ChatWriter(engine, body, [prompt], params, generation, parsers).respond(request)
 
 
 async def render_chat(engine: Engine, body: ChatRequest | TokenizeRequest) -> list[int]:
@@ -64,7 +52,7 @@ async def render_chat(engine: Engine, body: ChatRequest | TokenizeRequest) -> li
 
 
 def parses_tools(body: ChatRequest) -> bool:
-    """Whether calls are looked for in the answer. Raises `InvalidRequestError` for a forced choice."""
+    """Whether calls are looked for in the answer. Raises `InvalidRequestError` if one is forced."""
     if body.tool_choice not in (None, "auto", "none"):
         raise InvalidRequestError(
             "tool_choice", "tool_choice must be 'auto' or 'none': calls cannot be forced here"
@@ -74,146 +62,77 @@ def parses_tools(body: ChatRequest) -> bool:
     return bool(body.tools) and body.tool_choice != "none"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatWriter:
-    """Writes answers in OpenAI's shape; whole and streamed answers carry the same content."""
+@dataclass(frozen=True)
+class ChatWriter(AnswerWriter):
+    """`chat.completion` and its chunks."""
 
-    body: ChatRequest
-    prompt_ids: list[int]
-    formats: LogprobFormat
-    tools: bool
-    response_id: str
-    created: int
-    model: str
+    prefix = "chatcmpl"
+    whole_kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
 
-    @classmethod
-    def of(cls, engine: Engine, body: ChatRequest, prompt_ids: list[int]) -> "ChatWriter":
-        """Raises `InvalidRequestError` for a tool choice that cannot be met."""
-        return cls(
-            body=body,
-            prompt_ids=prompt_ids,
-            formats=LogprobFormat(engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids)),
-            tools=parses_tools(body),
-            response_id=f"chatcmpl-{uuid.uuid4().hex}",
-            created=int(time.time()),
-            model=body.model or engine.settings.served_model_name,
-        )
+    parsers: list[ToolCallParser]
+    """One per choice if calls are looked for, else none."""
+    _opened: set[bool] = field(default_factory=set)
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        """`chat.completion`."""
-        usage = Usage(len(self.prompt_ids), answer.completion_tokens)
-        version = answer.choices[0].version
-        shape = self._head("chat.completion", version) | {
-            "choices": [self._choice(choice) for choice in answer.choices],
-            "usage": usage.as_json(),
-        }
-        if self.body.return_token_ids:
-            shape["prompt_token_ids"] = self.prompt_ids
-        if self.body.prompt_logprobs is not None:
-            shape["prompt_logprobs"] = self.formats.prompt(answer.scores)
-        return shape
+    def extras(self, answers: list[Answer]) -> Json:
+        """Prompt ids and prompt scores stand beside the choices."""
+        fields: Json = {"prompt_token_ids": self.prompts[0]} if self.body.return_token_ids else {}
+        if self.params.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = self.formats.prompt(answers[0].scores)
+        return fields
 
-    async def stream(self, generation: Generation, n: int) -> AsyncIterator[bytes]:
-        """`chat.completion.chunk` events."""
-        usage = Usage(len(self.prompt_ids))
-        parsers = [ToolCallParser() for _ in range(n)]
-        version = ""
-        async for _, event in generation.events():
-            if not isinstance(event, Delta):
-                continue
-            if not version:
-                for chunk in self._opening(n, event.version):
-                    yield sse(chunk)
-            version = event.version
-            usage.completion_tokens += len(event.tokens)
-            yield sse(self._chunk(event, parsers[event.index]))
-        if self.body.stream_options is not None and self.body.stream_options.include_usage:
-            yield sse(
-                self._head("chat.completion.chunk", version)
-                | {"choices": [], "usage": usage.as_json()}
-            )
-        yield DONE
+    def choice(self, _prompt_index: int, _answer: Answer, choice: Choice) -> Json:
+        """With a whole `message`."""
+        content, calls = self._split(choice.index, choice.text, ended=True)
+        message: Json = {"role": "assistant", "content": content if content or not calls else None}
+        if calls:
+            message["tool_calls"] = [_call_json(call) for call in calls]
+        shape = {"index": choice.index, "message": message} | self._tokens(choice.tokens)
+        return shape | self._ending(choice) | self.tail(choice)
 
-    def _opening(self, n: int, version: str) -> list[dict[str, Any]]:
-        chunks = []
-        for index in range(n):
-            choice = {
-                "index": index,
-                "delta": {"role": "assistant", "content": ""},
-                "finish_reason": None,
-            }
-            chunk = self._head("chat.completion.chunk", version) | {"choices": [choice]}
-            if self.body.return_token_ids and index == 0:
-                chunk["prompt_token_ids"] = self.prompt_ids
-            chunks.append(chunk)
-        return chunks
-
-    def _chunk(self, event: Delta, parser: ToolCallParser) -> dict[str, Any]:
-        text, calls = (event.text, []) if not self.tools else parser.push(event.text)
-        if self.tools and event.finish_reason is not None:
-            rest, last = parser.flush()
-            text, calls = text + rest, calls + last
-        delta: dict[str, Any] = {"content": text}
+    def parts(self, _prompt_index: int, event: Delta) -> Iterator[Json]:
+        """A `delta`; before the first, every choice's role."""
+        if not self._opened:
+            self._opened.add(True)
+            yield from self._opening()
+        content, calls = self._split(event.index, event.text, ended=event.finish_reason is not None)
+        delta: Json = {"content": content}
         if calls:
             delta["tool_calls"] = [{"index": call.index} | _call_json(call) for call in calls]
         choice = {"index": event.index, "delta": delta, "finish_reason": None}
-        choice |= self._token_fields(event.tokens)
+        choice |= self._tokens(event.tokens)
         if event.finish_reason is not None:
-            choice |= _ending(event, called=parser.count > 0)
-            if self.body.return_token_ids:
-                choice["weight_versions"] = spans_json(event)
-        return self._head("chat.completion.chunk", event.version) | {"choices": [choice]}
+            choice |= self._ending(event) | self.tail(event)
+        yield {"choices": [choice]}
 
-    def _choice(self, choice: Choice) -> dict[str, Any]:
-        parser = ToolCallParser()
-        message: dict[str, Any] = {"role": "assistant", "content": choice.text}
-        if self.tools:
-            content, calls = parser.push(choice.text)
-            rest, last = parser.flush()
+    def _opening(self) -> Iterator[Json]:
+        for index in range(self.params.n):
+            delta = {"role": "assistant", "content": ""}
+            part: Json = {"choices": [{"index": index, "delta": delta, "finish_reason": None}]}
+            if self.body.return_token_ids and index == 0:
+                part["prompt_token_ids"] = self.prompts[0]
+            yield part
+
+    def _split(self, index: int, text: str, *, ended: bool) -> tuple[str, list[ToolCall]]:
+        if not self.parsers:
+            return text, []
+        content, calls = self.parsers[index].push(text)
+        if ended:
+            rest, last = self.parsers[index].flush()
             content, calls = content + rest, calls + last
-            message["content"] = content if content or not calls else None
-            if calls:
-                message["tool_calls"] = [_call_json(call) for call in calls]
-        shape = {"index": choice.index, "message": message} | self._token_fields(choice.tokens)
-        shape |= _ending(choice, called=parser.count > 0)
-        if self.body.return_token_ids:
-            shape["weight_versions"] = spans_json(choice)
-        return shape
+        return content, calls
 
-    def _token_fields(
-        self, tokens: "list[TokenLogprob] | tuple[TokenLogprob, ...]"
-    ) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "logprobs": self.formats.chat(tokens) if self.body.logprobs else None
-        }
-        if self.body.return_token_ids:
-            fields["token_ids"] = [token.token_id for token in tokens]
-        return fields
+    def _tokens(self, tokens: Sequence[TokenLogprob]) -> Json:
+        asked = self.params.logprobs is not None
+        return {"logprobs": self.formats.chat(tokens) if asked else None} | self.token_ids(tokens)
 
-    def _head(self, kind: str, version: str) -> dict[str, Any]:
-        return {
-            "id": self.response_id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": f"reef-engine-{version}",
-            "weight_version": version,
-        }
+    def _ending(self, source: Choice | Delta) -> Json:
+        called = bool(self.parsers) and self.parsers[source.index].count > 0
+        reason = "tool_calls" if called and source.finish_reason == "stop" else source.finish_reason
+        return {"finish_reason": reason, "stop_reason": source.stop_reason}
 
 
-def spans_json(source: Choice | Delta) -> list[dict[str, Any]]:
-    """vLLM's `weight_versions`."""
-    return [
-        {"version": span.version, "start": span.start, "end": span.end} for span in source.spans
-    ]
-
-
-def _ending(source: Choice | Delta, *, called: bool) -> dict[str, Any]:
-    reason = "tool_calls" if called and source.finish_reason == "stop" else source.finish_reason
-    return {"finish_reason": reason, "stop_reason": source.stop_reason}
-
-
-def _call_json(call: ToolCall) -> dict[str, Any]:
+def _call_json(call: ToolCall) -> Json:
     return {
         "id": f"call_{uuid.uuid4().hex[:24]}",
         "type": "function",

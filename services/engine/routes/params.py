@@ -1,5 +1,6 @@
 """From a request body to checked sampling parameters."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from services.engine.domain.errors import InvalidRequestError
@@ -56,11 +57,35 @@ def generate_params(body: GenerateRequest, max_model_len: int) -> SamplingParams
     return _params(fields, token_budget(len(body.token_ids), asked, max_model_len), fields.logprobs)
 
 
-def check_format(body: GenerationFields) -> None:
-    """Refuse constrained output, which this server does not have. Raises `InvalidRequestError`."""
+# Fields of OpenAI, vLLM and their relatives that change the answer and are not implemented here.
+# Ignoring one would answer another question than was asked. The first ask for nothing if they
+# have the value given here, the others if they are empty or false.
+_NEUTRAL: dict[str, object] = {"best_of": 1, "length_penalty": 1.0, "typical_p": 1.0, "tfs": 1.0}
+_NEUTRAL |= {"skip_special_tokens": True, "parallel_tool_calls": True, "modalities": ["text"]}
+_NEUTRAL |= {"function_call": "none", "reasoning_effort": "none"}
+_EMPTY = frozenset(
+    ["use_beam_search", "top_a", "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "prompt_embeds", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "include_stop_str_in_output", "functions", "audio", "prediction", "web_search_options", "chat_template", "documents"]
+)
+
+
+def check_unsupported(extra: Mapping[str, object] | None) -> None:
+    """Raises `InvalidRequestError` for a field that this server would have to ignore."""
+    for name, value in (extra or {}).items():
+        if value is None or (name in _NEUTRAL and value == _NEUTRAL[name]):
+            continue
+        if name in _NEUTRAL or (name in _EMPTY and value):
+            raise InvalidRequestError(name, f"{name} is not supported by this server")
+
+
+def check_supported(body: GenerationFields) -> None:
+    """Refuse constrained output and unsupported fields. Raises `InvalidRequestError`."""
+    check_unsupported(body.model_extra)
     if body.response_format is not None and body.response_format.type != "text":
-        msg = f"response_format {body.response_format.type!r} is not supported by this server; only 'text' is"
-        raise InvalidRequestError("response_format", msg)
+        raise InvalidRequestError(
+            "response_format",
+            f"response_format {body.response_format.type!r} is not supported by this server;"
+            " only 'text' is",
+        )
     if body.stream_options is not None and not body.stream:
         raise InvalidRequestError(
             "stream_options", "stream_options is only allowed with stream: true"

@@ -25,7 +25,7 @@ class ResponseFormat(BaseModel):
 class SamplingFields(BaseModel):
     """What all generating routes take."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
 
     n: StrictInt | None = None
     max_tokens: StrictInt | None = None

@@ -11,12 +11,13 @@ from services.engine.domain.outputs import Choice
 from services.engine.domain.sampling import check_ids
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
-from services.engine.routes.chat import render_chat, spans_json
+from services.engine.routes.chat import render_chat
 from services.engine.routes.errors import json_response
 from services.engine.routes.exchange import collect, engine_of
 from services.engine.routes.logprobs import LogprobFormat
-from services.engine.routes.params import generate_params
+from services.engine.routes.params import check_unsupported, generate_params
 from services.engine.routes.schemas import DetokenizeRequest, GenerateRequest, TokenizeRequest
+from services.engine.routes.writer import spans_json
 
 router = APIRouter(route_class=JsonRoute)
 EngineParam = Annotated[Engine, Depends(engine_of)]
@@ -29,6 +30,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineParam)
         raise InvalidRequestError(
             "stream", "this route does not stream; use /v1/completions with token ids"
         )
+    check_unsupported(body.sampling_params.model_extra)
     check_ids("token_ids", body.token_ids, engine.vocab_size)
     params = generate_params(body, engine.settings.max_model_len)
     formats = LogprobFormat(engine.tokenizer)

@@ -1,0 +1,128 @@
+"""The common part of chat and text answers: whole or streamed, with usage, ids and versions."""
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+from fastapi import Request, Response
+
+from services.engine.domain.outputs import Choice, Delta, TokenLogprob
+from services.engine.domain.sampling import SamplingParams
+from services.engine.engine import Engine, Generation
+from services.engine.routes.errors import json_response
+from services.engine.routes.exchange import DONE, Answer, EventStream, Usage, collect, sse
+from services.engine.routes.logprobs import LogprobFormat
+from services.engine.routes.schemas import GenerationFields
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AnswerWriter(ABC):
+    """Writes one request's answer in OpenAI's shape. Whole and streamed answers say the same."""
+
+    engine: Engine
+    body: GenerationFields
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    generation: Generation
+    _number: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+    _created: int = field(default_factory=lambda: int(time.time()), init=False)
+
+    prefix: ClassVar[str]
+    whole_kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+
+    @cached_property
+    def formats(self) -> LogprobFormat:
+        """How log-probabilities are written."""
+        as_ids = bool(self.body.return_tokens_as_token_ids)
+        return LogprobFormat(self.engine.tokenizer, as_ids=as_ids)
+
+    async def respond(self, request: Request) -> Response:
+        """Stream the generation, or wait for it."""
+        if self.body.stream:
+            return EventStream(self.generation, self._stream())
+        count, n = len(self.prompts), self.params.n
+        return json_response(self._whole(await collect(request, self.generation, count, n)))
+
+    @abstractmethod
+    def choice(self, prompt_index: int, answer: Answer, choice: Choice) -> Json:
+        """One entry of `choices` of a whole answer."""
+
+    @abstractmethod
+    def parts(self, prompt_index: int, event: Delta) -> Iterator[Json]:
+        """The chunks that an event gives, without the fields that all chunks share."""
+
+    def extras(self, _answers: list[Answer]) -> Json:
+        """More fields of a whole answer."""
+        return {}
+
+    def tail(self, source: Choice | Delta) -> Json:
+        """`weight_versions` of a complete choice."""
+        return {"weight_versions": spans_json(source)} if self.body.return_token_ids else {}
+
+    def token_ids(self, tokens: Sequence[TokenLogprob]) -> Json:
+        """`token_ids`, if they were asked for."""
+        return (
+            {"token_ids": [token.token_id for token in tokens]}
+            if self.body.return_token_ids
+            else {}
+        )
+
+    def _whole(self, answers: list[Answer]) -> Json:
+        usage = self._usage()
+        usage.completion_tokens = sum(answer.completion_tokens for answer in answers)
+        choices = [
+            self.choice(index, answer, choice)
+            for index, answer in enumerate(answers)
+            for choice in answer.choices
+        ]
+        shape = self._head(self.whole_kind, answers[0].choices[0].version)
+        shape |= {"choices": choices, "usage": usage.as_json()}
+        return shape | self.extras(answers) | self._sampling()
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        usage, version = self._usage(), ""
+        options = self.body.stream_options
+        with_usage = options is not None and options.include_usage
+        async for index, event in self.generation.events():
+            if not isinstance(event, Delta):
+                continue
+            version = event.version
+            usage.completion_tokens += len(event.tokens)
+            parts = list(self.parts(index, event))
+            if self.generation.ended and not with_usage:
+                parts[-1] |= self._sampling()
+            for part in parts:
+                yield sse(self._head(self.chunk_kind, version) | part)
+        if with_usage:
+            last = {"choices": [], "usage": usage.as_json()} | self._sampling()
+            yield sse(self._head(self.chunk_kind, version) | last)
+        yield DONE
+
+    def _usage(self) -> Usage:
+        return Usage(sum(len(ids) for ids in self.prompts))
+
+    def _sampling(self) -> Json:
+        stated = self.params.effective(self.generation.seed)
+        return {"sampling_params": stated} if self.body.return_token_ids else {}
+
+    def _head(self, kind: str, version: str) -> Json:
+        return {
+            "id": f"{self.prefix}-{self._number}",
+            "object": kind,
+            "created": self._created,
+            "model": self.body.model or self.engine.settings.served_model_name,
+            "system_fingerprint": f"reef-engine-{version}",
+            "weight_version": version,
+        }
+
+
+def spans_json(source: Choice | Delta) -> list[Json]:
+    """vLLM's `weight_versions`."""
+    return [{"version": s.version, "start": s.start, "end": s.end} for s in source.spans]
