@@ -122,7 +122,7 @@ async def replaced(
         apart[node] = reason
 
     async with aiohttp.ClientSession() as session:
-        await FullWeights(way, "127.0.0.1", 20.0, NoLease()).replace(
+        await FullWeights(way, "127.0.0.1", 20.0, 60.0, NoLease()).replace(
             node_type(url, session), given, set_apart
         )  # type: ignore[arg-type]
     return apart
