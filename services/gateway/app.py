@@ -133,7 +133,7 @@ def assemble(
         Recorder(ports.log, ports.bodies, recent),
         spans,
         settings.max_answer_bytes,
-        config.serving.sampling if config is not None else Sampling(),
+        (config.serving.sampling if config is not None else Sampling()).model_dump(),
     )
     health = Health(SERVICE)
     services = {

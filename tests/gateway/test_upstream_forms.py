@@ -105,7 +105,7 @@ async def test_parameters_that_are_not_stated_follow_from_the_request() -> None:
 
 def test_the_nodes_defaults_fill_what_a_request_leaves_out() -> None:
     text = "reef:\n  recipe: a.b:C\nserving:\n  sampling: {temperature: 0.6, top_p: 0.95}\n"
-    defaults = parse(text).serving.sampling
+    defaults = parse(text).serving.sampling.model_dump()
     found = effective(None, requested({"top_p": 1, "top_k": -1}), defaults)
     assert found == Sampling(temperature=0.6).model_dump()
     assert effective(None, requested({"temperature": [1]}), defaults) is None

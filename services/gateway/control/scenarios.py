@@ -17,11 +17,23 @@ from reefcommon.events import (
     RollbackRequested,
     ScenarioCreateRequested,
 )
-from services.gateway.domain.errors import ApiError
+from services.gateway.domain.errors import ApiError, no_scenario
 from services.gateway.handlers import Handlers
 from services.gateway.ports import Command, News
 
 log = structlog.get_logger()
+
+_OPTIONAL = [
+    "x-reef-tag-session", "x-reef-agent-record-id", "x-reef-release-id", "x-reef-capture",
+    "traceparent",
+]  # fmt: skip
+_REPORT = {
+    "references": "receipts of this scenario: required, non-empty, unique",
+    "score": "finite number, higher is better: for recipes that learn from rewards",
+    "feedback": "text or object: for recipes that learn from words",
+    "metadata": "object, optional",
+    "agent_record_id": "idempotency key, optional",
+}
 
 
 @dataclass
@@ -62,12 +74,7 @@ class Scenarios:
             return
         if table.head(scenario) is None:
             table.check(scenario)
-            raise ApiError(
-                404,
-                f"There is no scenario {scenario!r}.",
-                code="scenario_not_found",
-                param="scenario",
-            )
+            raise no_scenario(scenario)
 
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
         """Return the releases that wait for a person, then the chain, newest first."""
@@ -162,11 +169,8 @@ class Scenarios:
         return bool(self._bindings(scenario))
 
     def _bindings(self, scenario: str) -> list[RecipeBinding]:
-        return (
-            [b for b in self.config.reef if b.scenario == scenario]
-            if self.config is not None
-            else []
-        )
+        bindings = self.config.reef if self.config is not None else ()
+        return [binding for binding in bindings if binding.scenario == scenario]
 
     def contract(self, scenario: str) -> dict[str, Any]:
         """Return the requests that a client must send for learning to happen."""
@@ -182,26 +186,10 @@ class Scenarios:
             "inference": {
                 "endpoints": ["/v1/chat/completions", "/v1/completions"],
                 "headers": header,
-                "optional_headers": [
-                    "x-reef-tag-session",
-                    "x-reef-agent-record-id",
-                    "x-reef-release-id",
-                    "x-reef-capture",
-                    "traceparent",
-                ],
+                "optional_headers": _OPTIONAL,
                 "receipt": "header x-reef-agent-record-id, of a stream too",
             },
-            "report": {
-                "endpoint": "POST /reef/report",
-                "headers": header,
-                "body": {
-                    "references": "receipts of this scenario: required, non-empty, unique",
-                    "score": "finite number, higher is better: for recipes that learn from rewards",
-                    "feedback": "text or object: for recipes that learn from words",
-                    "metadata": "object, optional",
-                    "agent_record_id": "idempotency key, optional",
-                },
-            },
+            "report": {"endpoint": "POST /reef/report", "headers": header, "body": _REPORT},
         }
 
 
@@ -213,18 +201,9 @@ def release_row(
     A pending release that was not made from `head` is `stale`: it cannot be promoted.
     """
     stale = pending and head is not None and release.parent_id != head
-    why = (
-        f"made from {release.parent_id}, but {head} is the head: it cannot be promoted"
-        if stale
-        else ""
-    )
-    return {
-        **release.model_dump(mode="json"),
-        "current": current,
-        "pending": pending,
-        "stale": stale,
-        "stale_reason": why,
-    }
+    why = f"made from {release.parent_id}, but {head} is the head: it cannot be promoted"
+    row = {**release.model_dump(mode="json"), "current": current, "pending": pending}
+    return {**row, "stale": stale, "stale_reason": why if stale else ""}
 
 
 def published(news: News) -> Release:

@@ -2,8 +2,8 @@
 
 import hashlib
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -76,32 +76,22 @@ class Grant:
         return self.scenarios is None or scenario in self.scenarios
 
 
-@dataclass(frozen=True)
 class Access:
     """The tokens.
 
     Without tokens every client has all rights, and the gateway listens on loopback only.
     """
 
-    tokens: tuple[Token, ...] = ()
-    default: Limit = NO_LIMIT
-    _grants: tuple[tuple[str, Grant], ...] = field(init=False, repr=False)
-    _everything: Grant = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, tokens: Sequence[Token] = (), default: Limit = NO_LIMIT) -> None:
         # all grants are made once: the hot path looks them up
-        grants = tuple((token.sha256, _grant(token, self.default)) for token in self.tokens)
-        object.__setattr__(self, "_grants", grants)
-        object.__setattr__(
-            self, "_everything", Grant(frozenset(SCOPES), None, limit=_or_none(self.default))
-        )
+        self._grants = [(token.sha256, _grant(token, default)) for token in tokens]
+        self._everything = Grant(frozenset(SCOPES), None, limit=_or_none(default))
 
     @property
     def limited(self) -> bool:
         """True if any requests are counted."""
-        return self._everything.limit is not None or any(
-            grant.limit is not None for _, grant in self._grants
-        )
+        grants = [self._everything, *(grant for _, grant in self._grants)]
+        return any(grant.limit is not None for grant in grants)
 
     def grant(self, headers: Mapping[bytes, bytes]) -> Grant:
         """Return the rights of the bearer of these headers.
@@ -117,18 +107,13 @@ class Access:
         )
         digest = hashlib.sha256(secret).hexdigest()
         found = None
-        for (
-            known,
-            grant,
-        ) in self._grants:  # all of them, so that the time does not tell which one matched
+        # all are compared, so that the time does not tell the position of the match
+        for known, grant in self._grants:
             if hmac.compare_digest(known, digest):
                 found = grant
         if not secret or found is None:
-            raise ApiError(
-                401,
-                "Send a valid token as `Authorization: Bearer …` or `x-api-key`.",
-                code="invalid_api_key",
-            )
+            words = "Send a valid token as `Authorization: Bearer …` or `x-api-key`."
+            raise ApiError(401, words, code="invalid_api_key")
         return found
 
 

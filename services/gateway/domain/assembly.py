@@ -41,6 +41,15 @@ class Choice:
         self.spans: list[dict[str, Any]] = []
         self.extra: dict[str, Any] = {}
 
+    def add(self, key: str, value: Any) -> None:
+        """Add a field of a delta, other than a text."""
+        if key != "content":
+            merge(self.message, key, value)
+        elif type(value) is list:
+            self.pieces += value
+        else:
+            self.pieces.append(value)
+
 
 class Assembly:
     """Takes the chunks of a stream. `error` is set if the upstream reported an error in it."""
@@ -116,12 +125,20 @@ class Assembly:
                 part["logprobs"] = None
         if part.get("finish_reason"):
             self._end(choice, part, part["finish_reason"])
-        if self._chat:
-            delta = part.get("delta")
-            if type(delta) is dict:
-                self._add_delta(choice, delta)
-        elif type(text := part.get("text")) is str:
-            choice.pieces.append(text)
+        self._add_text(choice, part)
+
+    def _add_text(self, choice: Choice, part: dict[str, Any]) -> None:
+        if not self._chat:
+            if type(text := part.get("text")) is str:
+                choice.pieces.append(text)
+            return
+        delta = part.get("delta")
+        if type(delta) is dict:
+            for key, value in delta.items():
+                if key == "content" and type(value) is str:
+                    choice.pieces.append(value)
+                elif value is not None:
+                    choice.add(key, value)
 
     def _new(self, index: object, part: dict[str, Any]) -> Choice | None:
         own_prompt = integers(part.get("prompt_token_ids"))
@@ -140,17 +157,6 @@ class Assembly:
         choice.extra = {
             k: v for k, v in part.items() if k in {"stop_reason", "content_filter_results"}
         }
-
-    def _add_delta(self, choice: Choice, delta: dict[str, Any]) -> None:
-        for key, value in delta.items():
-            if value is None:
-                continue
-            if key != "content":
-                merge(choice.message, key, value)
-            elif type(value) is list:
-                choice.pieces += value
-            else:
-                choice.pieces.append(value)
 
     def captured(self, *, estimate: bool = False) -> Captured:
         """Return the engine's statements for Reef.

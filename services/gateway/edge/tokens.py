@@ -32,34 +32,28 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
     if path is None:
         return Access(default=default)
     try:
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tokens = _tokens(path)
     except OSError as error:
-        raise BadConfig(
-            f"gateway.tokens_file: cannot read {path}: {error.strerror or error}"
-        ) from None
+        words = f"cannot read {path}: {error.strerror or error}"
     except UnicodeDecodeError as error:
-        raise BadConfig(
-            f"gateway.tokens_file: cannot read {path}: it is not UTF-8 text (byte {error.start})"
-        ) from None
+        words = f"cannot read {path}: it is not UTF-8 text (byte {error.start})"
     except yaml.YAMLError as error:
-        raise BadConfig(
-            f"gateway.tokens_file: {path} is not valid YAML: {yaml_mistake(error)}"
-        ) from None
-    try:
-        tokens = _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
+        words = f"{path} is not valid YAML: {yaml_mistake(error)}"
     except ValidationError as error:
-        raise BadConfig(
-            f"gateway.tokens_file: {path}: {_mistakes(error)}. "
-            "A row is {sha256: …, scopes: [infer, report, read, admin]}"
-        ) from None
-    if not tokens:
-        raise BadConfig(
-            f"gateway.tokens_file: {path} has no token; "
-            "without this setting the gateway is open on loopback"
-        )
-    if len({token.sha256 for token in tokens}) < len(tokens):
-        raise BadConfig(f"gateway.tokens_file: {path} has the same token twice; give it one row")
-    return Access(tokens, default)
+        row = "A row is {sha256: …, scopes: [infer, report, read, admin]}"
+        words = f"{path}: {_mistakes(error)}. {row}"
+    else:
+        if tokens and len({token.sha256 for token in tokens}) == len(tokens):
+            return Access(tokens, default)
+        words = f"{path} has no token; without this setting the gateway is open on loopback"
+        if tokens:
+            words = f"{path} has the same token twice; give it one row"
+    raise BadConfig(f"gateway.tokens_file: {words}")
+
+
+def _tokens(path: Path) -> tuple[Token, ...]:
+    rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
 
 
 def _mistakes(error: ValidationError) -> str:

@@ -14,6 +14,7 @@ the log has no room       -> 503 before the engine is asked
 import asyncio
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from reefcommon.events import Sampling
 from services.gateway import metrics
@@ -51,7 +52,7 @@ class Inference:
     recorder: Recorder
     spans: Spans | None = None
     max_answer_bytes: int = 256 * 1024 * 1024
-    defaults: Sampling = field(default_factory=Sampling)
+    defaults: dict[str, Any] = field(default_factory=Sampling().model_dump)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def answer(self, exchange: Exchange, out: Outlet, watch: ClientWatch | NoWatch) -> str:

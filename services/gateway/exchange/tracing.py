@@ -1,5 +1,7 @@
 """A span for each exchange, with OpenTelemetry's GenAI names, if spans leave the process."""
 
+from typing import Any
+
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -42,39 +44,28 @@ class Spans:
             },
         )
         context = span.get_span_context()
-        x.traceparent = (
-            f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
-        )
+        ids = f"{context.trace_id:032x}-{context.span_id:016x}"
+        x.traceparent = f"00-{ids}-{context.trace_flags & 1:02x}"
         return span
 
     def end(self, span: Span, x: Exchange, end: Ending | None) -> None:
         """End the span with the outcome. It holds no text of messages."""
-        if x.session_tag is not None:
-            span.set_attribute("gen_ai.conversation.id", x.session_tag)
-        if x.release is not None:
-            span.set_attribute("reef.release_id", x.release.release_id)
+        found: dict[str, Any] = {
+            "gen_ai.conversation.id": x.session_tag,
+            "reef.release_id": x.release.release_id if x.release is not None else None,
+        }
         if end is not None:
-            span.set_attributes(
-                {
-                    "gen_ai.response.model": x.model,
-                    "reef.outcome": end.outcome,
-                    "http.response.status_code": end.status,
-                }
-            )
-            if end.captured is not None:
-                reasons = [
-                    row["finish_reason"] for row in end.captured.completions if row["finish_reason"]
-                ]
-                span.set_attribute("gen_ai.response.finish_reasons", reasons)
-                if end.captured.usage is not None:
-                    span.set_attribute(
-                        "gen_ai.usage.input_tokens", end.captured.usage["prompt_tokens"]
-                    )
-                    span.set_attribute(
-                        "gen_ai.usage.output_tokens", end.captured.usage["completion_tokens"]
-                    )
+            found["gen_ai.response.model"] = x.model
+            found["reef.outcome"] = end.outcome
+            found["http.response.status_code"] = end.status
+        if end is not None and end.captured is not None:
+            reasons = [row["finish_reason"] for row in end.captured.completions]
+            usage = end.captured.usage or {}
+            found["gen_ai.response.finish_reasons"] = [reason for reason in reasons if reason]
+            found["gen_ai.usage.input_tokens"] = usage.get("prompt_tokens")
+            found["gen_ai.usage.output_tokens"] = usage.get("completion_tokens")
+        span.set_attributes({name: value for name, value in found.items() if value is not None})
         if end is None or end.outcome != "ok":
-            span.set_status(
-                Status(StatusCode.ERROR, (end.error or end.outcome)[:200] if end else "refused")
-            )
+            words = (end.error or end.outcome)[:200] if end else "refused"
+            span.set_status(Status(StatusCode.ERROR, words))
         span.end()
