@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings
 from infra.jobs import setup
 from reefcommon.settings import SystemSettings
 from reefstack import settings as stack
+from reefstack.objectstore import settings as objectstore
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +25,8 @@ def settings_classes() -> dict[str, type[BaseSettings]]:
     for path in sorted((ROOT / "services").glob("*/settings.py")):
         module = importlib.import_module(f"services.{path.parent.name}.settings")
         found[path.parent.name] = module.Settings
-    return {**found, "setup": setup.Settings, "reef serve": stack.Settings}
+    found |= {"setup": setup.Settings, "reef serve": stack.Settings}
+    return {**found, "object store": objectstore.Settings}
 
 
 def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
