@@ -123,7 +123,7 @@ def build(
         close=(database.close,),
     )
     reads = ClickHouseReads(database)
-    handled = KafkaHandled(broker, handlers.handled_at, system.kafka_bootstrap)
+    handled = KafkaHandled(broker, system.kafka_bootstrap)
     app = FastAPI(title="Reef experience", lifespan=service.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(reads, bodies))

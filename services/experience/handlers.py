@@ -77,7 +77,6 @@ class Handlers:
     session_ttl_s: float
     max_open_sessions: int
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    handled_at: dict[tuple[str, int], datetime] = field(default_factory=dict)
     """By topic and partition: the time of the latest event that had its effect."""
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -102,9 +101,6 @@ class Handlers:
                 await self._take(arrivals)
             except Poison as error:
                 await self._one_by_one(arrivals, error)
-        self.handled_at.update(
-            {(one.topic, one.partition): one.event.at for one in arrivals if one.event is not None}
-        )
         self._show()
 
     async def sweep(self, *, caught_up: bool) -> None:

@@ -113,37 +113,23 @@ class Picked(BaseModel):
     keys: list[tuple[str, ...]] = Field(max_length=1000)
 
 
-_EVER = 4_102_444_800.0  # the year 2100
-
-
 def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter:
-    """Whether a client's own receipt is taken, for the gateway: 404 says whether that holds for everything until `until`."""
+    """Tells a gateway if a client's own receipt was used; a 404 says if the log was read far enough."""
     router = APIRouter(default_response_class=Response)
 
     @router.get("/keys/{key}")
     async def key(
-        key: str, until: float, began: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0
+        key: str, until: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0
     ) -> Response:
-        complete = await handled.reaches(
-            until, within_s=0
-        )  # before the look, so that the look sees all of it
         found = await keys.key(key)
-        if found is None and not complete and wait_s:
+        if found is None:
             complete = await handled.reaches(until, within_s=wait_s)
             found = await keys.key(key)
-        if found is not None and found.get("body_ref") is not None:
+        if found is None:
+            return _json({"complete": complete}, 404)
+        if found.get("body_ref") is not None:
             found["response"] = (await _body(bodies, found["body_ref"])).get("response")
-        if found is not None:
-            return _json(found)
-        whole = complete and await keys.none_before(began)
-        return _json(
-            {
-                "complete": complete,
-                "whole": whole,
-                "empty": whole and await keys.none_before(_EVER),
-            },
-            404,
-        )
+        return _json(found)
 
     return router
 

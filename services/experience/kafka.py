@@ -4,12 +4,11 @@ import asyncio
 import time
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from faststream.message import StreamMessage
 from pydantic import Field, TypeAdapter, ValidationError
@@ -49,8 +48,6 @@ KEYED = (topics.INFERENCES, topics.FEEDBACK)
 ASK_S = 2.0
 BACKLOG_WITHIN_S = 30.0
 POLL_S = 0.1
-FETCH_S = 0.05  # what the broker's answer may be older than its arrival
-SLACK_S = 5.0  # how far events of one partition may be out of order in time
 
 
 async def decode(message: StreamMessage[Any]) -> list[Arrival]:
@@ -118,66 +115,41 @@ class KafkaDeadLetters:
 
 @dataclass(slots=True)
 class KafkaHandled:
-    """Handled by way of the group's commits: of this process's partitions by its own fetches, of others' by asking the broker."""
+    """Handled: the log is handled up to now when the group's commits pass the ends of now."""
 
     broker: Bus
-    handled_at: Mapping[tuple[str, int], datetime]
     bootstrap: str
     _reached: float = 0.0
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def reaches(self, until: float, *, within_s: float) -> bool:
-        """Once reached it stays reached: asked for the same time again, nobody is asked."""
-        deadline = time.monotonic() + within_s
-        while self._reached < until:
-            try:
-                async with asyncio.timeout(ASK_S):
-                    self._reached = max(self._reached, await self._look())
-            except (KafkaError, TimeoutError, Unavailable) as error:
-                log.warning("progress_unknown", reason=repr(error))
-            if self._reached < until and time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0 if self._reached >= until else POLL_S)
-        return True
+        try:
+            async with asyncio.timeout(within_s + ASK_S), self._one_at_a_time:
+                if self._reached >= until:
+                    return True
+                asked_at = time.time()
+                names = [topic.name for topic in KEYED]
+                ends: dict[TopicPartition, int] = {}
+                for found in (await real_ends(self.bootstrap, names)).values():
+                    ends |= found
+                while self._reached < asked_at:
+                    if await self._passed(ends):
+                        self._reached = asked_at
+                    else:
+                        await asyncio.sleep(POLL_S)
+        except (KafkaError, TimeoutError, Unavailable) as error:
+            log.warning("progress_unknown", reason=repr(error))
+        return self._reached >= until
 
-    async def _look(self) -> float:
-        """The time until which everything is handled."""
+    async def _passed(self, ends: Mapping[TopicPartition, int]) -> bool:
         consumers = [subscriber.consumer for subscriber in self.broker.subscribers]  # type: ignore[attr-defined]
-        consumer = next((one for one in consumers if one is not None), None)
+        consumer = next((each for each in consumers if each is not None), None)
         if consumer is None:
-            return 0.0
-        places = [TopicPartition(topic.name, n) for topic in KEYED for n in range(topic.partitions)]
-        mine = consumer.assignment()
-        asked_at = time.time()
-        ends: dict[TopicPartition, int] = {}
-        if any(tp not in mine for tp in places):
-            for found in (
-                await real_ends(self.bootstrap, [topic.name for topic in KEYED])
-            ).values():
-                ends |= found
-        committed = dict(
-            zip(
-                places,
-                await asyncio.gather(*(consumer.committed(tp) for tp in places)),
-                strict=True,
-            )
+            return False
+        committed = await asyncio.gather(*(consumer.committed(place) for place in ends))
+        return all(
+            (offset or 0) >= end for offset, end in zip(committed, ends.values(), strict=True)
         )
-        return min(
-            self._until(consumer, tp, committed[tp] or 0)
-            if tp in mine
-            else asked_at
-            if (committed[tp] or 0) >= ends[tp]
-            else 0.0
-            for tp in places
-        )
-
-    def _until(self, consumer: AIOKafkaConsumer, tp: TopicPartition, committed: int) -> float:
-        end, polled_ms = consumer.highwater(tp), consumer.last_poll_timestamp(tp)
-        if end is None or polled_ms is None:
-            return 0.0
-        if committed >= end:
-            return float(polled_ms) / 1000 - FETCH_S
-        at = self.handled_at.get((tp.topic, tp.partition))
-        return at.timestamp() - SLACK_S if at is not None else 0.0
 
 
 async def backlog(bus: Bus, topic: str) -> int:

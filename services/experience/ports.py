@@ -120,9 +120,6 @@ class KeyReads(Protocol):
     async def key(self, key: str) -> dict[str, Any] | None:
         """An exchange with its answer, or a report, with the digest of what was asked; None: neither."""
 
-    async def none_before(self, at: float) -> bool:
-        """Whether nothing is recorded that happened before this Unix time."""
-
 
 class Handled(Protocol):
     """How far the log is handled."""

@@ -43,7 +43,6 @@ from services.gateway.exchange.recording import Recorder
 from services.gateway.exchange.tracing import Spans
 from services.gateway.handlers import Handlers
 from services.gateway.keys.known import Keys
-from services.gateway.keys.lease import RENEWALS_A_LEASE
 from services.gateway.keys.redis import RedisKeyStore
 from services.gateway.keys.repeats import Repeats
 from services.gateway.lifecycle import Adapters, Lifecycle
@@ -104,9 +103,7 @@ def assemble(
 ) -> Gateway:
     """A gateway on any ports."""
     table, recent, fanout = RoutingTable(), Recent(), Fanout()
-    keys = Keys(
-        ports.ledger, ports.reads, settings.key_lease_s / RENEWALS_A_LEASE, ports.waiting_since
-    )
+    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s, ports.waiting_since)
     handlers = Handlers(
         ports.log,
         table,

@@ -88,7 +88,7 @@ class Handlers:
             )
             if (
                 existing is not None
-                and existing.state != "free"
+                and existing.state in {"open", "done"}
                 and (existing.kind != "report" or existing.digest != digest)
             ):
                 words = f"The id {report.agent_record_id!r} was used before with other content."
@@ -113,11 +113,11 @@ class Handlers:
         return report_id
 
     async def _before(self, key: str) -> KeyEntry | None:
-        # asked before the key is taken: a taken key says that it was reported
-        known = await self.ledger.find(key)
-        if known is not None:
-            return known
-        found = await self.keys.find(key)
+        # Asked before the key is taken: an entry that is taken says that it was reported.
+        entry = await self.ledger.find(key)
+        if entry is not None and entry.state != "unsure":
+            return entry
+        found = await self.keys.find(key, entry.ended_at if entry is not None else None)
         return None if found is None else entry_of(found)
 
     async def _check_references(self, report: Report, scenario: str) -> None:

@@ -15,7 +15,7 @@ from reefcommon.events import (
     ServingSynced,
 )
 from services.gateway.domain.exchange import Exchange
-from services.gateway.domain.keys import KeyEntry, Known
+from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import LogEvent
 
 News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
@@ -102,38 +102,37 @@ class KeyStore(Protocol):
     """Idempotency keys, shared by all gateways. Every call raises Unavailable if the store is away."""
 
     async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
-        """Take the key if it is unknown (returns None) or free (returns that entry); else return its entry."""
+        """Take the key for `lease_s` seconds, unless it is done or its work goes on.
 
-    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> None:
-        """Extend the lease; if the store has lost the key, take it again."""
+        Returns its entry before: None if the store did not know it. It was taken if that is None,
+        `free` or `unsure`; an `open` one whose lease has run out is returned as `unsure`.
+        """
+
+    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> bool:
+        """Extend the lease, also if the store has lost the key. False if it is another's."""
 
     async def complete(self, key: str, entry: KeyEntry) -> None:
         """Keep the outcome for the time to live."""
 
-    async def release(self, key: str) -> None:
-        """Give the key up: it is not known if an event was recorded."""
-
-    async def free(self, key: str, entry: KeyEntry) -> None:
-        """Give the key up: no event was recorded."""
+    async def forget(self, key: str) -> None:
+        """Undo a claim of a key that was not known."""
 
     async def find(self, key: str) -> KeyEntry | None:
         """The entry, unless it is free."""
 
-    async def since(self) -> tuple[float, float]:
-        """Unix time since which every key is there (the time to live ago at most), and since when the store remembers anything."""
-
-    async def note(self, key: str) -> Known:
-        """Note that the key is used; what is known of it until now."""
-
-    async def call_whole(self) -> None:
-        """The log was empty when this store began to remember: what it has no note of was never used."""
+    async def since(self) -> float:
+        """The Unix time since which the store knows every key that was used."""
 
 
 class KnownKeys(Protocol):
-    """Keys that the key store has forgotten."""
+    """Keys that the key store has no answer for."""
 
-    async def find(self, key: str) -> dict[str, Any] | None:
-        """The record or report with this id; None if there certainly is none. Raises ApiError if that is not known."""
+    async def find(self, key: str, ended_at: float | None = None) -> dict[str, Any] | None:
+        """The record or report with this id; None if there certainly is none.
+
+        ended_at: when work under this key had ended; None if the key store does not know the key.
+        Waits for the answer for some seconds. Raises ApiError if it is not known then.
+        """
 
 
 class Reads(Protocol):

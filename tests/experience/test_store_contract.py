@@ -315,14 +315,3 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
         await database.query("SELECT 1")
     assert database.away is not None
     await database.close()
-
-
-@pytest.mark.store
-async def test_whether_anything_happened_before_a_moment(store: ClickHouseStore) -> None:
-    reads = ClickHouseReads(store.database)
-    assert await reads.none_before(4_102_444_800.0)
-    event = inference(at=10)
-    await store.insert_records([record(event)])
-    at = event.at.timestamp()
-    assert await reads.none_before(at)
-    assert not await reads.none_before(at + 1e-3)

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,7 @@ import orjson
 from reefcommon import topics
 from reefcommon.errors import Conflict, Unavailable
 from reefcommon.events import BodyRef, FeedbackReported, InferenceRecorded, Release
-from services.gateway.domain.keys import KeyEntry, Known
+from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import LogEvent
 from services.gateway.ports import Command, News, NotDurable
 
@@ -120,14 +121,13 @@ class MemoryHeads:
 
 
 class MemoryKeyStore:
-    """KeyStore in memory; two gateways may share one."""
+    """KeyStore in memory; two gateways may share one. A key that is not in `leased` is nobody's work."""
 
     def __init__(self) -> None:
         self.entries: dict[str, bytes] = {}
+        self.leased: set[str] = set()
         self.away = False
         self.remembers_since = 0.0
-        self.seen: set[str] = set()
-        self.whole = False
 
     def _here(self) -> None:
         if self.away:
@@ -136,45 +136,46 @@ class MemoryKeyStore:
     async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
         self._here()
         await asyncio.sleep(0)
-        existing = KeyEntry.decode(self.entries[key]) if key in self.entries else None
-        if existing is None or existing.state == "free":
-            self.entries[key] = entry.encode()
-        return existing
+        before = KeyEntry.decode(self.entries[key]) if key in self.entries else None
+        if before is not None and (before.state == "done" or key in self.leased):
+            return before
+        self.entries[key] = entry.encode()
+        if lease_s:
+            self.leased.add(key)
+        if before is not None and before.state == "open":
+            return replace(before, state="unsure", ended_at=time.time())
+        return before
 
-    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> None:
+    async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> bool:
         self._here()
-        self.entries.setdefault(key, entry.encode())
+        if self.entries.setdefault(key, entry.encode()) != entry.encode():
+            return False
+        self.leased.add(key)
+        return True
 
-    async def since(self) -> tuple[float, float]:
+    async def since(self) -> float:
         self._here()
-        return self.remembers_since, self.remembers_since
-
-    async def note(self, key: str) -> Known:
-        self._here()
-        if key in self.seen:
-            return "used"
-        self.seen.add(key)
-        return "new" if self.whole else "unseen"
-
-    async def call_whole(self) -> None:
-        self._here()
-        self.whole = True
+        return self.remembers_since
 
     async def complete(self, key: str, entry: KeyEntry) -> None:
         self._here()
         self.entries[key] = entry.encode()
+        self.leased.discard(key)
 
-    async def release(self, key: str) -> None:
+    async def forget(self, key: str) -> None:
         self._here()
         self.entries.pop(key, None)
-
-    async def free(self, key: str, entry: KeyEntry) -> None:
-        await self.complete(key, replace(entry, state="free"))
+        self.leased.discard(key)
 
     async def find(self, key: str) -> KeyEntry | None:
         self._here()
         found = KeyEntry.decode(self.entries[key]) if key in self.entries else None
         return None if found is None or found.state == "free" else found
+
+    def lose(self) -> None:
+        """All memory is gone."""
+        self.entries.clear()
+        self.leased.clear()
 
 
 class MemoryReads:
@@ -185,7 +186,6 @@ class MemoryReads:
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.away = False
         self.handled_until = float("inf")
-        self.none_before = False
 
     async def get(
         self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
@@ -196,9 +196,7 @@ class MemoryReads:
         row = self.rows.get(path)
         if row is None and path.startswith("/keys/"):
             complete = self.handled_until >= float((query or {})["until"])
-            return 404, orjson.dumps(
-                {"complete": complete, "whole": complete and self.none_before, "empty": False}
-            )
+            return 404, orjson.dumps({"complete": complete})
         if row is None:
             return 404, orjson.dumps(
                 {

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.keys import KeyEntry
+from services.gateway.keys import known
 from services.gateway.keys.known import Keys
 
 from .conftest import Bench, bench_of
@@ -16,11 +18,16 @@ from .fakes import MemoryKeyStore, MemoryReads
 KEY = {"x-reef-agent-record-id": "order-1"}
 
 
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request waits only a moment for services that cannot say yet."""
+    monkeypatch.setattr(known, "WAIT_S", 0.3)
+    monkeypatch.setattr(known, "POLL_S", 0.02)
+
+
 def forget(bench: Bench, ago_s: float = 3600.0) -> None:
     """Redis is empty, and has been noted as such some time ago."""
-    bench.ledger.entries.clear()
-    bench.ledger.seen.clear()
-    bench.ledger.whole = False
+    bench.ledger.lose()
     bench.ledger.remembers_since = time.time() - ago_s
 
 
@@ -105,34 +112,33 @@ async def test_where_nobody_can_say_nothing_is_done(bench: Bench, why: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("seen", "spooled_ago_s", "new"),
+    ("ended_ago_s", "spooled_ago_s", "known_new"),
     [
-        (False, 7200, False),
-        (False, 1800, True),
-        (True, 7200, False),
-        (True, 1, False),
-        (True, None, True),
+        (None, 7200, False),
+        (None, 1800, True),
+        (60, 7200, False),
+        (60, 90, False),
+        (60, 30, True),
+        (60, None, True),
     ],
 )
-async def test_what_lies_in_this_gateways_spool_is_not_in_the_store_yet(
-    seen: bool, spooled_ago_s: float | None, new: bool
+async def test_an_event_in_this_gateways_spool_is_not_in_the_store_yet(
+    ended_ago_s: float | None, spooled_ago_s: float | None, known_new: bool
 ) -> None:
-    """The store has handled all that the log has; of an hour since which the ledger remembers, an older spooled event may have the key."""
-    ledger, reads, now = MemoryKeyStore(), MemoryReads(), time.time()
-    ledger.remembers_since, reads.none_before = now - 3600, True
+    """Redis remembers an hour; an older spooled event, or one of the ended work, may have the key."""
+    store, reads, now = MemoryKeyStore(), MemoryReads(), time.time()
+    store.remembers_since = now - 3600
     waiting = None if spooled_ago_s is None else now - spooled_ago_s
-    if seen:
-        await ledger.note("k")
-    keys = Keys(ledger, reads, 10.0, lambda: waiting)
-    if new:
-        assert await keys.find("k") is None
+    ended_at = None if ended_ago_s is None else now - ended_ago_s
+    keys = Keys(store, reads, 30.0, lambda: waiting)
+    if known_new:
+        assert await keys.find("k", ended_at) is None
     else:
         with pytest.raises(ApiError) as refused:
-            await keys.find("k")
+            await keys.find("k", ended_at)
         assert refused.value.status == 503
-    assert ledger.whole is (waiting is None), "nothing before is only true with nothing on the way"
-    asked_until = float(reads.asked[0][1]["until"])
-    assert (asked_until >= now) if seen else (asked_until == ledger.remembers_since)
+    until = float(reads.asked[0][1]["until"])
+    assert until == (store.remembers_since if ended_at is None else ended_at)
 
 
 async def test_a_store_that_fails_has_said_nothing() -> None:
@@ -143,22 +149,42 @@ async def test_a_store_that_fails_has_said_nothing() -> None:
             return 500, b'{"complete": true}'
 
     with pytest.raises(ApiError):
-        await Keys(MemoryKeyStore(), Broken(), 10.0).find("k")
+        await Keys(MemoryKeyStore(), Broken(), 30.0).find("k")
 
 
-async def test_new_keys_are_taken_while_the_store_is_away_and_used_ones_are_not(
-    bench: Bench,
-) -> None:
-    """Redis, there since the log was empty, knows for ever what was never used; of what was, only the store has the answer."""
-    bench.reads.none_before = True
-    assert (await bench.chat(headers=KEY)).status_code == 200
-    assert bench.ledger.whole
+async def test_unknown_keys_wait_for_the_store_and_others_do_not(bench: Bench) -> None:
+    """While it is away: 503 at once for a key that Redis does not know; a known one is answered."""
+    first = await bench.chat(headers=KEY)
     bench.reads.away = True
-    bench.ledger.entries.clear()  # a day later
-    told = await bench.chat(headers=KEY)
-    assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
+    assert (await bench.chat(headers=KEY)).content == first.content
+    assert (await bench.chat(headers=KEY, temperature=0.1)).status_code == 409
+    refused = await bench.chat(headers={"x-reef-agent-record-id": "order-2"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "keys_unavailable")
+    assert refused.headers["retry-after"] == "2"
+    assert (await bench.chat()).status_code == 200
+    bench.reads.away = False
     assert (await bench.chat(headers={"x-reef-agent-record-id": "order-2"})).status_code == 200
-    assert [record.event_id for record in bench.log.records] == ["order-1", "order-2"]
+
+
+@pytest.mark.parametrize("why", ["redis is fresh", "store is behind"])
+async def test_a_keyed_request_waits_a_moment_instead_of_503(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """As on a fresh stack: it is answered as soon as it can be said, and its key is free meanwhile."""
+    monkeypatch.setattr(known, "WAIT_S", 30.0)
+    monkeypatch.setattr(known, "SPREAD_S", 0.0)
+    if why == "redis is fresh":
+        forget(bench, 0.0)
+    else:
+        forget(bench)
+        bench.reads.handled_until = 0.0
+    asked = asyncio.create_task(bench.chat(headers=KEY))
+    while len(bench.reads.asked) < 2:
+        await asyncio.sleep(0.01)
+    assert bench.engine.requests == []
+    bench.reads.handled_until = float("inf")
+    assert (await asked).status_code == 200
+    assert len(bench.log.records) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -166,7 +192,6 @@ async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_d
     bench: Bench, stream: bool
 ) -> None:
     """The event may be there all the same: the key is neither free nor answered until the store has read everything that came until now."""
-    bench.ledger.whole = True
     bench.log.unconfirmed = True
     told = await bench.chat(headers=KEY, stream=stream)
     assert told.status_code == (200 if stream else 503)
@@ -174,8 +199,12 @@ async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_d
     bench.log.unconfirmed = False
     (record,) = bench.log.records
     bench.reads.handled_until = time.time() - 60  # the store has not come to it yet
+    ended_at = [KeyEntry.decode(data).ended_at for data in bench.ledger.entries.values()]
     told = await bench.chat(headers=KEY, stream=stream)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
+    # The time that the store must reach does not move with the attempts.
+    assert [KeyEntry.decode(data).ended_at for data in bench.ledger.entries.values()] == ended_at
+    assert {float(asked["until"]) for _, asked in bench.reads.asked[1:]} == set(ended_at)
     bench.reads.rows["/keys/order-1"] = stored(bench, record)
     again = await bench.chat(headers=KEY, stream=stream)
     assert again.status_code == 200
@@ -187,7 +216,6 @@ async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_d
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_never_reached_the_log_is_done_again(bench: Bench, stream: bool) -> None:
-    bench.ledger.whole = True
     bench.log.broken = True
     await bench.chat(headers=KEY, stream=stream)
     bench.log.broken = False
@@ -200,10 +228,10 @@ async def test_what_never_reached_the_log_is_done_again(bench: Bench, stream: bo
 async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written(
     bench: Bench,
 ) -> None:
-    """Killed between record and note, while the store is behind: only a store that has read until now can say that there is nothing."""
-    bench.ledger.whole = True
+    """Killed between record and note: only a store that has read on until then can say."""
     await bench.chat(headers=KEY)
-    bench.ledger.entries.clear()
+    done = KeyEntry.decode(bench.ledger.entries["order-1"])
+    bench.ledger.entries["order-1"] = replace(done, state="open", answer=None).encode()
     bench.reads.handled_until = time.time() - 1
     told = await bench.chat(headers=KEY)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
@@ -212,11 +240,10 @@ async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written
 
 async def test_what_was_refused_is_tried_again_without_asking_the_store(bench: Bench) -> None:
     """The engine's failure is recorded under a receipt of Reef's own, so that nothing can lie under the key: no store has to say so."""
-    bench.ledger.whole = True
     assert (await bench.chat("limited", headers=KEY)).status_code == 429
-    bench.reads.away = True
+    bench.reads.away, asked = True, list(bench.reads.asked)
     assert (await bench.chat(headers=KEY)).status_code == 200
-    assert bench.reads.asked == []
+    assert bench.reads.asked == asked
     assert (await bench.chat(headers=KEY, temperature=0.3)).status_code == 409, "now it is used"
 
 
@@ -298,7 +325,7 @@ async def test_work_that_goes_on_while_redis_is_emptied_keeps_its_key() -> None:
         first = asyncio.create_task(bench.chat(headers=KEY))
         while not bench.ledger.entries:
             await asyncio.sleep(0.01)
-        bench.ledger.entries.clear()
+        bench.ledger.lose()
         while not bench.ledger.entries:
             await asyncio.sleep(0.01)
         assert not first.done()

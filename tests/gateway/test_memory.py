@@ -119,7 +119,6 @@ async def test_a_body_that_could_never_be_decoded() -> None:
 async def test_a_keyed_exchange_without_its_client_is_still_charged() -> None:
     """Its work goes on, and holds its memory until it ends."""
     async with gated() as (gate, engine), bench_of(real_engine=engine, silence_s=60) as bench:
-        bench.reads.none_before = True
         edge = bench.gateway.edge
         asking = asyncio.create_task(
             bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000)

@@ -203,7 +203,6 @@ async def test_the_deadline_is_one_for_all() -> None:
         gated() as (gate, engine),
         bench_of(real_engine=engine, silence_s=3600, drain_s=3600) as bench,
     ):
-        bench.reads.none_before = True
         asking = asyncio.create_task(bench.chat(headers={"x-reef-agent-record-id": "k-1"}))
         await until(lambda: gate.asked == 1)
         asking.cancel()

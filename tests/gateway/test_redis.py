@@ -1,6 +1,8 @@
 """The ledger on a real store whose connections break."""
 
 import asyncio
+import time
+from dataclasses import replace
 
 import pytest
 import redis.asyncio
@@ -30,7 +32,7 @@ async def test_a_key_that_is_free_is_taken_by_one_alone(redis_url: str) -> None:
         for n in range(8)
     ]
     assert await ledger.claim("free-1", entries[0], lease_s=5) is None
-    await ledger.free("free-1", entries[0])
+    await ledger.complete("free-1", replace(entries[0], state="free"))
     assert await ledger.find("free-1") is None
     found = [
         entry
@@ -46,21 +48,47 @@ async def test_a_key_that_is_free_is_taken_by_one_alone(redis_url: str) -> None:
     await ledger.stop()
 
 
-async def test_what_was_never_used_is_known_once_it_is_whole_and_for_ever(redis_url: str) -> None:
-    """Marks come before the moment from which they count, outlive the entry, and are lost together with everything else."""
+async def test_a_key_whose_lease_ran_out_is_taken_by_one_alone(redis_url: str) -> None:
+    """As unsure, with the time at which its work had ended; a renewal in time keeps it."""
+    store = RedisKeyStore(redis_url, ttl_s=60)
+    first, *others = [
+        KeyEntry(digest="d", kind="inference", scenario="s", shard="0000", owner=f"o{n}")
+        for n in range(8)
+    ]
+    assert await store.claim("dark-1", first, lease_s=0.3) is None
+    await asyncio.sleep(0.2)
+    assert await store.renew("dark-1", first, lease_s=0.3)
+    await asyncio.sleep(0.2)
+    assert await store.claim("dark-1", others[0], lease_s=5) == first
+    await asyncio.sleep(0.3)
+    before = time.time()
+    found = await asyncio.gather(*(store.claim("dark-1", entry, lease_s=5) for entry in others))
+    states = [entry.state for entry in found if entry is not None]
+    assert sorted(states) == ["open"] * 6 + ["unsure"]
+    (unsure,) = [entry for entry in found if entry is not None and entry.state == "unsure"]
+    assert before <= unsure.ended_at <= time.time()
+    assert not await store.renew("dark-1", first, lease_s=5), "it is another's"
+    winner = await store.find("dark-1")
+    assert winner is not None
+    assert winner.owner != first.owner
+    await store.stop()
+
+
+async def test_what_redis_lost_is_taken_again_by_its_work(redis_url: str) -> None:
     own = f"{redis_url.rpartition('/')[0]}/3"
+    entry = KeyEntry(digest="d", kind="inference", scenario="s", shard="0000", owner="o1")
     async with redis.asyncio.Redis.from_url(own) as client:
         await client.flushdb()
-        ledger = RedisKeyStore(own, ttl_s=60)
-        assert await ledger.note("early") == "unseen", "nobody knows yet what came before"
-        await ledger.call_whole()
-        assert [await ledger.note(key) for key in ("early", "late", "late")] == [
-            "used",
-            "new",
-            "used",
-        ]
-        assert {await ledger.note(f"key-{n}") for n in range(500)} == {"new"}
+        store = RedisKeyStore(own, ttl_s=60)
+        since = await store.since()
+        assert time.time() - 5 < since == await store.since()
+        assert await store.claim("k", entry, lease_s=5) is None
         await client.flushdb()
-        assert await ledger.note("after") == "unseen"
+        assert await store.since() > since
+        assert await store.renew("k", entry, lease_s=5)
+        assert await store.claim("k", replace(entry, owner="o2"), lease_s=5) == entry
+        await store.forget("k")
+        assert await store.find("k") is None
+        assert await client.exists("reef:lease:k") == 0
         await client.flushdb()
-        await ledger.stop()
+        await store.stop()

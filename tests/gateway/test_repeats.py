@@ -79,12 +79,13 @@ async def test_a_gateway_that_stood_still_past_its_lease_writes_nothing(stream: 
         bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as slow,
         bench_of(ledger=ledger) as other,
     ):
-        ledger.renew = _never  # type: ignore[method-assign]
+        renew, ledger.renew = ledger.renew, _never  # type: ignore[method-assign]
         late = asyncio.create_task(slow.chat(headers=key, stream=stream))
         while not slow.engine.requests:
             await asyncio.sleep(0.01)
-        ledger.entries.clear()  # the lease has run out
+        ledger.lose()  # and Redis has lost the key
         done = await other.chat(headers=key, stream=stream)
+        ledger.renew = renew  # type: ignore[method-assign]
         told = await late
         assert done.status_code == 200
         assert '"not_durable"' in told.text
@@ -99,12 +100,12 @@ async def test_a_halt_that_nobody_used_changes_nothing() -> None:
         waiting = asyncio.create_task(bench.chat(headers=key))
         while not bench.engine.requests:
             await asyncio.sleep(0.01)
-        ledger.entries.clear()
+        ledger.lose()
         assert (await waiting).status_code == 200
         assert len(bench.log.records) == 1
 
 
-async def _never(key: str, entry: KeyEntry, *, lease_s: float) -> None:
+async def _never(key: str, entry: KeyEntry, *, lease_s: float) -> bool:
     """A halt, as the ledger sees it: no renewal comes."""
     raise Unavailable("stands still, as asked")
 

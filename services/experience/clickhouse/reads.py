@@ -90,14 +90,6 @@ class ClickHouseReads:
         )
         return reports[0] if reports else None
 
-    async def none_before(self, at: float) -> bool:
-        """Whether nothing is recorded that happened before this Unix time."""
-        older = (
-            "SELECT 1 AS n FROM records WHERE at < toDateTime64({at:Float64}, 6, 'UTC') LIMIT 1 "
-            "UNION ALL SELECT 1 AS n FROM reports WHERE at < toDateTime64({at:Float64}, 6, 'UTC') LIMIT 1"
-        )
-        return not await self.database.query(older, at=at)
-
     async def records(
         self,
         scenario: str,

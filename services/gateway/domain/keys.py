@@ -6,25 +6,29 @@ from typing import Literal
 
 import orjson
 
-Known = Literal["new", "unseen", "used"]
-"""Of a key: never used, for certain; not used since the ledger began to remember; used, as far as it can tell."""
 MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """`open`: its exchange is under way, and `owner` does the work. `done`: `answer` is what was sent; None where it was too large to be
-    kept. `free`: nothing was recorded under it, for certain."""
+    """What is known of a key.
+
+    open: its exchange is under way; `owner` does the work.
+    done: `answer` is what was sent; None if it was too large to be kept.
+    free: certainly no event was recorded under it.
+    unsure: the work ended before the Unix time `ended_at`; the log knows if an event was recorded.
+    """
 
     digest: str
     kind: Literal["inference", "report"]
     scenario: str
     shard: str
-    state: Literal["open", "done", "free"] = "open"
+    state: Literal["open", "done", "free", "unsure"] = "open"
     status: int = 0
     headers: tuple[tuple[bytes, bytes], ...] = field(default=())
     answer: bytes | None = None
     owner: str = ""
+    ended_at: float = 0.0
 
     def encode(self) -> bytes:
         """One line of JSON, then the answer as it was sent."""
@@ -40,12 +44,13 @@ class KeyEntry:
             ],
             "kept": self.answer is not None,
             "owner": self.owner,
+            "ended_at": self.ended_at,
         }
         return orjson.dumps(head) + b"\n" + (self.answer or b"")
 
     @classmethod
     def decode(cls, data: bytes) -> "KeyEntry":
-        """What `encode` wrote."""
+        """The entry that `encode` wrote."""
         line, _, answer = data.partition(b"\n")
         head = orjson.loads(line)
         kept = head.pop("kept")

@@ -1,12 +1,13 @@
-"""What is known of a key beyond the ledger: the log, as the experience service has it.
+"""Keys that the key store has no answer for are looked up in the log, as the experience service has it.
 
-The ledger notes every key that is asked for since a moment that it can name (when it began, or lost its memory). Of a key without a
-note the store says "unknown" once it has handled everything before that moment; of one with a note, whose work came to nothing that
-anybody knows of (its gateway was killed, or the log did not confirm), once it has handled everything until now. Where nobody can say, the
-answer is 503: a second record under one receipt could never be taken back. A ledger that has been there since the log was empty knows for
-ever which keys are new, so that most are taken while the store is away.
+Redis remembers every key that is used, for a day. A key that it does not know was used before that
+day, or before Redis lost its memory; a key that is `unsure` was used by work that ended without a
+result. In both cases the experience service has the answer once it has handled the log up to a
+time that does not move. Until it can say so, the answer is 503: a second record under one receipt
+could never be taken back.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,69 +18,83 @@ import structlog
 
 from reefcommon.errors import Unavailable
 from services.gateway.domain.errors import ApiError
+from services.gateway.keys.lease import renewal_s
 from services.gateway.ports import KeyStore, Reads
 
 log = structlog.get_logger()
 
-WAIT_S = 2.0
+WAIT_S = 8.0  # how long a request waits for a service that is there but cannot say yet
+STORE_WAIT_S = 2.0
+POLL_S = 0.2
 SPREAD_S = 2.0  # clocks of gateways, and the time between two renewals and their effect
+
+
+class KeyUnsure(ApiError):
+    """It is not known if this key was used. `soon`: the services are there, so it will be known soon."""
+
+    def __init__(self, *, soon: bool) -> None:
+        super().__init__(
+            503,
+            "Whether this key was used before cannot be said at the moment; send the request"
+            " again in a moment, or without a key.",
+            code="keys_unavailable",
+            retry_after_s=2,
+        )
+        self.soon = soon
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Looks a key up where the ledger does not know it. `waiting_since`: the time of the oldest event in this gateway's spool, if any."""
+    """KnownKeys. `waiting_since`: the time of the oldest event in this gateway's spool, if any."""
 
-    ledger: KeyStore
+    store: KeyStore
     reads: Reads
-    renewed_every_s: float
+    lease_s: float
     waiting_since: Callable[[], float | None] = lambda: None
 
-    async def find(self, key: str) -> dict[str, Any] | None:
-        """The record or report with this id, as the experience service gives it; None: there is none.
+    async def find(self, key: str, ended_at: float | None = None) -> dict[str, Any] | None:
+        deadline = self.deadline()
+        while True:
+            try:
+                return await self.look(key, ended_at)
+            except KeyUnsure as error:
+                await pause(error, deadline)
+
+    def deadline(self) -> float:
+        """When a request stops waiting, in the time of the event loop."""
+        return asyncio.get_running_loop().time() + min(WAIT_S, self.lease_s / 3)
+
+    async def look(self, key: str, ended_at: float | None) -> dict[str, Any] | None:
+        """The record or report with this id; None if there certainly is none.
+
+        ended_at: when work under this key had ended; None if the key store does not know the key.
 
         Raises:
-            ApiError: 503, where that cannot be said for certain now.
+            KeyUnsure: that cannot be said now.
         """
         try:
-            asked_at = time.time()
-            known = await self.ledger.note(key)
-            if known == "new":
-                return None
-            since, began = await self.ledger.since()
-            until = began if known == "unseen" else asked_at
-            asked = {"until": repr(until), "began": repr(began), "wait_s": str(WAIT_S)}
-            status, body = await self.reads.get(f"/keys/{key}", asked, timeout_s=WAIT_S + 3.0)
+            since = await self.store.since()
+            until = since if ended_at is None else ended_at
+            wait_s = min(STORE_WAIT_S, self.lease_s / 3)
+            query = {"until": repr(until), "wait_s": str(wait_s)}
+            status, body = await self.reads.get(f"/keys/{key}", query, timeout_s=wait_s + 3.0)
         except Unavailable as error:
             log.warning("key_not_looked_up", reason=str(error))
-            raise unsure() from None
-        found: dict[str, Any] = orjson.loads(body) if status in {200, 404} else {}
+            raise KeyUnsure(soon=False) from None
+        answer: dict[str, Any] = orjson.loads(body) if status in {200, 404} else {}
         if status == 200:
-            return found
-        if not found.get("complete"):
-            raise unsure()
-        if found.get("whole"):
-            await self._whole()
+            return answer
         spooled = self.waiting_since()
-        if spooled is not None and spooled <= until:
-            raise unsure()
-        # What was under way elsewhere when the ledger lost its memory is noted there again when its work is next renewed.
-        if not found.get("empty") and time.time() - since < self.renewed_every_s + SPREAD_S:
-            raise unsure()
+        if not answer.get("complete") or (spooled is not None and spooled <= until):
+            raise KeyUnsure(soon=status == 404)
+        # Work that was under way when Redis lost its memory takes its key again when it is renewed.
+        if time.time() - since < renewal_s(self.lease_s) + SPREAD_S:
+            raise KeyUnsure(soon=True)
         return None
 
-    async def _whole(self) -> None:
-        if self.waiting_since() is None:
-            try:
-                await self.ledger.call_whole()
-            except Unavailable as error:
-                log.warning("ledger_unavailable", reason=str(error))
 
-
-def unsure() -> ApiError:
-    """Nobody can say whether this key was used."""
-    return ApiError(
-        503,
-        "Whether this key was used before cannot be said at the moment; send the request again in a moment, or without a key.",
-        code="keys_unavailable",
-        retry_after_s=2,
-    )
+async def pause(error: KeyUnsure, deadline: float) -> None:
+    """Wait before the next look; raise `error` if there should be none."""
+    if not error.soon or asyncio.get_running_loop().time() > deadline:
+        raise error
+    await asyncio.sleep(POLL_S)

@@ -1,7 +1,8 @@
-"""The right to do the work of a key: renewed while it goes on, and looked at before its record is written."""
+"""The right to do the work of a key: renewed during the work, and checked before its record is written."""
 
 import asyncio
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -14,54 +15,59 @@ log = structlog.get_logger()
 RENEWALS_A_LEASE = 3
 
 
+def renewal_s(lease_s: float) -> float:
+    """Seconds between two renewals. Short, so that a key that Redis has lost is soon taken again."""
+    return min(lease_s / RENEWALS_A_LEASE, 1.0)
+
+
 @dataclass(slots=True)
 class Lease:
     """Held until `until`, in the time of the event loop, which goes on while the process stands still."""
 
-    ledger: KeyStore
+    store: KeyStore
     key: str
     entry: KeyEntry
     seconds: float
     until: float
 
     async def keep(self) -> None:
-        """For ever: renew it."""
+        """Renew it for ever."""
         while True:
-            await asyncio.sleep(self.seconds / RENEWALS_A_LEASE)
-            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(renewal_s(self.seconds))
             try:
-                await self.ledger.renew(self.key, self.entry, lease_s=self.seconds)
+                await self._renew()
             except Unavailable as error:
-                log.warning("ledger_unavailable", key=self.key, reason=str(error))
-            else:
-                if (
-                    began < self.until
-                ):  # else it may be another's by now, which renewing does not tell
-                    self.until = began + self.seconds
+                log.warning("key_store_unavailable", key=self.key, reason=str(error))
 
     async def held(self) -> bool:
-        """Whether nobody else can have begun this work. After a long halt the ledger is asked who has the key; while it is away nobody
-        can have taken it."""
+        """False if another gateway may have begun this work, or has done it."""
         if asyncio.get_running_loop().time() < self.until:
             return True
         try:
-            found = await self.ledger.find(self.key)
-            if found is None:
-                found = await self.ledger.claim(self.key, self.entry, lease_s=self.seconds)
+            return await self._renew()
         except Unavailable:
-            return True
-        return found is None or found.state == "free" or found.owner == self.entry.owner
+            return True  # while the store is away no gateway can have taken the key
+
+    async def _renew(self) -> bool:
+        # The lease counts from before the call: the store's time begins between call and answer.
+        began = asyncio.get_running_loop().time()
+        ours = await self.store.renew(self.key, self.entry, lease_s=self.seconds)
+        if ours:
+            self.until = began + self.seconds
+        return ours
 
     async def give_up(self, *, unrecorded: bool) -> None:
-        """Let others take the key, unless it is another's by now. `unrecorded`: nothing was written under it, for certain; else only the
-        store can say so."""
+        """Let others take the key, unless it is another's by now.
+
+        unrecorded: certainly no event was written under it; else only the log can say so.
+        """
         try:
-            found = await self.ledger.find(self.key)
-            if found is None or found.owner != self.entry.owner:
+            current = await self.store.find(self.key)
+            if current is None or current.owner != self.entry.owner:
                 return
-            if unrecorded:
-                await self.ledger.free(self.key, self.entry)
-            else:
-                await self.ledger.release(self.key)
+            ended = replace(
+                self.entry, state="free" if unrecorded else "unsure", ended_at=time.time()
+            )
+            await self.store.complete(self.key, ended)
         except Unavailable as error:
-            log.warning("ledger_unavailable", key=self.key, reason=str(error))
+            log.warning("key_store_unavailable", key=self.key, reason=str(error))

@@ -6,6 +6,7 @@ Several requests with one key in this process follow one shared answer; across g
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
@@ -15,85 +16,17 @@ from services.gateway import metrics
 from services.gateway.domain.errors import NOT_DURABLE, ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.keys import MAX_KEPT_ANSWER_BYTES, KeyEntry
-from services.gateway.domain.memory import Charge
 from services.gateway.domain.remembered import entry_of
 from services.gateway.exchange.client import ClientWatch, NoWatch, Outlet
 from services.gateway.exchange.inference import Inference
+from services.gateway.keys.known import Keys, KeyUnsure, pause
 from services.gateway.keys.lease import Lease
-from services.gateway.ports import KeyStore, KnownKeys
+from services.gateway.keys.shared import SharedAnswer
+from services.gateway.ports import KeyStore
 
 log = structlog.get_logger()
 
 POLL_S = 0.1
-
-
-class SharedAnswer:
-    """An answer that several requests read, each from its beginning, while it is still being written."""
-
-    def __init__(self, x: Exchange) -> None:
-        self._exchange = x
-        self.charge: Charge | None = None
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.parts: list[bytes] = []
-        self.ended = False
-        self.error: ApiError | None = None
-        self.decided: asyncio.Future[bool] = (
-            asyncio.get_running_loop().create_future()
-        )  # whether the work is done in this process
-        self._news = asyncio.Event()
-
-    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Status and headers."""
-        self.status, self.headers = status, headers
-        self._tell()
-
-    async def write(self, data: bytes, *, more: bool) -> None:
-        """A piece of the body."""
-        if data:
-            self.parts.append(data)
-        self.ended = not more
-        self._tell()
-
-    def fail(self, error: ApiError) -> None:
-        """There will be no answer."""
-        self.error = error
-        self.ended = True
-        self._tell()
-
-    def without(self, x: Exchange) -> None:
-        """A reader is done. Where it was the one whose exchange this is, and that is still under way, that goes on holding its memory."""
-        if x is self._exchange and x.charge is not None and not self.ended:
-            self.charge = x.charge.moved()
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
-
-    async def follow(self, out: Outlet) -> None:
-        """Send all of it to one reader. Raises ApiError where it failed before it began."""
-        while not self.status and not self.ended:
-            await self._news.wait()
-        if not self.status:
-            raise self.error or ApiError(
-                503,
-                "The exchange ended without an answer; try again.",
-                code="no_answer",
-                retry_after_s=1,
-            )
-        await out.start(self.status, self.headers)
-        sent = 0
-        while True:
-            news = self._news
-            if sent < len(self.parts):
-                data = b"".join(self.parts[sent:])
-                sent = len(self.parts)
-                await out.write(data, more=True)
-            elif self.ended:
-                await out.write(b"", more=False)
-                return
-            else:
-                await news.wait()
 
 
 @dataclass(slots=True)
@@ -101,8 +34,8 @@ class Repeats:
     """Answers keyed exchanges."""
 
     inference: Inference
-    ledger: KeyStore
-    keys: KnownKeys
+    store: KeyStore
+    keys: Keys
     lease_s: float
     wait_s: float
     _running: dict[str, tuple[str, SharedAnswer]] = field(default_factory=dict)
@@ -177,48 +110,72 @@ class Repeats:
                 del self._running[key]
         if existing is not None:
             return existing
-        self._begin(x, shared, Lease(self.ledger, key, entry, self.lease_s, until))
+        self._begin(x, shared, Lease(self.store, key, entry, self.lease_s, until))
         return shared
 
     async def _claim(self, key: str, entry: KeyEntry, x: Exchange) -> KeyEntry | None:
-        """Take the key where nobody has it, nor ever had."""
-        try:
-            existing = await self.ledger.claim(key, entry, lease_s=self.lease_s)
-        except Unavailable as error:
-            log.warning("ledger_unavailable", reason=str(error))
-            raise ApiError(
-                503,
-                "Idempotency keys cannot be kept at the moment; send the request without one, or later.",
-                code="keys_unavailable",
-                retry_after_s=2,
-            ) from None
-        if existing is not None and existing.state == "free":
-            return None
-        return await self._before(key, x) if existing is None else existing
+        """Take the key if no event has it; else return its entry. Raises ApiError."""
+        deadline = self.keys.deadline()
+        while True:
+            try:
+                before = await self.store.claim(key, entry, lease_s=self.lease_s)
+            except Unavailable as error:
+                log.warning("key_store_unavailable", reason=str(error))
+                raise ApiError(
+                    503,
+                    "Idempotency keys cannot be kept at the moment; send the request without one,"
+                    " or later.",
+                    code="keys_unavailable",
+                    retry_after_s=2,
+                ) from None
+            if before is not None and before.state in {"open", "done"}:
+                return before
+            if before is not None and before.state == "free":
+                return None
+            try:
+                found = await self.keys.look(key, before.ended_at if before is not None else None)
+            except KeyUnsure as error:
+                await self._undo(key, entry, before)
+                await pause(error, deadline)
+                continue
+            return None if found is None else await self._recorded(key, entry, before, found, x)
 
-    async def _before(self, key: str, x: Exchange) -> KeyEntry | None:
-        """What the log says of a key that the ledger does not know. The key is given up where it says something, or cannot be asked."""
-        try:
-            found = await self.keys.find(key)
-        except ApiError:
-            await self._give_up(key)
-            raise
-        if found is None:
-            return None
-        entry = entry_of(found, x)
-        if found.get("outcome") == "aborted" and entry.digest == x.digest:
-            await self._give_up(key)
+    async def _recorded(
+        self,
+        key: str,
+        entry: KeyEntry,
+        before: KeyEntry | None,
+        found: dict[str, Any],
+        x: Exchange,
+    ) -> KeyEntry:
+        """The entry of a key whose event is in the log."""
+        recorded = entry_of(found, x)
+        aborted = found.get("outcome") == "aborted" and recorded.digest == x.digest
+        if recorded.answer is not None and not aborted:
+            await self._remember(key, recorded)
+            return recorded
+        await self._undo(key, entry, before)
+        if aborted:
             raise ApiError(
                 409,
-                f"The exchange {key!r} was cut off when its gateway stopped, and is recorded so; use another receipt.",
+                f"The exchange {key!r} was cut off when its gateway stopped, and is recorded so;"
+                " use another receipt.",
                 code="exchange_aborted",
                 param="x-reef-agent-record-id",
             )
-        if entry.answer is None:
-            await self._give_up(key)
-        else:
-            await self._remember(key, entry)
-        return entry
+        return recorded
+
+    async def _undo(self, key: str, entry: KeyEntry, before: KeyEntry | None) -> None:
+        """Give a claimed key up: no work was begun."""
+        try:
+            if before is None:
+                await self.store.forget(key)
+            else:
+                await self.store.complete(
+                    key, replace(entry, state="unsure", ended_at=before.ended_at)
+                )
+        except Unavailable as error:
+            log.warning("key_store_unavailable", key=key, reason=str(error))
 
     def _begin(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
         x.still_mine = lease.held
@@ -267,15 +224,9 @@ class Repeats:
 
     async def _remember(self, key: str, entry: KeyEntry) -> None:
         try:
-            await self.ledger.complete(key, entry)
+            await self.store.complete(key, entry)
         except Unavailable as error:
-            log.warning("ledger_unavailable", key=key, reason=str(error))
-
-    async def _give_up(self, key: str) -> None:
-        try:
-            await self.ledger.release(key)
-        except Unavailable as error:
-            log.warning("ledger_unavailable", key=key, reason=str(error))
+            log.warning("key_store_unavailable", key=key, reason=str(error))
 
     async def drain(self, until: float) -> int:
         """Wait for what is under way, and cut off what still is at a time of the loop. Returns how many those were."""
