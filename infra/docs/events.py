@@ -8,7 +8,7 @@ from reefcommon import events, topics
 def topics_table() -> str:
     """Return a Markdown table of all topics."""
     rows = [
-        "| topic | events | key | partitions | kept | written by | read by (consumer groups) | use |",
+        "| topic | events | key | partitions | kept | written by | consumer groups | use |",
         "|---|---|---|---|---|---|---|---|",
         *map(_topic_row, topics.ALL),
     ]
@@ -24,19 +24,27 @@ def _topic_row(topic: topics.Topic) -> str:
     kept = "for ever" if topic.retention_ms < 0 else f"{topic.retention.days} days"
     names = ", ".join(f"`{_type(event)}`" for event in topic.events)
     writers, readers = ", ".join(topic.producers), ", ".join(topic.consumers)
-    return f"| `{topic.name}` | {names} | {topic.key} | {topic.partitions} | {kept} | {writers} | {readers} | {topic.why} |"
+    cells = (
+        f"`{topic.name}`",
+        names,
+        topic.key,
+        topic.partitions,
+        kept,
+        writers,
+        readers,
+        topic.why,
+    )
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def _event_section(event: type[events.Event]) -> str:
-    own = [
-        name
-        for name in event.model_fields
-        if name not in events.Event.model_fields and name != "type"
-    ]
     fields = ", ".join(
-        f"`{name}`" + ("" if event.model_fields[name].is_required() else "?") for name in own
+        f"`{name}`{'' if field.is_required() else '?'}"
+        for name, field in event.model_fields.items()
+        if name not in events.Event.model_fields and name != "type"
     )
-    return f"\n## {_type(event)}\n\n{cleandoc(event.__doc__ or '')}\n\nFields (? = may be absent): {fields or 'none of its own'}.\n"
+    text = f"\n## {_type(event)}\n\n{cleandoc(event.__doc__ or '')}\n\n"
+    return f"{text}Fields (? = may be absent): {fields or 'none of its own'}.\n"
 
 
 def _type(event: type[events.Event]) -> str:

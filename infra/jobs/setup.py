@@ -51,7 +51,8 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
     parts = urlsplit(url)
     if parts.scheme not in ("lakefs", "lakefs+https") or not parts.hostname:
         raise BadConfig(
-            "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)"
+            "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository "
+            "(lakefs+https:// for TLS)"
         )
     scheme = "https" if parts.scheme.endswith("https") else "http"
     host = (

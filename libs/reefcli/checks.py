@@ -90,5 +90,6 @@ def check_state_dir(state_dir: Path) -> Path:
             return there
     except OSError as error:
         raise CannotStart(
-            f"cannot write to the state directory {state_dir}: {error.strerror}. Choose another with --state-dir."
+            f"cannot write to the state directory {state_dir}: {error.strerror}. "
+            "Choose another with --state-dir."
         ) from None

@@ -40,11 +40,10 @@ class Gateway:
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
+        # trust_env: a proxy of the shell is not meant for a gateway on this machine.
+        options = {**options, "headers": headers, "timeout": _TIMEOUT_S}
         try:
-            # trust_env: a proxy of the shell is not meant for a gateway on this machine
-            with httpx.Client(
-                base_url=self.url, headers=headers, timeout=_TIMEOUT_S, trust_env=False
-            ) as client:
+            with httpx.Client(base_url=self.url, trust_env=False) as client:
                 response = client.request(method, path, **options)
                 response.raise_for_status()
                 return response.json()
@@ -53,7 +52,8 @@ class Gateway:
             raise CommandFailed(_explain(error.response, hint, token=bool(self.token))) from None
         except httpx.TimeoutException:
             raise CommandFailed(
-                f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; look at its log, or at `reef status`"
+                f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; "
+                "look at its log, or at `reef status`"
             ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CommandFailed(self._silent(error)) from None
@@ -63,16 +63,21 @@ class Gateway:
             ) from None
 
     def _silent(self, error: Exception) -> str:
-        if self.state_dir is None:
-            return f"no gateway answers at {self.url} ({error}). Is the URL right, and does Reef run there?"
-        state = running(self.state_dir)
-        if state is None:
-            return no_stack_words(self.state_dir)
-        if state.phase == "starting":
+        place = self.state_dir
+        if place is None:
             return (
-                f"the Reef on {self.state_dir} is starting, {state.progress}; ask again in a moment"
+                f"no gateway answers at {self.url} ({error}). "
+                "Is the URL right, and does Reef run there?"
             )
-        return f"the gateway of the Reef on {self.state_dir} does not answer at {self.url} ({error}); see {self.state_dir}/logs/gateway.log"
+        state = running(place)
+        if state is None:
+            return no_stack_words(place)
+        if state.phase == "starting":
+            return f"the Reef on {place} is starting, {state.progress}; ask again in a moment"
+        return (
+            f"the gateway of the Reef on {place} does not answer at {self.url} ({error}); "
+            f"see {place}/logs/gateway.log"
+        )
 
 
 def find(url: str | None, state_dir: Path) -> Gateway:
@@ -97,7 +102,8 @@ def find(url: str | None, state_dir: Path) -> Gateway:
 
 
 def no_stack_words(state_dir: Path) -> str:
-    return f"no Reef runs on {state_dir}; start one ({program()} serve -c serve.yaml{state_dir_words(state_dir)}), or name one with --url"
+    start = f"{program()} serve -c serve.yaml{state_dir_words(state_dir)}"
+    return f"no Reef runs on {state_dir}; start one ({start}), or name one with --url"
 
 
 # The gateway speaks to HTTP clients; a person at a terminal has commands.
@@ -109,30 +115,23 @@ _COMMANDS = (
 
 
 def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
-    code = ""
+    status, code = response.status_code, ""
     try:
         error = response.json().get("error", {})
         message = str(error.get("message", "")) if isinstance(error, dict) else str(error)
         code = str(error.get("code", "")) if isinstance(error, dict) else ""
     except (ValueError, AttributeError):
         message = response.text[:200]
-    message = _in_commands(message, where).rstrip(".")
-    refused = (
-        "The token in $REEF_TOKEN is not one that this Reef knows."
-        if token
-        else "Put a token into $REEF_TOKEN."
-    )
-    hint = {
-        401: f" {refused}",
-        403: ""
-        if code == "scenario_not_allowed"
-        else " The token in $REEF_TOKEN lacks the scope for this.",
-        503: f" `reef status{where}` shows what is not ready.",
-    }.get(response.status_code, "")
-    return f"{message or response.reason_phrase} (HTTP {response.status_code}).{hint}"
-
-
-def _in_commands(message: str, where: str) -> str:
     for path, command in _COMMANDS:
         message = path.sub(command, message)
-    return message.replace("{where}", where)
+    message = message.replace("{where}", where).rstrip(".") or response.reason_phrase
+    hint = ""
+    if status == 401 and token:
+        hint = " The token in $REEF_TOKEN is not one that this Reef knows."
+    elif status == 401:
+        hint = " Put a token into $REEF_TOKEN."
+    elif status == 403 and code != "scenario_not_allowed":
+        hint = " The token in $REEF_TOKEN lacks the scope for this."
+    elif status == 503:
+        hint = f" `reef status{where}` shows what is not ready."
+    return f"{message} (HTTP {status}).{hint}"

@@ -1,8 +1,10 @@
 """The `reef` command: its commands, in the order in which a newcomer needs them."""
 
+import ast
 import importlib
 import importlib.util
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -43,21 +45,6 @@ _COMMANDS = {
     "replay": "reefcli.commands.replay:replay",
     "doctor": "reefcli.commands.doctor:doctor",
 }
-# The first paragraph of each command's help (a test compares): `reef --help` imports none of them.
-SUMMARIES = {
-    "serve": "Start everything that a serve.yaml asks for, on this machine, without containers and root.",
-    "demo": "See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.",
-    "status": "The programs that run, their lag, the recipes, their last step and error, the heads.",
-    "releases": "The releases of a scenario, the evidence for each, and the release that serves.",
-    "rollback": "Serve an earlier release again. It becomes a new release with the old content.",
-    "promote": "Let a release that waits for a person serve (recipes with `review: manual`).",
-    "records": "Exchanges with the model, newest first; or the story of a record up to its release.",
-    "recipes": "The learning methods that are installed.",
-    "topics": "The topics: their events, key, retention, producers and consumers.",
-    "dlq": "Dead letters: events that a consumer could never handle, each with its reason.",
-    "replay": "Read the whole log again into an empty store, and compare it with the running system.",
-    "doctor": "Look at this machine: Python, programs, libraries, ports, disk, memory, and a serve.yaml.",
-}
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -88,7 +75,7 @@ class ReefGroup(TyperGroup):
         if place is None or not _is_there(place):
             return None
         if self._listing:
-            return TyperCommand(name, help=SUMMARIES[name])
+            return TyperCommand(name, help=summary(place))
         module, _, function = place.partition(":")
         found = getattr(importlib.import_module(module), function)
         if isinstance(found, typer.Typer):  # a command with commands of its own
@@ -110,6 +97,19 @@ class ReefGroup(TyperGroup):
         except ReefError as error:
             typer.echo(f"reef: {error}", err=True)
             raise typer.Exit(1) from None
+
+
+def summary(place: str) -> str:
+    """Return the first paragraph of a command's help, read from its source without an import."""
+    module, _, name = place.partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return (ast.get_docstring(node) or "").partition("\n\n")[0]
+    return (ast.get_docstring(tree) or "").partition("\n")[0]  # a group of commands
 
 
 def _is_there(place: str) -> bool:

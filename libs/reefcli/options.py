@@ -22,7 +22,7 @@ Url = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="The gateway. Default: $REEF_GATEWAY_URL, else the Reef that runs on --state-dir; nothing else is tried.",
+        help="The gateway. Default: $REEF_GATEWAY_URL, else the Reef that runs on --state-dir.",
     ),
 ]
 Bootstrap = Annotated[

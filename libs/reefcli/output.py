@@ -117,13 +117,13 @@ def print_asked(url: str) -> None:
         out.print(f"from {url}", style="dim", markup=False, soft_wrap=True)
 
 
-def counted(number: int, one: str, many: str = "") -> str:
+def counted(number: int, single: str, many: str = "") -> str:
     """`1 win`, `2 wins`."""
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number} {single if number == 1 else many or single + 's'}"
 
 
 def compared(scores: Sequence[float]) -> list[str]:
-    """Return figures with as many digits as it takes to tell them apart, three decimals at least."""
+    """Return figures with the digits that tell them apart, three decimals at least."""
     for digits in range(3, 10):
         shown = [f"{score:.{digits}f}" for score in scores]
         if len(set(shown)) == len(set(scores)):
@@ -132,13 +132,10 @@ def compared(scores: Sequence[float]) -> list[str]:
 
 
 def ago(at: Any) -> str:
-    """Return the age of an ISO time (or Unix seconds) in words; another text is returned as it is."""
+    """Return the age of an ISO time (or Unix seconds) in words; other text as it is."""
     try:
-        moment = (
-            datetime.fromtimestamp(at, UTC)
-            if isinstance(at, int | float)
-            else datetime.fromisoformat(str(at))
-        )
+        number = isinstance(at, int | float)
+        moment = datetime.fromtimestamp(at, UTC) if number else datetime.fromisoformat(str(at))
     except ValueError:
         return str(at)
     if moment.tzinfo is None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from reefcli.commands import doctor, serve
-from reefcli.main import SUMMARIES, cli
+from reefcli.main import _COMMANDS, cli, summary
 from reefcli.options import program
 from reefcommon import topics
 from reefcommon.config import parse
@@ -119,7 +119,8 @@ def test_recipes_are_listed_without_torch() -> None:
 
 def test_the_list_of_commands_says_of_each_what_its_own_help_says_and_loads_none() -> None:
     listed = reef("--help")
-    for name, said in SUMMARIES.items():
+    for name, place in _COMMANDS.items():
+        said = summary(place)
         own = reef(name, "--help")
         assert " ".join(said.split()) in " ".join(own.replace("│", " ").split())
         assert name in listed

@@ -1,4 +1,4 @@
-"""`reef dlq`: look at events that could not be handled, send them again, or drop them."""
+"""Dead letters: events that a consumer could never handle, each with its reason."""
 
 import asyncio
 from collections.abc import Callable
@@ -48,7 +48,7 @@ dlq = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="""Dead letters: events that a consumer could never handle, each with its reason.
+    help=f"""{__doc__}
 
 None of them is lost. Look (list, show), mend the cause, then send them again (retry), or drop them
 (drop). Both are noted in the log for good: a letter that was dealt with is not listed any more, and

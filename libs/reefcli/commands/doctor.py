@@ -52,7 +52,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at this machine: Python, programs, libraries, ports, disk, memory, and a serve.yaml.
+    """Check this machine: Python, programs, libraries, ports, disk, memory, a serve.yaml.
 
     Exit code 0 when everything that is needed is there; 1 otherwise.
 

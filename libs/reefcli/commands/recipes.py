@@ -50,7 +50,7 @@ def recipes(
     where: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only this recipe (package.module:Class), or further packages or modules to look in."
+            help="A recipe (package.module:Class), or further packages or modules to look in."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -65,7 +65,8 @@ def records(
         return
     if record_id is not None:
         raise CommandFailed(
-            f"reef records {scenario} takes no second word; did you mean: reef records show {record_id}"
+            f"reef records {scenario} takes no second word; "
+            f"did you mean: reef records show {record_id}"
         )
     scored = min_score is not None or max_score is not None
     if scored:

@@ -95,7 +95,7 @@ def releases(
 
 
 def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bool) -> None:
-    """Print the tasks of one verdict. Raises CommandFailed if no release or rejection has the id."""
+    """Print the tasks of a verdict. Raises CommandFailed if the id is unknown."""
     path = f"/reef/scenarios/{scenario}"
     rows = [
         row

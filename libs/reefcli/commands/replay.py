@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 
 DIFFERENT = 3
 # The directories that chDB makes at the top of a store.
-STORE_PARTS = frozenset(
-    ["data", "flags", "metadata", "metadata_dropped", "preprocessed_configs", "status", "store", "tmp", "user_files", "uuid"]
-)  # fmt: skip
+_PARTS = (
+    "data flags metadata metadata_dropped preprocessed_configs status store tmp user_files uuid"
+)
+STORE_PARTS = frozenset(_PARTS.split())
 _SYSTEMS = "Where the running Reef is (default: the one that runs on --state-dir)"
 _KINDS = {
     "missing": "is in the log and not in the running store",

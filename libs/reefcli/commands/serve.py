@@ -59,7 +59,7 @@ def serve(
     external_otlp: Annotated[str | None, _External(help="http://collector:4318")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start everything that a serve.yaml asks for, on this machine, without containers and root.
+    """Start the stack of a serve.yaml on this machine, without containers and without root.
 
     Ctrl-C stops it; the next start on the same state directory goes on from there. While it runs,
     each release, verdict, refusal and failure is one line.

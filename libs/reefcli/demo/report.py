@@ -125,7 +125,7 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
     console.print(chain_table(figures))
     put(
         "held-out reward: mean and 95 % interval of fresh answers to questions that no user asks.\n"
-        "won/lost: tasks in the evaluator's verdict, with answers of its own, against the head then.\n"
+        "won/lost: tasks in the evaluator's verdict against the head, with answers of its own.\n"
         "answers: how many the release gave to users; none if another release replaced it at once."
     )
     put()

@@ -77,9 +77,8 @@ class LogReader:
                 self._take(tp, records)
                 deadline = time.monotonic() + SILENCE_S
             if time.monotonic() > deadline:
-                raise CommandFailed(
-                    f"the broker gives nothing of {lacking[0].topic} [{lacking[0].partition}] for {SILENCE_S:.0f} s"
-                )
+                place = f"{lacking[0].topic} [{lacking[0].partition}]"
+                raise CommandFailed(f"the broker gives nothing of {place} for {SILENCE_S:.0f} s")
 
     def _take(self, tp: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
         for record in records:
@@ -189,6 +188,7 @@ def _partitions(
     found = [(topic, consumer.partitions_for_topic(topic)) for topic in sources]
     if missing := [topic for topic, numbers in found if not numbers]:
         raise CommandFailed(
-            f"topics are missing on {bootstrap}: {', '.join(missing)}. Is that the broker of a Reef?"
+            f"topics are missing on {bootstrap}: {', '.join(missing)}. "
+            "Is that the broker of a Reef?"
         )
     return [TopicPartition(topic, number) for topic, numbers in found for number in sorted(numbers)]

@@ -131,7 +131,8 @@ class Rebuild:
         )
         if rows and not resumed:
             raise CommandFailed(
-                f"{self.database.where} is not empty ({rows} rows); name another place, or empty it first"
+                f"{self.database.where} is not empty ({rows} rows); "
+                "name another place, or empty it first"
             )
         await self.handlers.on_start()
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import httpx
 
 from reefcli.errors import CommandFailed
 from reefcli.replay import heads as release_heads
-from reefcli.replay.compare import Comparison, Row, RunningStore
+from reefcli.replay.compare import Comparison, Kind, Row, RunningStore
 from reefcli.replay.log import LogReader, committed, open_log
 from reefcli.replay.rebuild import Checkpoint, Rebuild
 from reefcommon import topics
@@ -30,11 +31,11 @@ from services.experience.settings import Settings
 GIVE_UP_AFTER = 3  # looks at a row that stays different while both sides have handled the same log
 SETTLE_S = 60.0
 LOOK_AGAIN_S = 0.5
-# The topic whose age tells that the log cannot know a row any more, with the column that says when it came.
+# Tables whose rows may be older than the log, with the topic whose beginning tells it.
 AGED_BY: Mapping[str, str] = {"steps": "reef.training.v1", "refusals": "reef.training.v1"}
 
 Say = Callable[[str, int, int], None]
-"""(what is being done, how much of it is done, how much there is)."""
+"""(activity, done, total)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Plan:
     """The systems and files of a replay. `into`: a directory (chDB) or a URL (a server)."""
 
     log_id: str
-    """What the log is called beside the place that was reached in it: going on with another log would mix two."""
+    """Kept with the positions: going on with another log would mix two."""
     bootstrap: str
     redis_url: str
     experience_url: str
@@ -89,8 +90,8 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     Raises:
         CommandFailed, Unavailable, BadConfig: the same call goes on from there.
     """
-    verdict = Verdict(into=plan.into)
     if not plan.restore:
+        # Before the log is read, not after it.
         await _check_running(plan)
     checkpoint = Checkpoint(plan.checkpoint)
     if plan.fresh:
@@ -103,115 +104,138 @@ async def replay(plan: Plan, say: Say) -> Verdict:
             open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until)
         )
         new = await stack.enter_async_context(_store(plan))
-        verdict.resumed_at = log.read()
+        run = _Run(plan, say, log, new, checkpoint, Verdict(into=plan.into))
+        run.verdict.resumed_at = log.read()
         await new.begin(resumed=positions is not None)
         checkpoint.write(plan.log_id, log.positions)
-        await _read(plan, log, new, checkpoint, verdict, say)
+        await run.read()
         if not plan.restore:
-            await _compare(plan, log, new, checkpoint, verdict, say)
-    verdict.compared = not plan.restore
-    verdict.equal = not plan.restore and not verdict.different
+            await run.compare()
+    run.verdict.compared = not plan.restore
+    run.verdict.equal = not plan.restore and not run.verdict.different
     if not plan.keep:
         discard(plan)
-    return verdict
+    return run.verdict
 
 
 async def _check_running(plan: Plan) -> None:
     await release_heads.reachable(plan.redis_url)
+    url = plan.experience_url
     try:
-        async with httpx.AsyncClient(
-            base_url=plan.experience_url, timeout=10.0, trust_env=False
-        ) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False) as http:
             (await http.get("/healthz")).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise CommandFailed(
-            f"no experience service answers at {plan.experience_url} ({error}); there is nothing to compare with. "
+            f"no experience service answers at {url} ({error}); there is nothing to compare with. "
             "Start it, or build a store in its place with --into"
         ) from None
 
 
-async def _read(
-    plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say
-) -> None:
-    began = time.perf_counter()
-    async for batch in log.batches(new.settings.batch_records):
-        await new.take(batch)
-        checkpoint.write(plan.log_id, log.positions)
-        say("reading the log", log.read(), log.total())
-    await new.settle()
-    verdict.seconds += time.perf_counter() - began
-    verdict.events = log.read()
-    verdict.samples_made = new.nowhere.samples
-    verdict.dead_letters = dict(new.nowhere.dead)
+@dataclass(frozen=True, slots=True)
+class _Run:
+    plan: Plan
+    say: Say
+    log: LogReader
+    new: Rebuild
+    checkpoint: Checkpoint
+    verdict: Verdict
 
+    async def read(self) -> None:
+        """Read as far as the log goes now."""
+        began = time.perf_counter()
+        async for batch in self.log.batches(self.new.settings.batch_records):
+            await self.new.take(batch)
+            self.checkpoint.write(self.plan.log_id, self.log.positions)
+            self.say("reading the log", self.log.read(), self.log.total())
+        await self.new.settle()
+        self.verdict.seconds += time.perf_counter() - began
+        self.verdict.events = self.log.read()
+        self.verdict.samples_made = self.new.nowhere.samples
+        self.verdict.dead_letters = dict(self.new.nowhere.dead)
 
-async def _compare(
-    plan: Plan, log: LogReader, new: Rebuild, checkpoint: Checkpoint, verdict: Verdict, say: Say
-) -> None:
-    async with httpx.AsyncClient(
-        base_url=plan.experience_url, timeout=120.0, trust_env=False
-    ) as http:
-        comparison = Comparison(RunningStore(http), new.audit)
-        await _until_level(plan, log)
-        say("comparing rows", 0, 0)
-        await comparison.whole()
-        rounds, before, deadline = 0, -1, time.monotonic() + SETTLE_S
-        while comparison.differing and rounds < GIVE_UP_AFTER and time.monotonic() < deadline:
-            say("looking again at what differs", comparison.differing, 0)
-            await asyncio.sleep(LOOK_AGAIN_S)
-            await _read(plan, log, new, checkpoint, verdict, say)
-            await _until_level(plan, log)
-            await comparison.again()
-            rounds = rounds + 1 if comparison.differing == before else 0
-            before = comparison.differing
-        verdict.rows = dict(comparison.rows)
-        kept_days = int((await http.get("/status")).json().get("kept_days", 0))
-        await _tell_rows(plan, log, comparison, verdict, kept_days)
-    say("comparing release heads", 0, 0)
-    await _compare_heads(plan, verdict)
+    async def compare(self) -> None:
+        """Compare rows until they are equal or stay different, then the heads."""
+        url = self.plan.experience_url
+        async with httpx.AsyncClient(base_url=url, timeout=120.0, trust_env=False) as http:
+            comparison = Comparison(RunningStore(http), self.new.audit)
+            await self._until_level()
+            self.say("comparing rows", 0, 0)
+            await comparison.whole()
+            rounds, before, deadline = 0, -1, time.monotonic() + SETTLE_S
+            while comparison.differing and rounds < GIVE_UP_AFTER and time.monotonic() < deadline:
+                self.say("comparing suspects once more", comparison.differing, 0)
+                await asyncio.sleep(LOOK_AGAIN_S)
+                await self.read()
+                await self._until_level()
+                await comparison.again()
+                rounds = rounds + 1 if comparison.differing == before else 0
+                before = comparison.differing
+            self.verdict.rows = dict(comparison.rows)
+            kept_days = int((await http.get("/status")).json().get("kept_days", 0))
+            kept_from = time.time() - kept_days * 86_400 if kept_days else 0.0
+            for table, suspects in comparison.suspects.items():
+                await self._tell_table(comparison, table, suspects, kept_from)
+        self.say("comparing release heads", 0, 0)
+        await self._compare_heads()
 
-
-async def _until_level(plan: Plan, log: LogReader) -> None:
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        handled = await committed(plan.bootstrap, SERVICE, log.partitions)
-        behind = sum(max(log.positions[tp] - handled[tp], 0) for tp in log.partitions)
-        if not behind:
-            return
-        if time.monotonic() > deadline:
-            raise CommandFailed(
-                f"the running experience service has {behind} events of the log to handle and does not get there; "
-                "see `reef status`, then replay again"
-            )
-        await asyncio.sleep(LOOK_AGAIN_S / 4)
-
-
-async def _tell_rows(
-    plan: Plan, log: LogReader, comparison: Comparison, verdict: Verdict, kept_days: int
-) -> None:
-    kept_from = time.time() - kept_days * 86_400 if kept_days else 0.0
-    for table, rows in comparison.suspects.items():
-        counts: dict[str, int] = {}
-        for key, kind in rows.items():
-            if kind == "extra" and await _before(
-                comparison.running,
-                table,
-                key,
-                log.first_at_ms.get(AGED_BY.get(table, ""), 0) / 1000,
-            ):
-                verdict.older_than_the_log[table] = verdict.older_than_the_log.get(table, 0) + 1
-                continue
-            if kind == "missing" and await _before(comparison.replayed, table, key, kept_from):
-                verdict.past_their_time[table] = verdict.past_their_time.get(table, 0) + 1
-                continue
-            counts[kind] = counts.get(kind, 0) + 1
-            if len(verdict.differences) < plan.shown:
-                fields = await comparison.fields(table, key) if kind == "differs" else {}
-                verdict.differences.append(
-                    {"table": table, "id": " ".join(key), "kind": kind, "fields": fields}
+    async def _until_level(self) -> None:
+        """Wait until the running service has handled the events that were read here."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            handled = await committed(self.plan.bootstrap, SERVICE, self.log.partitions)
+            positions = self.log.positions
+            behind = sum(max(positions[tp] - handled[tp], 0) for tp in self.log.partitions)
+            if not behind:
+                return
+            if time.monotonic() > deadline:
+                raise CommandFailed(
+                    f"the running experience service has {behind} events of the log to handle and "
+                    "does not get there; see `reef status`, then replay again"
                 )
+            await asyncio.sleep(LOOK_AGAIN_S / 4)
+
+    async def _tell_table(
+        self, comparison: Comparison, table: str, suspects: Mapping[Row, Kind], kept_from: float
+    ) -> None:
+        """Note the differences of a table. Rows past their retention are only counted."""
+        log_from = self.log.first_at_ms.get(AGED_BY.get(table, ""), 0) / 1000
+        sides = {
+            "extra": (comparison.running, log_from, self.verdict.older_than_the_log),
+            "missing": (comparison.replayed, kept_from, self.verdict.past_their_time),
+        }
+        counts: Counter[str] = Counter()
+        for key, kind in suspects.items():
+            if kind in sides:
+                side, limit, old = sides[kind]
+                if await _before(side, table, key, limit):
+                    old[table] = old.get(table, 0) + 1
+                    continue
+            counts[kind] += 1
+            if len(self.verdict.differences) < self.plan.shown:
+                fields = await comparison.fields(table, key) if kind == "differs" else {}
+                self._note(table, " ".join(key), kind, fields)
         if counts:
-            verdict.different[table] = counts
+            self.verdict.different[table] = dict(counts)
+
+    async def _compare_heads(self) -> None:
+        plan, found = self.plan, list[release_heads.HeadDifference]()
+        log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
+        mark = digest(plan.into, length=8)
+        async with release_heads.open_heads(plan.redis_url, log, mark) as heads:
+            for _ in range(GIVE_UP_AFTER):
+                self.verdict.releases, found = await heads.compare()
+                if not found:
+                    return
+                await asyncio.sleep(LOOK_AGAIN_S)  # a release may have come between two reads
+        self.verdict.different["heads"] = {"differs": len(found)}
+        for row in found[: plan.shown]:
+            sides = {"running": row.running, "replayed": row.replayed}
+            self._note("heads", f"{row.scenario} {row.what}", "differs", {"release": sides})
+
+    def _note(self, table: str, name: str, kind: str, fields: Any) -> None:
+        self.verdict.differences.append(
+            {"table": table, "id": name, "kind": kind, "fields": fields}
+        )
 
 
 async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
@@ -219,43 +243,21 @@ async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
     if not limit:
         return False
     row = await side.row(table, key) or {}
-    return row.get("last_at" if table == "sessions" else "at", "~").strip("'") < time.strftime(
-        "%Y-%m-%d %H:%M:%S", time.gmtime(limit)
-    )
-
-
-async def _compare_heads(plan: Plan, verdict: Verdict) -> None:
-    log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
-    async with release_heads.open_heads(plan.redis_url, log, digest(plan.into, length=8)) as heads:
-        for _ in range(GIVE_UP_AFTER):
-            verdict.releases, found = await heads.compare()
-            if not found:
-                return
-            await asyncio.sleep(LOOK_AGAIN_S)  # a release may have come between two reads
-    verdict.different["heads"] = {"differs": len(found)}
-    for one in found[: plan.shown]:
-        fields = {"release": {"running": one.running, "replayed": one.replayed}}
-        verdict.differences.append(
-            {
-                "table": "heads",
-                "id": f"{one.scenario} {one.what}",
-                "kind": "differs",
-                "fields": fields,
-            }
-        )
+    at = row.get("last_at" if table == "sessions" else "at", "~").strip("'")
+    return at < time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(limit))
 
 
 @contextlib.asynccontextmanager
 async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
-    database = (
-        Database.server(plan.into) if "://" in plan.into else Database.embedded(Path(plan.into))
-    )
+    server = "://" in plan.into
+    database = Database.server(plan.into) if server else Database.embedded(Path(plan.into))
     try:
         yield Rebuild.on(database, plan.bodies, Settings.load())
     except Unavailable as error:
         if "lock" in str(error).lower():
             raise CommandFailed(
-                f"{plan.into} is in use by another process: stop it first, or name another place ({error})"
+                f"{plan.into} is in use by another process: stop it first, "
+                f"or name another place ({error})"
             ) from None
         raise
     finally:
