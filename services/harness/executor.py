@@ -53,6 +53,8 @@ class HarnessExecutor(Executor):
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
         base = await asyncio.to_thread(self._base, job)
         rejected = await asyncio.to_thread(self._rejected, job.binding)
+        # Saved with the job before it is used: a recipe that asks a model would answer otherwise
+        # the second time.
         mutations = tuple(
             await self._propose(self._binding.recipe.propose, base, samples, rejected)
         )

@@ -1,5 +1,6 @@
 """Composition of the trainer: weight recipes of `serve.yaml`, each with a step process."""
 
+import shutil
 from functools import partial
 from typing import Any
 
@@ -35,21 +36,13 @@ def executor(
             "REEF_MODEL_PATH is not set: the trainer needs the base model as a Hugging Face"
             " directory"
         )
-    process = ChildProcess(
-        binding,
-        system.model_path,
-        kit.home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log",
-        timeout_s=settings.step_timeout_s,
-        niceness=settings.niceness,
-    )
-    return WeightExecutor(
-        binding,
-        kit,
-        DirectoryCheckpoints(kit.home / "states"),
-        process,
-        kept_states=settings.kept_states,
-        clock=utc_now,
-    )
+    # The cache of the version before, under another name now.
+    shutil.rmtree(kit.home / "adapters", ignore_errors=True)
+    log_path = kit.home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"
+    timeout_s, niceness = settings.step_timeout_s, settings.niceness
+    process = ChildProcess(binding, system.model_path, log_path, timeout_s, niceness)
+    states, kept = DirectoryCheckpoints(kit.home / "states"), settings.kept_states
+    return WeightExecutor(binding, kit, states, process, kept_states=kept, clock=utc_now)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:

@@ -21,6 +21,8 @@ from services.trainer.ports import StateDamaged, StepReply, StepRequest
 log = structlog.get_logger()
 
 STOP_WITHIN_S = 3.0
+QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0"} | QUIET
 TAIL_BYTES = 2_000
 MAX_LOG_BYTES = 16 * 1024 * 1024
 FULL_BELOW_BYTES = 16 * 1024 * 1024
@@ -78,25 +80,16 @@ class ChildProcess:
 
     async def _start(self) -> asyncio.subprocess.Process:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        }
-        environment |= {"TRANSFORMERS_VERBOSITY": "error", "PYTHONHASHSEED": "0"}
+        command = ("-m", "services.trainer.worker", self.binding.dotted, str(self.model_path))
         with self.log_path.open("ab") as errors:
             child = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "services.trainer.worker",
-                self.binding.dotted,
-                str(self.model_path),
+                *command,
                 str(self.niceness),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                env=environment,
+                env=os.environ | ENVIRONMENT,
                 limit=1 << 24,
             )
         self._child = child
@@ -144,11 +137,7 @@ def bound_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
 
 
 def as_line(request: StepRequest) -> dict[str, Any]:
-    return {
-        "job_id": request.job_id,
-        "state": str(request.state) if request.state else None,
-        "actor": str(request.actor) if request.actor else None,
-        "adopt": request.adopt,
-        "out": str(request.out) if request.out else None,
-        "batch": [sample.model_dump(mode="json") for sample in request.batch],
-    }
+    paths = {"state": request.state, "actor": request.actor, "out": request.out}
+    line: dict[str, Any] = {name: str(path) if path else None for name, path in paths.items()}
+    batch = [sample.model_dump(mode="json") for sample in request.batch]
+    return line | {"job_id": request.job_id, "adopt": request.adopt, "batch": batch}

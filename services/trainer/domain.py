@@ -1,8 +1,4 @@
-"""The start of a step, its staleness, and which saved states stay. Pure.
-
-The actor follows the head: the next step starts from the weights that serve. The critic only goes
-on.
-"""
+"""The start of a step, its staleness, and which saved states stay. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +12,9 @@ from reefkit.jobs.model import UNFINISHED, Job
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a step. `state`: the job whose critic, optimizers and count go on, if any.
+    """The start of a step. `state`: the job whose critic, optimizers and count go on.
 
-    The actor is that job's too, unless `actor` names another job, or `adopt` a content that has no
-    saved state.
+    Its actor goes on too, unless `actor` names another job, or `adopt` a content.
     """
 
     state: str | None = None
@@ -33,8 +28,9 @@ def start_of(job: Job) -> Start:
 
 def plan_start(last: Job | None, head_content: str, saved: Mapping[str, str]) -> Start:
     """Return the start of the next step. `saved`: contents with a saved state, and their jobs."""
-    # Progress that was not proposed goes on if the head still serves its base. A rejected,
-    # pending or rolled-back actor is left for the head's.
+    # The actor follows the head: the next step starts from the weights that serve, so a rejected,
+    # pending or rolled-back actor is left. Progress that was not proposed goes on if the head
+    # still serves its base. The critic only goes on.
     if last is None:
         return Start(adopt=None if head_content == BASE_CONTENT_ID else head_content)
     own = head_content == last.content_id
@@ -47,12 +43,8 @@ def plan_start(last: Job | None, head_content: str, saved: Mapping[str, str]) ->
 
 
 def batch_facts(batch: Sequence[SampleReady], serving: LoadId, now: datetime) -> dict[str, float]:
-    """Return the staleness (in loads) and the age (in seconds) of a batch when it is taken."""
-    lags = [
-        lag
-        for sample in batch
-        if (lag := LoadId.parse(sample.load_id or "").lag_behind(serving)) is not None
-    ]
+    """Return the staleness (in loads) and the age (in seconds) of a batch."""
+    lags = [lag for sample in batch if (lag := _lag(sample, serving)) is not None]
     ages = [(now - sample.at).total_seconds() for sample in batch]
     return {
         "lag_mean": sum(lags) / len(lags) if lags else 0.0,
@@ -62,12 +54,16 @@ def batch_facts(batch: Sequence[SampleReady], serving: LoadId, now: datetime) ->
     }
 
 
-def states_to_keep(jobs: Sequence[Job], head_content: str, kept: int) -> set[str]:
-    """Return the jobs whose states stay, of all jobs oldest first.
+def _lag(sample: SampleReady, serving: LoadId) -> int | None:
+    try:
+        return LoadId.parse(sample.load_id or "").lag_behind(serving)
+    except ValueError:  # a recipe may train on samples that no known weights have made
+        return None
 
-    These are the unfinished jobs and their starts, the last job, the head's, and the newest `kept`
-    published and pending jobs.
-    """
+
+def states_to_keep(jobs: Sequence[Job], head_content: str, kept: int) -> set[str]:
+    """Return the jobs whose states stay. `jobs`: oldest first; `kept`: published jobs that stay."""
+    # A rollback to a kept release goes on with its optimizer; without a state it starts anew.
     keep = {job.job_id for job in jobs if job.state in UNFINISHED or job.content_id == head_content}
     done = [job for job in jobs if job.state not in ("open", "produced", "stored")]
     for state in ("published", "pending"):

@@ -21,13 +21,7 @@ from reefkit.jobs.ports import Executor, Nothing, Produced, Refused, Result
 from reefkit.jobs.service import Kit
 from reefkit.recipe_binding import Binding
 from services.trainer import domain
-from services.trainer.ports import (
-    Checkpoints,
-    StateDamaged,
-    StepProcess,
-    StepReply,
-    StepRequest,
-)
+from services.trainer.ports import Checkpoints, StateDamaged, StepProcess, StepReply, StepRequest
 
 log = structlog.get_logger()
 ADAPTER = "adapter"

@@ -1,7 +1,4 @@
-"""The check that all numbers of a saved state, or of an exported adapter, are finite.
-
-Serving nodes do not check, and a NaN stays in all later steps.
-"""
+"""The check that all numbers of a saved state, or of an exported adapter, are finite."""
 
 import math
 import shutil
@@ -12,6 +9,7 @@ from typing import Any
 from reefcommon.errors import Poison
 from services.trainer.ports import StateDamaged
 
+# Serving nodes do not check their weights, and a NaN stays in all later steps.
 TENSOR_FILES = (".pt", ".safetensors")
 
 
@@ -23,11 +21,8 @@ def check_new(staged: Path) -> None:
 
 
 def check_saved(state: Path) -> None:
-    """Check a state that a step starts from: the disk may have changed it.
-
-    Raises:
-        StateDamaged: the state is set aside, so that the next step starts without it.
-    """
+    """Check a state that a step starts from. Raises StateDamaged, and sets the state aside then."""
+    # Without it the next step starts anew; with it every batch would be refused.
     if (fault := not_finite(state)) is not None:
         aside = state.with_name(f"{state.name}.damaged")
         shutil.rmtree(aside, ignore_errors=True)

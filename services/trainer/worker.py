@@ -1,11 +1,8 @@
 """The step process: `python -m services.trainer.worker <module:Recipe> <model dir> <niceness>`.
 
-    stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch}
-    stdout  a reply a line: {ok: {step, proposes, metrics}} | {poison, trace} | {damaged}
-    stderr  the output of libraries
-
-The learner is kept between steps. The process ends when its input ends, so that a killed trainer
-leaves no step process behind.
+stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch}
+stdout  a reply a line: {ok: {step, proposes, metrics}} | {poison, trace} | {damaged}
+stderr  the output of libraries
 """
 
 import contextlib
@@ -46,8 +43,7 @@ class Worker:
 
         Raises:
             StateDamaged: the start cannot be used.
-            Poison: the batch cannot be used, or the step leaves numbers that are not finite. The
-                earlier states are unchanged.
+            Poison: the batch cannot be used, or the step leaves numbers that are not finite.
         """
         learner = self._at((request["state"], request["actor"], request["adopt"]))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
@@ -91,6 +87,7 @@ class Worker:
 
 
 def _sync(tree: Path) -> None:
+    # The files before the rename that shows them: else a power loss could leave empty ones.
     for path in sorted(tree.rglob("*"), reverse=True):
         if path.is_file():
             with path.open("rb") as stream:
@@ -109,6 +106,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWriter) -> None:
+    # The input ends with its writer, so that a killed trainer leaves no step process behind.
     for line in requests:
         try:
             reply: dict[str, Any] = {"ok": worker.handle(orjson.loads(line))}

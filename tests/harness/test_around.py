@@ -81,9 +81,7 @@ async def test_a_recipe_that_fails_loses_its_sample_and_not_the_service(tmp_path
     await worker.turn(BINDING)
     assert [step.recipe for step in out.of(StepCompleted)] == ["moody", "feedback_rules"]
     refusals = {event.sample_id: event.reason for event in out.of(SampleRefused)}
-    assert refusals["smp-1"].startswith(
-        "refused by the learner: ZeroDivisionError at test_around.py"
-    )
+    assert refusals["smp-1"].startswith("the step failed: ZeroDivisionError at test_around.py")
     assert refusals["smp-2"].endswith("proposed something that is not a Mutation")
     assert not any("secret words" in event.model_dump_json() for event in out.events)
 

@@ -143,7 +143,11 @@ async def test_the_process_killed_after_each_half_makes_each_candidate_once(
                 event = CandidateProposed.model_validate_json((await consumer.getone()).value)
                 assert found.setdefault(event.event_id, event) == event
         assert [item.base_release_id for item in found.values()] == ["rel-0", "rel-1"]
-        counts = (await asyncio.to_thread(get, port, "/status"))["bindings"][BINDING.key]
+        async with asyncio.timeout(30):  # the job is saved as announced after its events are out
+            while True:
+                counts = (await asyncio.to_thread(get, port, "/status"))["bindings"][BINDING.key]
+                if "stored" not in counts["jobs"]:
+                    break
         assert counts["samples"] == {"used": 6}
         assert counts["jobs"] == {"published": 1, "announced": 1}
         process.send_signal(signal.SIGTERM)

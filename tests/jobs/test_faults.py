@@ -102,7 +102,7 @@ async def test_a_fault_of_a_step_is_narrowed_and_shown(tmp_path):
     await rig.settle()
     (refusal,) = rig.bus.refusals
     assert refusal.sample_id == "smp-1"
-    assert refusal.reason.startswith("refused by the learner: ValueError at words.py:")
+    assert refusal.reason.startswith("the step failed: ValueError at words.py:")
     assert 'raise ValueError("words of a user")' in rig.loop.facts()["last_error"]
     assert [item.lineage.sample_ids for item in rig.candidates] == [("smp-0", "smp-2")]
 

@@ -118,6 +118,11 @@ def test_the_same_inputs_give_the_same_job():
     assert batch_facts(batch, LoadId("run", 7), AT)["lag_mean"] == 2.0
 
 
+@pytest.mark.parametrize("load", [None, "", "nonsense", "other:3"])
+def test_samples_of_unknown_weights_have_no_lag(load):
+    assert batch_facts([sample(0, load_id=load)], LoadId("run", 5), AT)["lag_max"] == 0.0
+
+
 def test_bounded_disk():
     jobs = [
         job(i, content=f"lora-{i}", verdict="rejected" if i % 2 else "published")

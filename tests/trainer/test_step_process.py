@@ -103,7 +103,7 @@ async def test_a_poisonous_batch_is_refused_and_learning_goes_on(tmp_path):
     await arrive(rig, (1, -1, 1, 1))
     await rig.settle()
     assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [
-        ("smp-1", "refused by the learner: nothing can be learnt from -1"),
+        ("smp-1", "the step failed: nothing can be learnt from -1"),
     ]
     assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-2")]
     await rig.stop()
@@ -118,7 +118,7 @@ async def test_the_sample_that_kills_the_process_is_refused_alone(tmp_path):
     await arrive(rig, (1,), first=4)
     await rig.settle()
     assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [
-        ("smp-2", "refused by the learner: the step process ended with code 9: dies again")
+        ("smp-2", "the step failed: the step process ended with code 9: dies again")
     ]
     assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1", "smp-3", "smp-4")]
     await rig.stop()
@@ -130,7 +130,7 @@ async def test_an_exception_of_the_learner_shows_file_line_and_sample(tmp_path):
     await rig.settle()
     (refusal,) = rig.bus.refusals
     assert refusal.sample_id == "smp-1"
-    assert re.fullmatch(r"refused by the learner: OverflowError at counting.py:\d+", refusal.reason)
+    assert re.fullmatch(r"the step failed: OverflowError at counting.py:\d+", refusal.reason)
     assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-2", "smp-3")]
     error = rig.loop.facts()["last_error"]
     assert "raise OverflowError(sample.event_id)" in error

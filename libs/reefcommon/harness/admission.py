@@ -1,7 +1,6 @@
 """The rules that a proposal must pass before it is stored, and a tree before it is run.
 
-Reasons name the place (mutation 2, entry 5, field `text`) and the rule. They quote no word of the
-proposal, because a refused text may be a credential, and reasons go into events and logs.
+Reasons name the place (mutation 2, entry 5, field `text`) and the rule.
 """
 
 from collections.abc import Sequence
@@ -59,6 +58,7 @@ def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
     Raises:
         Inadmissible: a rule refuses the proposal.
     """
+    # No reason quotes the proposal: a refused text may be a credential, and reasons go into logs.
     if not 0 < len(mutations) <= MAX_MUTATIONS:
         raise Inadmissible(f"a proposal holds 1 to {MAX_MUTATIONS} mutations, not {len(mutations)}")
     for position, mutation in enumerate(mutations, start=1):

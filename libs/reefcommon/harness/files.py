@@ -7,8 +7,7 @@
     config/<target>.json    merged settings
     extensions/<name>.ts    code
 
-The same tree gives the same bytes, and so the same content id. Endpoints and keys are bound at
-installation.
+The same tree gives the same bytes, and so the same content id.
 """
 
 import json

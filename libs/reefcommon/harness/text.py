@@ -1,7 +1,6 @@
 """The screen for texts of a harness: credentials, orders to ignore rules, invisible characters.
 
-It refuses known forms in several spellings, each text alone, and is no proof. It refuses if in
-doubt: a refused proposal costs a step, an accepted proposal serves every user.
+It refuses known forms in several spellings, and is no proof.
 """
 
 import re
@@ -81,6 +80,7 @@ _TAKEOVER = re.compile(
 
 def objection(text: str) -> str | None:
     """Return the reason to refuse a text, without quoting it; None if it is admissible."""
+    # If in doubt, refuse: a refused proposal costs a step, an accepted proposal serves every user.
     if len(text) > MAX_TEXT_CHARS:
         return f"is longer than {MAX_TEXT_CHARS} characters"
     if any(_is_unseen(char) for char in text):

@@ -206,7 +206,7 @@ def episode_messages(
     """Return the messages of one episode: the task's own, with the harness's prompt added.
 
     `system`: before the task's system prompt, or as a new one. `user_end`: after the last user
-    message. An empty tree changes nothing; the arguments are not changed.
+    message. An empty tree leaves the messages as they are. The arguments are not changed.
     """
     messages = [dict(message) for message in task_messages]
     prompt = render_chat(tree)

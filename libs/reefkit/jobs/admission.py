@@ -62,6 +62,7 @@ class Admission:
         return Choice(decision.batch, (*refused, *own))
 
     def _unusable(self, sample: SampleReady, used_records: Collection[str]) -> str | None:
+        # The range first: a score that overflows in training overflows in a comparison too.
         low, high = self.binding.recipe.score_range
         if sample.score is not None and not (
             math.isfinite(sample.score) and low <= sample.score <= high
@@ -75,6 +76,8 @@ class Admission:
             return ALREADY_TRAINED
         return None
 
+    # A decision may name only samples that were offered, each once: else a sample would be in two
+    # jobs, or settled unseen.
     async def _decide(self, offered: Sequence[SampleReady], head: Release) -> Decision:
         decision = await self.call(self.executor.decide, offered, head)
         named = [

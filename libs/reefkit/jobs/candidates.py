@@ -31,6 +31,8 @@ class Candidates:
             job = model.on_head(job, head, self._kind, again=job.attempt > 1)
         context.doing = "storing the candidate"
         began = time.monotonic()
+        # The lock until the job is saved: a content that was rejected before may be made again,
+        # and retention must not drop it in between.
         async with context.ports.storing:
             try:
                 content = await asyncio.to_thread(self._put, job)
@@ -73,7 +75,7 @@ class Candidates:
         return await self._abort(job, f"the head moved to {head.release_id} while this waited")
 
     def _fits(self, job: Job, head: Release) -> bool:
-        """Return whether `head` is newer than the base, and only other kinds have changed."""
+        """Return whether only other kinds have changed since the base."""
         newer = head.release_id != job.base_release_id
         refused = self._context.binding.on_stale == "refuse"
         return newer and not refused and not model.own_kind_moved(job, head, self._kind)

@@ -1,9 +1,9 @@
 """The SQLite file of a job store: opening, fencing, transactions.
 
 Fencing: `fence` writes the token of the host's lease into the file, and each write compares it in
-its transaction. So a replaced host on the same directory raises LeaseLost. A host on another
-directory has another store, and starts from the served release without waiting samples; the events
-of the replaced host are held back by the lease (`reefkit.jobs.outbox`).
+its transaction: a replaced host on the same directory raises LeaseLost. A host on another directory
+starts from the served release without waiting samples; the lease holds back the events of the
+replaced host (`reefkit.jobs.outbox`).
 """
 
 import sqlite3
@@ -20,11 +20,11 @@ from reefkit.sqlite_file import check, is_damage, opening, reading
 
 
 class Database:
-    """A file that one process uses. Safe to call from several threads.
+    """A file of a single process. Safe to call from several threads.
 
     Raises:
         BadConfig: the file is damaged when it is opened.
-        Unavailable: the disk is full, or the damage is found later.
+        Unavailable: the disk is full, or the file is damaged later.
     """
 
     def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:

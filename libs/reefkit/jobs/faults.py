@@ -19,17 +19,16 @@ _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
 
 @dataclass(slots=True)
 class BoundedCall(Generic[T]):
-    """Runs blocking code of a recipe in a thread, with a time limit.
+    """Runs blocking code of a recipe in a thread, with a time limit."""
 
-    A thread cannot be stopped, so the next call waits for the end of a call that was given up.
-    """
+    # A thread cannot be stopped: a call that was given up runs on, and the next must wait for it.
 
     name: str
     limit_s: float
     _running: "asyncio.Future[T] | None" = None
 
     async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Raises Transient if the call takes too long, or an earlier call still runs."""
+        """Raises Transient if this or an earlier call takes too long."""
         if self._running is not None and not self._running.done():
             raise Transient(f"{self.name} has not returned for more than {self.limit_s:.0f} s")
         loop = asyncio.get_running_loop()

@@ -23,7 +23,7 @@ from reefkit.retention import record_removed
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The arrivals. Each returns when its effect is on disk; then its offset is committed."""
+    """The arrivals. Each returns when its effect is on disk."""
 
     loops: tuple[HostLoop, ...]
     store: JobStore

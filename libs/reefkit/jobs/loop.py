@@ -67,7 +67,8 @@ class HostLoop:
             await self.executor.stop()
 
     async def once(self) -> bool:
-        """Make the next transition. False if there is none until something arrives."""
+        """Make the next transition. False if it waits for an arrival."""
+        # The outbox first: a job counts as announced only if its events have left.
         await self.ports.outbox.flush()
         pending = self.executor.holds_while_pending
         job = await asyncio.to_thread(self.store.current, self.binding.key, pending=pending)
@@ -92,7 +93,7 @@ class HostLoop:
     # ------------------------------------------------------------------ arrivals
 
     async def put(self, sample: SampleReady) -> None:
-        """Keep a sample. Returns when it is on disk."""
+        """Keep a sample."""
         too_old = (self.binding.refusal(sample, TOO_OLD, None, sample.at), topics.TRAINING)
         key, text_only = self.binding.key, self.executor.text_only
         await asyncio.to_thread(self.store.put, key, sample, too_old, text_only=text_only)

@@ -3,44 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from reefcommon import ids
+from reefcommon import events, ids
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.events import (
-    CandidateProposed,
-    Kind,
-    Publication,
-    Release,
-    ReleasePending,
-    ReleasePublished,
-    ReleaseRejected,
-    SampleReady,
-    StepCompleted,
-)
+from reefcommon.events import Kind, Publication, Release, ReleasePending, SampleReady
+from reefcommon.events import ReleasePublished as Published
+from reefcommon.events import ReleaseRejected as Rejected
 from reefcommon.recipe import Recipe
 from reefcommon.releases import LOAD_GROUPS, loads_of
 from reefkit.recipe_binding import Binding
 
-State = Literal[
-    "open",
-    "produced",
-    "stored",
-    "announced",
-    "conflicted",
-    "pending",
-    "published",
-    "rejected",
-    "aborted",
-    "finished",
-    "refused",
-]
-UNFINISHED: tuple[State, ...] = ("open", "produced", "stored", "announced", "conflicted")
+Unfinished = Literal["open", "produced", "stored", "announced", "conflicted"]
+State = Literal[Unfinished, "pending", "published", "rejected", "aborted", "finished", "refused"]
+UNFINISHED: tuple[State, ...] = get_args(Unfinished)
 JUDGEABLE: tuple[State, ...] = ("stored", "announced", "pending", "conflicted")
 SHOWN: tuple[State, ...] = ("rejected", "refused")
 """The states that a recipe is shown as its mistakes. A lost race is none."""
 LOST: tuple[State, ...] = ("rejected", "aborted")
-"""The content of such a job is dropped after a while."""
+"""The contents of such jobs are dropped after a while."""
 MAX_ATTEMPTS_ON_NEW_HEADS = 3
 
 
@@ -102,6 +83,7 @@ def content_of(release: Release, kind: Kind) -> str:
 
 def own_kind_moved(job: Job, head: Release, kind: Kind) -> bool:
     """Return whether the job's kind has another load than at its base."""
+    # Another kind's release does not age the content: weights compare with weights alone.
     if head.release_id == job.base_release_id:
         return False
     # Jobs of an earlier version know no load: for them every other head counts.
@@ -155,11 +137,11 @@ def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
 
 def candidate_in(publication: Publication) -> str | None:
     match publication:
-        case ReleasePublished():
+        case Published():
             return publication.release.candidate_id
         case ReleasePending():
             return publication.release.candidate_id or publication.event_id
-        case ReleaseRejected():
+        case Rejected():
             return publication.candidate_id
         case _:
             return None
@@ -168,11 +150,12 @@ def candidate_in(publication: Publication) -> str | None:
 def after_verdict(job: Job, publication: Publication) -> Job | None:
     """Return the job after the verdict on its candidate; None if it stays as it is."""
     match publication:
-        case ReleasePublished() if job.state != "published":
+        # Whatever was said before: a person may have promoted it all the same.
+        case Published() if job.state != "published":
             return replace(job, state="published", reason=publication.release.reason)
         case ReleasePending() if job.state in ("stored", "announced"):
             return replace(job, state="pending", reason="waits for a person")
-        case ReleaseRejected() if job.state in JUDGEABLE:
+        case Rejected() if job.state in JUDGEABLE:
             state = _rejection(job, publication)
             return (
                 replace(job, state=state, reason=publication.reason) if state != job.state else None
@@ -181,7 +164,7 @@ def after_verdict(job: Job, publication: Publication) -> Job | None:
             return None
 
 
-def _rejection(job: Job, publication: ReleaseRejected) -> State:
+def _rejection(job: Job, publication: Rejected) -> State:
     evaluation = publication.evaluation
     compared = evaluation is None or evaluation.verdict == "reject"
     # The evaluator may judge on a newer head by itself: then it has compared pairs.
@@ -197,36 +180,33 @@ def _rejection(job: Job, publication: ReleaseRejected) -> State:
 # ------------------------------------------------------------------ events
 
 
-def step_completed(binding: Binding[Recipe], job: Job) -> StepCompleted:
-    at = job.finished_at or job.opened_at
-    return StepCompleted(
+def step_completed(binding: Binding[Recipe], job: Job) -> events.StepCompleted:
+    told = _common(job)
+    return events.StepCompleted(
         event_id=job.job_id,
-        at=at,
-        scenario=job.scenario,
-        traceparent=job.traceparent,
         recipe=binding.recipe.name,
         step=job.step,
-        base_release_id=job.base_release_id,
         sample_ids=job.sample_ids,
-        metrics=dict(job.metrics),
-        duration_s=max((at - job.opened_at).total_seconds(), 0.0),
+        duration_s=max((told["at"] - job.opened_at).total_seconds(), 0.0),
         candidate_id=job.candidate_id,
         reason=None if job.candidate_id else job.summary,
+        **told,
     )
 
 
-def candidate(binding: Binding[Recipe], kind: Kind, job: Job) -> CandidateProposed:
+def candidate(binding: Binding[Recipe], kind: Kind, job: Job) -> events.CandidateProposed:
     assert job.candidate_id is not None
     assert job.content_id is not None
-    return CandidateProposed(
+    return events.CandidateProposed(
         event_id=job.candidate_id,
-        at=job.finished_at or job.opened_at,
-        scenario=job.scenario,
-        traceparent=job.traceparent,
         kind=kind,
         content_id=job.content_id,
-        base_release_id=job.base_release_id,
-        metrics=dict(job.metrics),
         lineage=binding.lineage(job.job_id, job.sample_ids, job.step),
         reason=job.summary,
+        **_common(job),
     )
+
+
+def _common(job: Job) -> dict[str, Any]:
+    names = ("scenario", "traceparent", "base_release_id", "metrics")
+    return {"at": job.finished_at or job.opened_at} | {name: getattr(job, name) for name in names}

@@ -12,7 +12,7 @@ from reefkit.jobs.model import Job
 
 
 class LeaseLost(Unavailable):
-    """Another host has taken over: this one may write nothing more."""
+    """Another host has taken over: this host must not write."""
 
 
 class StepTimeout(Transient):
@@ -51,7 +51,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """A step without a candidate. `end` is "refused" if its output may not be proposed."""
+    """A step without a candidate. `end` "refused": its output may not be proposed."""
 
     reason: str
     output: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Nothing:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No step. The samples of `culprits` (id -> reason) are refused; the others wait again."""
+    """No step. Samples in `culprits` (id -> reason) are refused; the others wait again."""
 
     reason: str
     culprits: Mapping[str, str] = field(default_factory=dict)
@@ -128,15 +128,15 @@ class Executor:
         return False
 
     def obstacle(self, head: Release) -> str | None:
-        """Return the reason to make no step under this head, if there is any."""
+        """Return the reason to wait under this head, if any."""
         return None
 
     def kept_jobs(self) -> Collection[str]:
-        """Return the jobs whose local state is on disk: they are not forgotten. Blocks."""
+        """Return jobs with state on disk, which are not forgotten. Blocks."""
         return ()
 
     def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
-        """Return the contents that the current or the next job starts from."""
+        """Return the contents that this or the next job starts from."""
         return set()
 
     def tidy(self, head: Release | None) -> None:

@@ -1,7 +1,7 @@
 """The tables of the job store, and the one-time migration from the two ledgers before it."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
@@ -89,14 +89,11 @@ def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
 
 def insert_job(db: sqlite3.Connection, job: Job, *, dropped: bool = False) -> bool:
     values = (job.job_id, job.binding, job.scenario, job.state, job.candidate_id, job.content_id)
-    return (
-        db.execute(
-            "insert or ignore into jobs (job_id, binding, scenario, state, candidate_id,"
-            f" content_id, updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, ?, ?)",
-            (*values, dropped, dump(job)),
-        ).rowcount
-        > 0
+    query = (
+        "insert or ignore into jobs (job_id, binding, scenario, state, candidate_id, content_id,"
+        f" updated, dropped, body) values (?, ?, ?, ?, ?, ?, {NEXT}, ?, ?)"
     )
+    return db.execute(query, (*values, dropped, dump(job))).rowcount > 0
 
 
 NEXT = "(select coalesce(max(updated), 0) + 1 from jobs)"
@@ -130,9 +127,8 @@ def _take_over(db: sqlite3.Connection, found: list[str], recipes: Mapping[str, s
     # Only the trainer's ledger said which refusals were sent; the harness had an outbox.
     trainer = "told" in columns["samples"]
     dropped = "dropped" if "dropped" in columns["jobs"] else "0"
-    for body, state, gone in _ordered(
-        db, f"select body, state, {dropped} from old_jobs order by seq"
-    ):
+    query = f"select body, state, {dropped} from old_jobs order by seq"
+    for body, state, gone in db.execute(query).fetchall():
         old = orjson.loads(body)
         name = recipes.get(old["binding"], "")
         job = _from_trainer(old, state, name) if trainer else _from_harness(old, state)
@@ -159,7 +155,7 @@ def _send_refusals(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
         "select binding, body, reason, lag, refused_at from old_samples"
         " where state = 'refused' and told = 0 and body is not null order by seq"
     )
-    for key, body, reason, lag, at in _ordered(db, query):
+    for key, body, reason, lag, at in db.execute(query).fetchall():
         if key in recipes:  # the recipe of a binding that is gone has no name to refuse under
             sample = SampleReady.model_validate_json(body)
             event = refusal_event(
@@ -228,7 +224,3 @@ def _time(text: str | None) -> datetime | None:
 
 def _columns(db: sqlite3.Connection, table: str) -> set[str]:
     return {row[1] for row in db.execute(f"pragma table_info({table})")}
-
-
-def _ordered(db: sqlite3.Connection, query: str) -> Iterator[Any]:
-    yield from db.execute(query).fetchall()

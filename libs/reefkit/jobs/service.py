@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reefcommon.artifacts import ArtifactStore
+from reefcommon.errors import Unavailable
 from reefcommon.events import utc_now
 from reefcommon.settings import HostSettings, SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
@@ -79,16 +81,16 @@ def host_service(
     every_s = settings.retention_every_s
     rounds = Periodic("retention", retention.round, every_s, first_after_s=every_s)
 
+    # Before the consumers join: a host that stands by takes no partition from the active host.
     async def prepare() -> None:
         store.fence(await lease.acquire(store.token))
         await host.seed(handlers, heads)
 
     async def close() -> None:
-        try:
+        with suppress(Unavailable):  # the lease ends by itself
             await lease.release()
-        finally:
-            await redis.aclose()
-            await asyncio.to_thread(store.close)
+        await redis.aclose()
+        await asyncio.to_thread(store.close)
 
     health = Health(name, broker=broker)
     health.checks["jobs"] = lambda: host.check(handlers.loops)

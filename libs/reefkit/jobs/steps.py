@@ -23,11 +23,10 @@ class Steps:
         self._attempts = 0
 
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
-        """Return the result of the step; Refused names the samples at fault.
+        """Return the result; Refused names the samples at fault.
 
         Raises:
-            Unavailable: an outside system is away.
-            Transient: the step failed, and is to be tried again.
+            Transient: the step is to be tried again.
         """
         result = await self._result(job, samples)
         self._attempts = 0
@@ -71,6 +70,7 @@ class Steps:
                 return True
             return False
 
+        # The whole again first: a fault that does not repeat is no sample's.
         if await fails(samples):
             culprits = await minimal_failing(samples, fails)
             named = {sample.event_id: reasons[sample.event_id] for sample in culprits}
@@ -83,7 +83,7 @@ class Steps:
 
 
 def _refusal(error: Exception) -> str:
-    return f"refused by the learner: {place_of(error)}"
+    return f"the step failed: {place_of(error)}"
 
 
 def _all_refused(samples: Sequence[SampleReady], reason: str) -> Refused:

@@ -86,14 +86,9 @@ class JobStore(Database):
                 [(job.job_id, job.binding, sample.event_id) for sample in batch],
             )
             if once_per_record:
-                db.executemany(
-                    "insert into records (binding, record_id, job_id) values (?, ?, ?)",
-                    [
-                        (job.binding, record, job.job_id)
-                        for sample in batch
-                        for record in sample.record_ids
-                    ],
-                )
+                records = [record for sample in batch for record in sample.record_ids]
+                rows = [(job.binding, record, job.job_id) for record in records]
+                db.executemany("insert into records values (?, ?, ?)", rows)
 
     def samples(self, job: Job) -> list[SampleReady]:
         found = dict(self._rows("select sample_id, body from samples where job_id = ?", job.job_id))
