@@ -1,79 +1,39 @@
-"""What happens to each event, in the order in which it happens.
+"""The handlers of the experience service, in the order in which an event passes them.
 
-    inferences  known already? --no--> its place in a session --> rows: records, sessions
-    feedback    all its records known? --yes--> sample: row, then published --> row: report joined
-                                       --no---> row: report parked; looked at again when a record comes, and by `sweep`,
-                                                which gives it up in time; a record that comes later still joins it
-    outcomes    steps, refusals, releases, servings --> rows
+    inferences   known already? --no--> its place in a session --> rows: records, sessions
+    feedback     `reports.py`: joined with its records, or parked until they come
+    outcomes     steps, refusals, releases, servings --> rows
 
-The report's row is the mark that it is done, so it is written last. Offsets are committed after a handler returns.
+Offsets are committed after a handler returns.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 import structlog
-from prometheus_client import Counter, Gauge
-from pydantic_core import from_json
 
-from reefcommon import topics
 from reefcommon.errors import Poison
-from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
-from reefkit.bodies import BodyMissing
-from reefkit.bus import EventPublisher
+from reefcommon.events import FeedbackReported, InferenceRecorded
 from services.experience.domain.conversation import fingerprint
-from services.experience.domain.parking import Parked, Parking
-from services.experience.domain.samples import Record, make_samples, wrong_references
+from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
-from services.experience.ports import (
-    Arrival,
-    BodyStore,
-    DeadLetters,
-    ExperienceStore,
-    ReportRow,
-    ReportState,
-)
+from services.experience.metrics import CONFLICTS, EVICTED, OPEN, PARKED, REPEATS
+from services.experience.ports import Arrival
+from services.experience.reports import DeadArrivals, Reports
 
 log = structlog.get_logger()
 
-SAMPLES = Counter(
-    "reef_samples_total",
-    "samples made, by why they cannot be trained on (empty: they can)",
-    ["untrainable"],
-)
-REPEATS = Counter("reef_experience_repeats_total", "events that had their effect before", ["topic"])
-CONFLICTS = Counter(
-    "reef_experience_conflicts_total", "events with a known id and other content", ["topic"]
-)
-UNRESOLVED = Counter("reef_experience_bodies_missing_total", "large bodies that could not be read")
-EXPIRED = Counter("reef_reports_expired_total", "reports whose records never came")
-PARKED = Gauge("reef_reports_parked", "reports that wait in memory for their records")
-OPEN = Gauge("reef_sessions_open", "sessions in memory that may go on")
-EVICTED = Gauge(
-    "reef_sessions_evicted",
-    "sessions put out of memory since the start because there were too many",
-)
-
 SWEEP_PAGE = 500
-Dead = list[tuple[Arrival, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Handlers:
-    """The arrivals of the experience service. One batch at a time: the book and the parking are not shared."""
+class Handlers(Reports):
+    """Handles one batch at a time: the session book and the parking are not shared."""
 
-    store: ExperienceStore
-    publisher: EventPublisher
-    dead: DeadLetters
-    bodies: BodyStore
     book: SessionBook
-    parking: Parking
-    now: Callable[[], datetime]
-    report_wait: timedelta
     session_ttl_s: float
     max_open_sessions: int
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -81,7 +41,7 @@ class Handlers:
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
     async def on_start(self) -> None:
-        """Take up the open sessions where the store has them. Raises Unavailable."""
+        """Restore the open sessions from the store. Raises Unavailable."""
         sessions = await self.store.recent_sessions(
             within_s=self.session_ttl_s, limit=self.max_open_sessions
         )
@@ -95,7 +55,11 @@ class Handlers:
         log.info("sessions_restored", open=len(self.book))
 
     async def on_events(self, arrivals: Sequence[Arrival]) -> None:
-        """A batch of events. Raises Unavailable, with nothing half done that a repetition would not mend."""
+        """Handle a batch of events.
+
+        Raises:
+            Unavailable: try the same batch again; a repetition completes what was written in part.
+        """
         async with self._one_at_a_time:
             try:
                 await self._take(arrivals)
@@ -104,52 +68,44 @@ class Handlers:
         self._show()
 
     async def sweep(self, *, caught_up: bool) -> None:
-        """Look at waiting reports again. One that waited too long is dead, but not while events still queue up in the log."""
+        """Retry all waiting reports. If `caught_up` with the log, give up those of too long ago."""
         async with self._one_at_a_time:
             after = ""
             while page := await self.store.parked(after=after, limit=SWEEP_PAGE):
                 after = page[-1].report.event_id
-                still_waiting = await self._join(page, {})
+                still_waiting = await self.join(page, {})
                 limit = self.now() - self.report_wait
-                await self._expire(
-                    [parked for parked in still_waiting if caught_up and parked.parked_at < limit]
-                )
+                if caught_up:
+                    await self.expire(one for one in still_waiting if one.parked_at < limit)
         self._show()
 
     async def _take(self, arrivals: Sequence[Arrival]) -> None:
-        dead: Dead = [(arrival, arrival.flaw) for arrival in arrivals if arrival.event is None]
+        dead: DeadArrivals = [
+            (arrival, arrival.flaw) for arrival in arrivals if arrival.event is None
+        ]
         await self.store.insert_outcomes(
             [arrival.event for arrival in arrivals if arrival.event is not None]
         )
-        inferences = [
-            (arrival, arrival.event)
-            for arrival in arrivals
-            if isinstance(arrival.event, InferenceRecorded)
-        ]
-        feedback = [
-            (arrival, arrival.event)
-            for arrival in arrivals
-            if isinstance(arrival.event, FeedbackReported)
-        ]
+        inferences = [(a, a.event) for a in arrivals if isinstance(a.event, InferenceRecorded)]
+        feedback = [(a, a.event) for a in arrivals if isinstance(a.event, FeedbackReported)]
         records = await self._record(inferences, dead) if inferences else {}
-        candidates = await self._new_reports(feedback, dead) if feedback else {}
+        candidates = await self.new_reports(feedback, dead) if feedback else {}
         late = await self.store.expired(list(records)) if records and self.parking.expired else ()
         candidates |= {
             parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))
         }
         if candidates:
-            await self._join(list(candidates.values()), records)
-        await self._bury(dead)
+            await self.join(list(candidates.values()), records)
+        await self.bury(dead)
 
     async def _record(
-        self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: Dead
+        self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: DeadArrivals
     ) -> dict[str, Record]:
-        """Give each new exchange its place and its row. Returns all exchanges of the batch, the repeated ones too."""
+        """Give each new exchange its place and its row. Return all of the batch, repeats too."""
         self._follow(arrivals)
         known = await self.store.places([event.event_id for _, event in arrivals])
-        taken: dict[
-            str, tuple[InferenceRecorded, str]
-        ] = {}  # in order of arrival, which is that of the turns
+        # In order of arrival, which is the order of the turns.
+        taken: dict[str, tuple[InferenceRecorded, str]] = {}
         for arrival, event in arrivals:
             digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
             before = (
@@ -207,7 +163,7 @@ class Handlers:
         return places, list(sessions.values())
 
     def _follow(self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]]) -> None:
-        """Where offsets are missing another process handled them: its sessions are in the store."""
+        # Missing offsets were handled by another process, whose sessions are in the store.
         for arrival, event in arrivals:
             expected = self._next_offsets.get((arrival.topic, arrival.partition), 0)
             if arrival.offset > expected:
@@ -215,7 +171,7 @@ class Handlers:
             self._next_offsets[arrival.topic, arrival.partition] = max(expected, arrival.offset + 1)
 
     async def _entry(self, event: InferenceRecorded, shard: bytes) -> Entry:
-        whole = await self._with_bodies(event)
+        whole = await self.with_texts(event)
         # Neither two partitions, between which there is no order, nor two callers share a session.
         apart = shard + event.caller.encode()
         prints = fingerprint(whole.request or {}, whole.response, whole.api, shard=apart)
@@ -223,159 +179,26 @@ class Handlers:
             event.event_id, event.scenario, event.at, event.session_tag, prints, event.caller
         )
 
-    async def _with_bodies(self, event: InferenceRecorded) -> InferenceRecorded:
-        if event.body_ref is None or event.request is not None:
-            return event
-        try:
-            body = from_json(await self.bodies.read(event.body_ref))
-            if not isinstance(body, dict):
-                raise Poison(f"the body {event.body_ref.sha256} is not a JSON object")
-        # The event is complete without its texts: a sample is made of its tokens alone.
-        except (Poison, BodyMissing, ValueError) as error:
-            UNRESOLVED.inc()
-            log.warning("body_missing", record_id=event.event_id, reason=str(error))
-            return event
-        return event.model_copy(
-            update={"request": body.get("request"), "response": body.get("response")}
-        )
-
-    async def _new_reports(
-        self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: Dead
-    ) -> dict[str, Parked]:
-        """The reports that have not had their effect yet."""
-        states = await self.store.report_states([report.event_id for _, report in arrivals])
-        candidates: dict[str, Parked] = {}
-        for arrival, report in arrivals:
-            known = states.get(report.event_id)
-            digest = known.digest if known is not None else None
-            if report.event_id in candidates:
-                digest = candidates[report.event_id].report.content_digest
-            if (wrong := wrong_references(report.references)) is not None:
-                dead.append((arrival, wrong))
-            elif digest is not None and digest != report.content_digest:
-                CONFLICTS.labels(arrival.topic).inc()
-                dead.append(
-                    (arrival, f"conflict: report {report.event_id} is known with other content")
-                )
-            elif (known is not None and known.state == "joined") or report.event_id in candidates:
-                REPEATS.labels(arrival.topic).inc()
-            elif known is None:
-                candidates[report.event_id] = Parked(
-                    report, self.now(), arrival.partition, arrival.offset, arrival.key
-                )
-            else:  # where it lay first stays its place, so that a repeat leaves no trace
-                since = known.parked_at if known.state == "parked" else self.now()
-                candidates[report.event_id] = Parked(
-                    report, since, known.partition, known.offset, arrival.key
-                )
-        return candidates
-
-    async def _join(
-        self, candidates: Sequence[Parked], records: Mapping[str, Record]
-    ) -> list[Parked]:
-        """Make the samples of those whose records are all known; park the others, and return them."""
-        needed = {
-            reference for parked in candidates for reference in parked.report.references
-        } - records.keys()
-        found = {**records, **(await self.store.records(needed) if needed else {})}
-        samples: list[SampleReady] = []
-        rows: list[ReportRow] = []
-        for parked in candidates:
-            report = parked.report
-            # A record of another scenario counts as unknown: nobody learns that it exists.
-            known = [
-                found[reference]
-                for reference in report.references
-                if reference in found and found[reference].event.scenario == report.scenario
-            ]
-            if len(known) < len(report.references):
-                rows.append(self._row(parked, "parked"))
-                continue
-            whole = [Record(await self._with_bodies(r.event), r.digest, r.place) for r in known]
-            made = make_samples(report, whole)
-            samples += made
-            rows.append(self._row(parked, "joined", made[0].event_id))
-        await self._publish(samples)
-        await self._mark(rows)
-        return [row.parked for row in rows if row.state == "parked"]
-
-    async def _publish(self, samples: Sequence[SampleReady]) -> None:
-        if samples:
-            await self.store.insert_samples(samples)
-            await asyncio.gather(
-                *(self.publisher.publish(sample, topics.SAMPLES) for sample in samples)
-            )
-        for sample in samples:
-            SAMPLES.labels(sample.untrainable or "").inc()
-
-    async def _mark(self, rows: Sequence[ReportRow]) -> None:
-        new = [
-            row
-            for row in rows
-            if row.state != "parked" or row.parked.report.event_id not in self.parking
-        ]
-        await self.store.insert_reports(new)
-        for row in rows:
-            if row.state == "parked":
-                self.parking.add(row.parked)
-            else:
-                self.parking.discard(row.parked.report.event_id)
-
-    async def _expire(self, reports: Iterable[Parked]) -> None:
-        for parked in reports:
-            missing = ", ".join(parked.report.references)
-            reason = f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}"
-            await self.dead.bury(_as_arrival(parked), reason, waited=True)
-            await self._mark([self._row(parked, "expired")])
-            self.parking.expired = True
-            EXPIRED.inc()
-
     async def _one_by_one(self, arrivals: Sequence[Arrival], error: Poison) -> None:
-        """One row of the batch was refused: the others go through, and that one alone is dead."""
+        """Handle a batch of which the store refuses a row: that event alone is dead."""
         if len(arrivals) == 1:
-            await self._bury([(arrivals[0], str(error))])
+            await self.bury([(arrivals[0], str(error))])
             return
         for arrival in arrivals:
             try:
                 await self._take((arrival,))
             except Poison as own:
-                await self._bury([(arrival, str(own))])
-
-    async def _bury(self, dead: Dead) -> None:
-        for arrival, reason in dead:
-            await self.dead.bury(arrival, reason)
-
-    def _row(self, parked: Parked, state: ReportState, sample_id: str | None = None) -> ReportRow:
-        return ReportRow(parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000))
+                await self.bury([(arrival, str(own))])
 
     def session_facts(self) -> dict[str, int]:
-        """What `/status` shows of the open sessions."""
+        """Return the numbers of open sessions for `/status`."""
         return {
             "open": len(self.book),
             "limit": self.max_open_sessions,
             "evicted": self.book.evicted,
         }
 
-    def waiting_facts(self) -> dict[str, Any] | None:
-        """The report that waits longest, for `/status`, with the time when it is given up."""
-        parked = self.parking.oldest()
-        if parked is None:
-            return None
-        return {
-            "report_id": parked.report.event_id,
-            "references": parked.report.references,
-            "since": parked.parked_at,
-            "given_up_at": parked.parked_at + self.report_wait,
-        }
-
     def _show(self) -> None:
         PARKED.set(len(self.parking))
         OPEN.set(len(self.book))
         EVICTED.set(self.book.evicted)
-
-
-def _as_arrival(parked: Parked) -> Arrival:
-    value = parked.report.model_dump_json(exclude_none=True).encode()
-    return Arrival(
-        topics.FEEDBACK.name, parked.partition, parked.offset, parked.key, value, parked.report
-    )

@@ -8,8 +8,9 @@ from unittest.mock import ANY
 
 import pytest
 
-from reefcommon.errors import Unavailable
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef, SampleReady
+from reefcommon.topics import Topic
 from services.experience import handlers
 from services.experience.clickhouse import Database, rows
 from services.experience.clickhouse.client import MIGRATIONS
@@ -543,3 +544,32 @@ async def test_a_store_of_before_the_trees_goes_on(tmp_path: Path) -> None:
     assert (sample.tokens, sample.session_id) == ((1, 2, 3, 4), "ses-old")
     assert (await service.reads.record(retry.event_id) or {})["retry_of"] == one.event_id
     await database.close()
+
+
+@pytest.mark.parametrize("first", ["the records", "the reports"])
+async def test_a_report_whose_sample_is_refused_is_dead_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Its record stays, and the reports beside it are joined; also if the record comes last."""
+    publish = service.published.publish
+
+    async def refuse(event: SampleReady, topic: Topic, *, shard: str | None = None) -> None:
+        if event.score == 9:
+            raise Poison("no broker takes it")
+        await publish(event, topic, shard=shard)
+
+    monkeypatch.setattr(service.published, "publish", refuse)
+    records = [inference((user(f"q{n}"),)) for n in range(3)]
+    reports = [
+        report(record.event_id, score=score)
+        for record, score in zip(records, (1.0, 9.0, 2.0), strict=True)
+    ]
+    for batch in (records, reports) if first == "the records" else (reports, records):
+        await service.take(*batch)
+    await service.handlers.sweep(caught_up=True)
+    assert {sample.score for sample in samples(service)} == {1.0, 2.0}
+    ((buried, reason),) = service.graves.buried
+    assert (buried.event, reason) == (reports[1], "no broker takes it")
+    states = await service.reads.database.query("SELECT state FROM reports FINAL ORDER BY score")
+    assert [row["state"] for row in states] == ["joined", "joined", "refused"]
+    assert await service.count("records") == 3

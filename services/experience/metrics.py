@@ -1,0 +1,21 @@
+"""The metrics of the experience service."""
+
+from prometheus_client import Counter, Gauge
+
+SAMPLES = Counter(
+    "reef_samples_total",
+    "samples made, by why they cannot be trained on (empty: they can)",
+    ["untrainable"],
+)
+REPEATS = Counter("reef_experience_repeats_total", "events that had their effect before", ["topic"])
+CONFLICTS = Counter(
+    "reef_experience_conflicts_total", "events with a known id and other content", ["topic"]
+)
+UNRESOLVED = Counter("reef_experience_bodies_missing_total", "large bodies that could not be read")
+EXPIRED = Counter("reef_reports_expired_total", "reports whose records never came")
+PARKED = Gauge("reef_reports_parked", "reports that wait in memory for their records")
+OPEN = Gauge("reef_sessions_open", "sessions in memory that may go on")
+EVICTED = Gauge(
+    "reef_sessions_evicted",
+    "sessions put out of memory since the start because there were too many",
+)

@@ -1,0 +1,204 @@
+"""Reports: joined with their records, parked while a record is missing, given up in time.
+
+    new report --all records known--> sample: row, then published --> report's row: joined
+               --some missing-------> report's row: parked --too long--> dead letter, row: expired
+
+The report's row says that it is done, so it is written last. A record that comes after its report
+expired still joins it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from pydantic_core import from_json
+
+from reefcommon import topics
+from reefcommon.errors import Poison
+from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
+from reefkit.bodies import BodyMissing
+from reefkit.bus import EventPublisher
+from services.experience.domain.parking import Parked, Parking
+from services.experience.domain.samples import Record, make_samples, wrong_references
+from services.experience.metrics import CONFLICTS, EXPIRED, REPEATS, SAMPLES, UNRESOLVED
+from services.experience.ports import (
+    Arrival,
+    BodyStore,
+    DeadLetters,
+    ExperienceStore,
+    ReportRow,
+    ReportState,
+)
+
+log = structlog.get_logger()
+
+DeadArrivals = list[tuple[Arrival, str]]
+"""Events that can never be handled, each with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The reports and the samples that they make."""
+
+    store: ExperienceStore
+    publisher: EventPublisher
+    dead: DeadLetters
+    bodies: BodyStore
+    parking: Parking
+    now: Callable[[], datetime]
+    report_wait: timedelta
+
+    def waiting_facts(self) -> dict[str, Any] | None:
+        """Return the report that waits longest, with the time when it is given up."""
+        parked = self.parking.oldest()
+        if parked is None:
+            return None
+        return {
+            "report_id": parked.report.event_id,
+            "references": parked.report.references,
+            "since": parked.parked_at,
+            "given_up_at": parked.parked_at + self.report_wait,
+        }
+
+    async def with_texts(self, event: InferenceRecorded) -> InferenceRecorded:
+        """Put request and response of a claim check into an exchange, if they can be read."""
+        if event.body_ref is None or event.request is not None:
+            return event
+        try:
+            body = from_json(await self.bodies.read(event.body_ref))
+            if not isinstance(body, dict):
+                raise Poison(f"the body {event.body_ref.sha256} is not a JSON object")
+        # The event is complete without its texts: a sample is made of its tokens alone.
+        except (Poison, BodyMissing, ValueError) as error:
+            UNRESOLVED.inc()
+            log.warning("body_missing", record_id=event.event_id, reason=str(error))
+            return event
+        return event.model_copy(
+            update={"request": body.get("request"), "response": body.get("response")}
+        )
+
+    async def new_reports(
+        self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: DeadArrivals
+    ) -> dict[str, Parked]:
+        """Return the reports that have not had their effect yet; add the impossible ones to `dead`."""
+        states = await self.store.report_states([report.event_id for _, report in arrivals])
+        candidates: dict[str, Parked] = {}
+        for arrival, report in arrivals:
+            known = states.get(report.event_id)
+            digest = known.digest if known is not None else None
+            if report.event_id in candidates:
+                digest = candidates[report.event_id].report.content_digest
+            if (wrong := wrong_references(report.references)) is not None:
+                dead.append((arrival, wrong))
+            elif digest is not None and digest != report.content_digest:
+                CONFLICTS.labels(arrival.topic).inc()
+                dead.append(
+                    (arrival, f"conflict: report {report.event_id} is known with other content")
+                )
+            elif (known is not None and known.state == "joined") or report.event_id in candidates:
+                REPEATS.labels(arrival.topic).inc()
+            elif known is None:
+                candidates[report.event_id] = Parked(
+                    report, self.now(), arrival.partition, arrival.offset, arrival.key
+                )
+            else:
+                # Its first place in the log stays its place, so that a repeat leaves no trace.
+                since = known.parked_at if known.state == "parked" else self.now()
+                candidates[report.event_id] = Parked(
+                    report, since, known.partition, known.offset, arrival.key
+                )
+        return candidates
+
+    async def join(
+        self, candidates: Sequence[Parked], records: Mapping[str, Record]
+    ) -> list[Parked]:
+        """Make samples of the reports whose records are all known; park and return the others.
+
+        A report whose sample is refused by the store or by the broker is dead, it alone.
+        """
+        try:
+            return await self._join(candidates, records)
+        except Poison as error:
+            if len(candidates) > 1:
+                return [left for one in candidates for left in await self.join([one], records)]
+            await self.dead.bury(_as_arrival(candidates[0]), str(error))
+            await self._mark([self._row(candidates[0], "refused")])
+            return []
+
+    async def _join(
+        self, candidates: Sequence[Parked], records: Mapping[str, Record]
+    ) -> list[Parked]:
+        needed = {
+            reference for parked in candidates for reference in parked.report.references
+        } - records.keys()
+        found = {**records, **(await self.store.records(needed) if needed else {})}
+        samples: list[SampleReady] = []
+        rows: list[ReportRow] = []
+        for parked in candidates:
+            report = parked.report
+            # A record of another scenario counts as unknown: the reporter must not learn of it.
+            known = [
+                found[reference]
+                for reference in report.references
+                if reference in found and found[reference].event.scenario == report.scenario
+            ]
+            if len(known) < len(report.references):
+                rows.append(self._row(parked, "parked"))
+                continue
+            whole = [Record(await self.with_texts(r.event), r.digest, r.place) for r in known]
+            made = make_samples(report, whole)
+            samples += made
+            rows.append(self._row(parked, "joined", made[0].event_id))
+        await self._publish(samples)
+        await self._mark(rows)
+        return [row.parked for row in rows if row.state == "parked"]
+
+    async def _publish(self, samples: Sequence[SampleReady]) -> None:
+        if samples:
+            await self.store.insert_samples(samples)
+            await asyncio.gather(
+                *(self.publisher.publish(sample, topics.SAMPLES) for sample in samples)
+            )
+        for sample in samples:
+            SAMPLES.labels(sample.untrainable or "").inc()
+
+    async def _mark(self, rows: Sequence[ReportRow]) -> None:
+        new = [
+            row
+            for row in rows
+            if row.state != "parked" or row.parked.report.event_id not in self.parking
+        ]
+        await self.store.insert_reports(new)
+        for row in rows:
+            if row.state == "parked":
+                self.parking.add(row.parked)
+            else:
+                self.parking.discard(row.parked.report.event_id)
+
+    async def expire(self, reports: Iterable[Parked]) -> None:
+        """Give up reports whose records did not come in time. Raises Unavailable."""
+        for parked in reports:
+            missing = ", ".join(parked.report.references)
+            reason = f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}"
+            await self.dead.bury(_as_arrival(parked), reason, waited=True)
+            await self._mark([self._row(parked, "expired")])
+            self.parking.expired = True
+            EXPIRED.inc()
+
+    async def bury(self, dead: DeadArrivals) -> None:
+        """Write events to the dead letters. Raises Unavailable."""
+        for arrival, reason in dead:
+            await self.dead.bury(arrival, reason)
+
+    def _row(self, parked: Parked, state: ReportState, sample_id: str | None = None) -> ReportRow:
+        return ReportRow(parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000))
+
+
+def _as_arrival(parked: Parked) -> Arrival:
+    value = parked.report.model_dump_json(exclude_none=True).encode()
+    return Arrival(
+        topics.FEEDBACK.name, parked.partition, parked.offset, parked.key, value, parked.report
+    )
