@@ -1,1 +1,1 @@
-"""Recipes of one's own: outside of the trainer, on the topics alone."""
+"""Recipes outside of the trainer, on the topics alone."""

@@ -92,7 +92,11 @@ async def on_sample(sample: SampleReady) -> None:
     # The id comes from the inputs: the same sample, read again, is the same candidate.
     candidate = CandidateProposed(
         event_id="cand-" + digest("my-recipe", sample.event_id),
-        at=utc_now(), scenario=sample.scenario, kind="harness", content_id=manifest.content_id, base_release_id=sample.release_id,
+        at=utc_now(),
+        scenario=sample.scenario,
+        kind="harness",
+        content_id=manifest.content_id,
+        base_release_id=sample.release_id,
         reason="a user's words",
     )  # fmt: skip
     await broker.publish(
@@ -110,11 +114,13 @@ async def on_sample(sample: SampleReady) -> None:
 if __name__ == "__main__":
     if not address:
         sys.exit(
-            f"no Reef runs on {settings.state_dir}: start one, or name its REEF_STATE_DIR, or a broker in REEF_KAFKA_BOOTSTRAP"
+            f"no Reef runs on {settings.state_dir}: start one, or name its REEF_STATE_DIR, or a "
+            "broker in REEF_KAFKA_BOOTSTRAP"
         )
     try:
         asyncio.run(FastStream(broker).run())
     except KafkaConnectionError:
         sys.exit(
-            f"no broker answers at {address}: is that Reef up? `reef status` shows where its broker is"
+            f"no broker answers at {address}: is that Reef up? `reef status` shows the address of "
+            "its broker"
         )

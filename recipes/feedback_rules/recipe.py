@@ -1,19 +1,21 @@
-"""Feedback rules: what users keep saying about bad answers becomes a rule of the harness, in their own words.
+"""Feedback rules: the words of users about bad answers become a rule of the harness."""
 
-    report(score <= max_score, words) --normalise--> the same words min_agreement times --create--> rules entry
-
-Why so simple: no model writes anything, so whatever the harness says was said by users, and every rule can be traced to its reports.
-It is the first recipe to read: the whole path of a harness (window, proposal, admission, paired episodes, release) with nothing to tune.
-
-Signal        a score and a sentence in one report (`{"score": 0, "feedback": "Greet me with Hello first.", "references": [receipt]}`)
-Target        `rules` entries of the harness tree
-Window        once `batch_size` such reports wait, the text that was the first to be said `min_agreement` times is one proposal; the
-              others go on waiting, at most `max_waiting` of them. Two texts are the same after case, spacing and end marks are evened out.
-Staleness     none: what a user wants does not age with the weights. A rule that is among the last 25 rejected proposals is not tried again.
-Run           reef serve -c recipes/feedback_rules/examples/greeting/serve.yaml
-Expect        four reports that say the same give one candidate; with tasks that score what was asked for, it wins them and the next
-              release carries the rule. Without agreement there is no candidate and nothing changes.
-"""
+# report(score <= max_score, words) --normalise--> the same words min_agreement times
+#     --create--> rules entry
+#
+# No model writes anything: users said whatever the harness says, and every rule can be traced to
+# its reports. It is the first recipe to read: the whole path of a harness (window, proposal,
+# admission, paired episodes, release) without tuning.
+#
+# signal      a score and a sentence in one report
+# target      `rules` entries of the harness tree
+# window      once `batch_size` reports wait, the first text that was said `min_agreement` times is
+#             one proposal; at most `max_waiting` others go on waiting. Case, spacing and end marks
+#             do not count.
+# staleness   none. A rule among the last 25 rejected proposals is not tried again.
+# run         reef serve -c recipes/feedback_rules/examples/greeting/serve.yaml
+# expect      four reports that say the same give one candidate. If tasks score the wish, it wins
+#             them and the next release carries the rule.
 
 import re
 import unicodedata
@@ -30,7 +32,7 @@ RULE_PREFIX = "feedback-"
 
 
 class FeedbackRulesKnobs(Knobs):
-    """What may stand in `serve.yaml` beside `recipe:`."""
+    """The settings of the recipe in `serve.yaml`."""
 
     batch_size: int = Field(
         4,
@@ -41,9 +43,7 @@ class FeedbackRulesKnobs(Knobs):
     min_agreement: int = Field(
         3, ge=1, le=256, description="reports that must say the same before it becomes a rule"
     )
-    max_score: float = Field(
-        0.0, description="a report counts only where its score is at most this"
-    )
+    max_score: float = Field(0.0, description="a report counts only if its score is at most this")
     max_rule_chars: int = Field(
         280,
         ge=8,
@@ -65,19 +65,19 @@ class FeedbackRulesKnobs(Knobs):
 
 
 def words_of(sample: SampleReady) -> str:
-    """The words of a report on one line: the feedback itself, or its `text` where it is an object; empty where there are none."""
+    """Return the words of a report on a single line: the feedback itself, or its `text`."""
     said = sample.feedback.get("text") if isinstance(sample.feedback, Mapping) else sample.feedback
     return " ".join(said.split()) if isinstance(said, str) else ""
 
 
 def normalise(words: str) -> str:
-    """What two ways of writing the same sentence have in common."""
+    """Return the canonical form of a sentence: case, spacing and end marks do not count."""
     even = " ".join(unicodedata.normalize("NFKC", words).casefold().split())
     return re.sub(r"^\W+|\W+$", "", even)
 
 
 def unusable(sample: SampleReady, knobs: FeedbackRulesKnobs) -> str | None:
-    """Why a sample can never become a rule; None where it can."""
+    """Return why a sample can never become a rule; None if it can."""
     if sample.score is None or sample.score > knobs.max_score:
         return "not_scored_low"
     if not normalise(words_of(sample)):
@@ -86,7 +86,7 @@ def unusable(sample: SampleReady, knobs: FeedbackRulesKnobs) -> str | None:
 
 
 def first_agreement(usable: Sequence[SampleReady], min_agreement: int) -> tuple[SampleReady, ...]:
-    """All samples of the text that was the first to be said `min_agreement` times; empty where none was."""
+    """Return all samples of the first text that was said `min_agreement` times."""
     same: dict[str, list[SampleReady]] = {}
     winner = None
     for sample in usable:
@@ -98,18 +98,19 @@ def first_agreement(usable: Sequence[SampleReady], min_agreement: int) -> tuple[
 
 
 def rule_id(words: str) -> str:
-    """The id of the rule that these words make: the same for every way of writing them."""
+    """Return the id of a rule: the same for every way of writing its words."""
     return RULE_PREFIX + digest("rule", normalise(words), length=16)
 
 
 def rule_text(words: str) -> str:
-    """The rule: a quotation, and marked as one. The quotation marks are ours, so that the words cannot end it."""
+    """Return the words as a quotation."""
+    # The quotation marks are ours: the words cannot end the quotation.
     quoted = re.sub(r"[\"“”„«»]", "'", words)
     return f'Users asked for this, in their own words: "{quoted}"'
 
 
 class FeedbackRulesRecipe(HarnessRecipe):
-    """Quotes what users agree on as rules."""
+    """Quotes the words that users agree on as rules."""
 
     name = "feedback_rules"
     summary = "what users keep saying about bad answers becomes a rule, in their own words"
@@ -120,7 +121,7 @@ class FeedbackRulesRecipe(HarnessRecipe):
     knobs: FeedbackRulesKnobs
 
     def decide(self, waiting: Sequence[SampleReady]) -> Decision:
-        """Refuse what has nothing to say, and open a window where enough reports agree."""
+        """Refuse unusable reports; open a window if enough reports agree."""
         judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
         refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
         usable = [sample for sample, reason in judged if reason is None]
@@ -140,7 +141,7 @@ class FeedbackRulesRecipe(HarnessRecipe):
     def propose(
         self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
-        """One rule, unless the tree has it or it was rejected before."""
+        """Propose a rule, unless the tree has it or it was rejected before."""
         new_id = rule_id(words_of(samples[0]))
         tried = {
             mutation.id

@@ -8,8 +8,6 @@ from recipes.policy_gradient.knobs import PolicyGradientKnobs
 
 
 class Knobs(PolicyGradientKnobs):
-    """The settings of the recipe in `serve.yaml`."""
-
     batch_size: int = Field(
         32, ge=2, description="rollouts per optimizer step: a multiple of group_size"
     )

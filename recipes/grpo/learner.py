@@ -1,7 +1,6 @@
-"""One step of GRPO, from top to bottom: credit, score, correction, loss, backward, update.
+"""The step of GRPO: credit, score, correction, loss, backward, update."""
 
-Shapes: B rollouts, R response positions.
-"""
+# Shapes: B rollouts, R response positions.
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from reefcommon.recipe import StepResult
 
 
 def credit(rollouts: Sequence[Rollout]) -> list[float]:
-    """Return one advantage per rollout, relative to the other rollouts of its prompt."""
+    """Return the advantage of each rollout over the other rollouts of its prompt."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, one in enumerate(rollouts):
         groups.setdefault(one.prompt, []).append(index)
@@ -36,7 +35,6 @@ class GRPOLearner(PolicyLearner):
         self.knobs = knobs
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Update the actor once."""
         knobs = self.knobs
         rollouts = [rollout(sample, knobs.score_range) for sample in batch]
         totals = TokenTotals(sum(len(one.response) for one in rollouts))

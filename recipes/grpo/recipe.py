@@ -1,19 +1,18 @@
-"""GRPO with SAO's mask: the control arm. A group of rollouts of one prompt instead of a critic.
+"""GRPO with SAO's mask: the control arm. A group of rollouts instead of a critic."""
 
-    A   = (R - mean) / std inside a complete group of `group_size` rollouts of one prompt
-    r_t = exp(log pi(a_t) - log pi_rollout(a_t))
-    f(r) = r if 1 - eps_clip < r < 1 + eps_clip_high else 0
-    L   = mean over rollouts of mean over tokens of  - f(r_t) A log pi(a_t)
-
-signal      one score per rollout
-target      a LoRA adapter on the served model
-staleness   as SAO; an incomplete group waits until it is complete or too old
-refused     as SAO; a group whose rewards are all equal (`zero_variance_group`) has no gradient
-run         bind `recipe: recipes.grpo.recipe:GRPORecipe` in serve.yaml
-expect      tiny bandit (tests/recipes/test_grpo_learning.py): mean reward 0.1 -> above 0.8
-
-The step is in learner.py, the knobs in knobs.py.
-"""
+#     A   = (R - mean) / std inside a complete group of `group_size` rollouts of one prompt
+#     r_t = exp(log pi(a_t) - log pi_rollout(a_t))
+#     f(r) = r if 1 - eps_clip < r < 1 + eps_clip_high else 0
+#     L   = mean over rollouts of mean over tokens of  - f(r_t) A log pi(a_t)
+#
+# signal      one score per rollout
+# target      a LoRA adapter on the served model
+# staleness   as SAO; an incomplete group waits until it is complete or too old
+# refused     as SAO; a group whose rewards are all equal (`zero_variance_group`) has no gradient
+# run         bind `recipe: recipes.grpo.recipe:GRPORecipe` in serve.yaml
+# expect      tiny bandit (tests/recipes/test_grpo_learning.py): mean reward 0.1 -> above 0.8
+#
+# The step is in learner.py, the knobs in knobs.py.
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,11 +63,9 @@ class GRPORecipe(WeightRecipe):
         return Decision(batch=tuple(batch) if full else (), refused=tuple(refused))
 
     def proposes(self, step: int) -> bool:
-        """Every `candidate_every` steps."""
         return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
-        """Build the actor on the base model."""
         from recipes.grpo.learner import GRPOLearner  # torch: in the step process only
 
         return GRPOLearner(self.knobs, model_path)

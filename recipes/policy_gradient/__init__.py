@@ -1,13 +1,12 @@
-"""The parts that policy-gradient recipes share, in the order of the data.
+"""The parts that policy-gradient recipes share, in the order of the data."""
 
-knobs.py      knobs that every one of them has
-rollouts.py   samples -> checked rollouts; admission by staleness, score and sampling (pure)
-returns.py    rewards and values -> advantages and returns (pure)
-losses.py     advantages and log-probabilities -> scalar losses (torch)
-policy.py     a LoRA policy on a frozen causal language model (torch, peft)
-critic.py     a value head on the policy's hidden states (torch)
-learner.py    saved state and metrics of a step (torch)
-
-Shapes are written as suffixes: B rollouts, P prompt positions, R response positions, H hidden
-units, V vocabulary, N action tokens of all rollouts. `x_BR` is a tensor of shape [B, R].
-"""
+# knobs.py      knobs that every one of them has
+# rollouts.py   samples -> checked rollouts; admission by staleness, score and sampling (pure)
+# returns.py    rewards and values -> advantages and returns (pure)
+# losses.py     advantages and log-probabilities -> scalar losses (torch)
+# policy.py     a LoRA policy on a frozen causal language model (torch, peft)
+# critic.py     a value head on the policy's hidden states (torch)
+# learner.py    saved state and metrics of a step (torch)
+#
+# Shapes are written as suffixes: B rollouts, P prompt positions, R response positions, H hidden
+# units, V vocabulary, N action tokens of all rollouts. `x_BR` is a tensor of shape [B, R].

@@ -1,7 +1,6 @@
-"""A value head on the policy's last hidden states. It sends no gradient back to the policy.
+"""A value head on the policy's last hidden states. It sends no gradient back to the policy."""
 
-Shapes: B rollouts, R response positions, H hidden units, N action tokens of all rollouts.
-"""
+# Shapes: B rollouts, R response positions, H hidden units, N action tokens of all rollouts.
 
 from pathlib import Path
 
@@ -51,12 +50,10 @@ class Critic:
         return loss.item(), norm
 
     def save(self, directory: Path) -> None:
-        """Write the head and its optimizer."""
         state = {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict()}
         torch.save(state, directory / FILE)
 
     def load(self, directory: Path) -> None:
-        """Continue exactly from a saved state."""
         state = torch.load(directory / FILE, weights_only=True)
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,7 +1,6 @@
-"""A learner with one LoRA policy: its saved state, and the metrics of a step.
+"""A learner with a LoRA policy: its saved state, and the metrics of a step."""
 
-Shapes: B rollouts, R response positions.
-"""
+# Shapes: B rollouts, R response positions.
 
 import json
 from collections.abc import Sequence
@@ -31,22 +30,18 @@ class PolicyLearner:
         return StepResult(step=self.steps, metrics={str(k): value for k, value in metrics.items()})
 
     def save(self, directory: Path) -> None:
-        """Write the policy, its optimizer and the number of steps."""
         self.policy.save(directory)
         (directory / STEP_FILE).write_text(json.dumps({"step": self.steps}), encoding="utf-8")
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
-        """Continue from `directory`, with the policy of `actor_from` if given."""
         self.policy.load(actor_from or directory)
         text = (directory / STEP_FILE).read_text(encoding="utf-8")
         self.steps = int(json.loads(text)["step"])
 
     def adopt(self, adapter: Path | None) -> None:
-        """Take the policy of a published adapter."""
         self.policy.adopt(adapter)
 
     def export_adapter(self, directory: Path) -> None:
-        """Write the policy as a PEFT adapter."""
         self.policy.export(directory)
 
 
@@ -62,7 +57,7 @@ class TokenTotals:
     entropy: float = 0.0
 
     def add(self, scored: Scored, weight_BR: Tensor, loss: Tensor) -> None:
-        """Add one forward. `loss` is its share of the batch's mean."""
+        """Add a forward. `loss` is its share of the batch's mean."""
         mask_BR = scored.mask_BR
         gap_BR = (scored.logp_BR.detach() - scored.behaviour_BR).abs()
         self.loss += float(loss.detach())
@@ -72,7 +67,6 @@ class TokenTotals:
         self.entropy += float((scored.entropy_BR.detach() * mask_BR).sum())
 
     def metrics(self) -> dict[StepMetric, float]:
-        """Return shares and means."""
         actions = max(self.action_tokens, 1.0)
         return {
             "policy_loss": self.loss,
@@ -85,7 +79,6 @@ class TokenTotals:
 
 
 def reward_metrics(rollouts: Sequence[Rollout]) -> dict[StepMetric, float]:
-    """Return mean and spread of the batch's rewards."""
     rewards = [rollout.reward for rollout in rollouts]
     mean = sum(rewards) / len(rewards)
     return {

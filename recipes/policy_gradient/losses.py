@@ -1,7 +1,6 @@
-"""Losses over padded batches. `mask_BR` is 1 on action tokens, 0 on observations and padding.
+"""Losses over padded batches. `mask_BR` is 1 on action tokens, 0 on observations and padding."""
 
-Shapes: B rollouts, R response positions, N action tokens of all rollouts.
-"""
+# Shapes: B rollouts, R response positions, N action tokens of all rollouts.
 
 from torch import Tensor
 
@@ -14,12 +13,9 @@ def dis_weight(ratio_BR: Tensor, eps_low: float, eps_high: float) -> Tensor:
 
 
 def sample_mean(per_token_BR: Tensor, mask_BR: Tensor) -> Tensor:
-    """Return the mean over each rollout's action tokens, then over rollouts.
-
-    A long rollout weighs as much as a short one.
-    """
-    # Tokens that the hard mask removes stay in the denominator: the mask shrinks a step and does
-    # not re-weight the tokens that are left.
+    """Return the mean over each rollout's action tokens, then over rollouts."""
+    # A long rollout weighs as much as a short rollout. Tokens that the hard mask removes stay in the
+    # denominator: the mask shrinks a step and does not re-weight the tokens that are left.
     per_rollout_B = (per_token_BR * mask_BR).sum(dim=1) / mask_BR.sum(dim=1).clamp(min=1.0)
     return per_rollout_B.mean()
 

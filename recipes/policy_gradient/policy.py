@@ -1,10 +1,9 @@
-"""A LoRA policy on a frozen causal language model.
+"""A LoRA policy on a frozen causal language model."""
 
-fp32 and one torch thread: the sampler's and the trainer's log-probabilities agree to 1e-5, and the
-same seed gives the same bits.
-
-Shapes: B rollouts, P prompt positions, R response positions, H hidden units, V vocabulary.
-"""
+# fp32 and one torch thread: sampler's and trainer's log-probabilities agree to 1e-5, and the
+# same seed gives the same bits.
+#
+# Shapes: B rollouts, P prompt positions, R response positions, H hidden units, V vocabulary.
 
 import json
 import math
@@ -30,7 +29,7 @@ WEIGHTS, CONFIG, OPTIMIZER = "adapter_model.safetensors", "adapter_config.json",
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The result of one forward. Column t of R belongs to response token t.
+    """The result of a forward. Column t of R belongs to response token t.
 
     `hidden_BRH` is the last hidden state that each token was sampled from, detached.
     """
@@ -76,7 +75,7 @@ class LoraPolicy:
         self.optimizer = self._fresh_optimizer()
 
     def score(self, rollouts: Sequence[Rollout]) -> Scored:
-        """Run one forward over a padded batch.
+        """Run a forward over a padded batch.
 
         Without `prompt_gradient` the prompt (but its last token) runs without a graph: faster, but
         the gradient through the prompt's keys and values is left out.
@@ -145,12 +144,10 @@ class LoraPolicy:
         )
 
     def save(self, directory: Path) -> None:
-        """Write the adapter and its optimizer."""
         self.export(directory)
         torch.save(self.optimizer.state_dict(), directory / OPTIMIZER)
 
     def load(self, directory: Path) -> None:
-        """Continue exactly from a saved state."""
         from safetensors.torch import load_file
 
         self._put(load_file(directory / WEIGHTS))

@@ -32,7 +32,7 @@ def skip_observation_gae(
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float] | None:
-    """Return (R - mean) / std of one group, or None if all rewards are equal: no gradient."""
+    """Return (R - mean) / std of a group, or None if all rewards are equal: no gradient."""
     if len(set(rewards)) < 2:
         return None
     n = len(rewards)

@@ -1,7 +1,6 @@
-"""From samples to rollouts: which samples may be trained on, and the part a learner reads.
+"""From samples to rollouts: which samples may be trained on, and the part a learner reads."""
 
-Pure, no torch.
-"""
+# Pure, no torch.
 
 import math
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One trajectory as the engine sampled it.
+    """A trajectory as the engine sampled it.
 
     `response`, `mask` and `behaviour_logp` (nats) have equal length R. Mask 1: sampled by the
     policy, 0: written by the environment.
@@ -46,7 +45,7 @@ def admit(
 ) -> Admission:
     """Sort the waiting samples: admitted, refused with a reason, or neither (they wait).
 
-    lag = serving.sequence - producing.sequence in one incarnation; 0 <= lag <= max_staleness
+    lag = serving.sequence - producing.sequence; 0 <= lag <= max_staleness
     admits. If the lag is negative, the release is not known yet and the sample waits.
     """
     admitted: list[SampleReady] = []

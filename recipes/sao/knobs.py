@@ -8,8 +8,6 @@ from recipes.policy_gradient.knobs import PolicyGradientKnobs
 
 
 class Knobs(PolicyGradientKnobs):
-    """The settings of the recipe in `serve.yaml`."""
-
     batch_size: int = Field(1, ge=1, description="rollouts per optimizer step")
     correction: Literal["dis", "none"] = Field(
         "dis", description="none: no importance ratio at all (for ablations)"

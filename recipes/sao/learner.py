@@ -1,7 +1,6 @@
-"""One step of SAO, from top to bottom: score, values, credit, correction, loss, backward, updates.
+"""The step of SAO: score, values, credit, correction, loss, backward, updates."""
 
-Shapes: B rollouts, R response positions, H hidden units, N action tokens of the whole batch.
-"""
+# Shapes: B rollouts, R response positions, H hidden units, N action tokens of the whole batch.
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +39,7 @@ def credit(
 def credit_batch(
     rollouts: Sequence[Rollout], value_BR: Tensor, knobs: Knobs
 ) -> tuple[Tensor, Tensor]:
-    """Return advantages and returns [B, R] of one forward, 0 on observations and padding."""
+    """Return advantages and returns [B, R], 0 on observations and padding."""
     advantage_BR, return_BR = torch.zeros_like(value_BR), torch.zeros_like(value_BR)
     for row, one in enumerate(rollouts):
         length = len(one.response)
@@ -111,7 +110,6 @@ class SAOLearner(PolicyLearner):
     def _update_critic(
         self, hidden_NH: Tensor, value_N: Tensor, return_N: Tensor, weight_N: Tensor
     ) -> dict[StepMetric, float]:
-        """Step towards the returns. `value_N` are the values before the update, for the metrics."""
         loss = norm = 0.0
         for _ in range(self.knobs.critic_steps_per_actor):
             loss, norm = self.critic.update(hidden_NH, return_N, weight_N, self.knobs.max_grad_norm)
@@ -123,11 +121,9 @@ class SAOLearner(PolicyLearner):
         }
 
     def save(self, directory: Path) -> None:
-        """Write actor, critic, both optimizers and the number of steps."""
         super().save(directory)
         self.critic.save(directory)
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
-        """Continue from `directory`, with the actor of `actor_from` if given."""
         super().load(directory, actor_from=actor_from)
         self.critic.load(directory)

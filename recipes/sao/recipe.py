@@ -1,26 +1,25 @@
-"""SAO: single-rollout asynchronous optimization (arXiv 2607.07508). No group of rollouts.
+"""SAO: single-rollout asynchronous optimization (arXiv 2607.07508). No group of rollouts."""
 
-    r_t   = exp(log pi(a_t) - log pi_rollout(a_t))     the engine's own log-probabilities
-    f(r)  = r if 1 - eps_clip < r < 1 + eps_clip_high else 0     hard mask (DIS), no gradient
-    L_pi  = mean over rollouts of mean over tokens of  - f(r_t) A_t log pi(a_t)
-    A_t   = GAE over action tokens, reward on the last one,
-            lambda = clip(1 - 1 / (alpha * actions), 0, 1)
-    L_V   = (V_t - G_t)^2, G_t by Monte Carlo, `critic_steps_per_actor` times a step
-
-signal      one score per rollout, reported on its receipt
-target      a LoRA adapter on the served model
-staleness   0 <= lag <= max_staleness is admitted and corrected by f, the rest is refused
-refused     scores outside score_range; tokens of a truncated or penalised distribution
-run         reef serve -c recipes/sao/examples/dictionary/serve.yaml
-expect      tiny bandit (tests/recipes/test_sao_learning.py): mean reward 0.1 -> above 0.9;
-            at lag 8 still so, and without f at most 0.7
-
-The paper trains all weights at 1e-6 with a second model as critic. Here an adapter learns at a
-higher rate, and the critic is a head on the policy's detached hidden states. A batch of one shows
-the path; learning needs 8 and more.
-
-The step is in learner.py, the knobs in knobs.py.
-"""
+#     r_t   = exp(log pi(a_t) - log pi_rollout(a_t))     the engine's own log-probabilities
+#     f(r)  = r if 1 - eps_clip < r < 1 + eps_clip_high else 0     hard mask (DIS), no gradient
+#     L_pi  = mean over rollouts of mean over tokens of  - f(r_t) A_t log pi(a_t)
+#     A_t   = GAE over action tokens, reward on the last one,
+#             lambda = clip(1 - 1 / (alpha * actions), 0, 1)
+#     L_V   = (V_t - G_t)^2, G_t by Monte Carlo, `critic_steps_per_actor` times a step
+#
+# signal      one score per rollout, reported on its receipt
+# target      a LoRA adapter on the served model
+# staleness   0 <= lag <= max_staleness is admitted and corrected by f, the rest is refused
+# refused     scores outside score_range; tokens of a truncated or penalised distribution
+# run         reef serve -c recipes/sao/examples/dictionary/serve.yaml
+# expect      tiny bandit (tests/recipes/test_sao_learning.py): mean reward 0.1 -> above 0.9;
+#             at lag 8 still so, and without f at most 0.7
+#
+# The paper trains all weights at 1e-6 with a second model as critic. Here an adapter learns at a
+# higher rate, and the critic is a head on the policy's detached hidden states. A batch of one shows
+# the path; learning needs 8 and more.
+#
+# The step is in learner.py, the knobs in knobs.py.
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +60,6 @@ class SAORecipe(WeightRecipe):
         return updates > 0 and updates % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
-        """Build actor and critic on the base model."""
         from recipes.sao.learner import SAOLearner  # torch: in the step process only
 
         return SAOLearner(self.knobs, model_path)

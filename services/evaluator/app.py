@@ -78,7 +78,6 @@ def build(
 
 
 def kafka_candidates(system: SystemSettings) -> KafkaCandidates:
-    """Build the log of candidates and verdicts."""
     bodies = FilesystemBodies(system.state_dir / "bodies")
     candidates, evaluations = (
         KafkaTopicLog(topic, system.kafka_bootstrap, bodies)

@@ -1,4 +1,4 @@
-"""Episodes on one node: both sides answer the same tasks, or score the same held-out samples."""
+"""Episodes of a trial: both sides answer the same tasks, or score the same held-out samples."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -33,12 +33,12 @@ class Scores(Protocol):
         """Return the known scores of these weights by sample id."""
 
     async def put_score(self, scenario: str, weights: str, sample_id: str, score: float) -> None:
-        """Keep one score. May be repeated."""
+        """Keep a score. May be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two that are compared: a served model under a harness.
+    """A side of the comparison: a served model under a harness.
 
     `weights` names the served weights for good; `model` only names them on a node.
     """
@@ -50,8 +50,6 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSampling:
-    """How answers to tasks are sampled."""
-
     samples_per_task: int
     max_tokens: int
     temperature: float
@@ -68,7 +66,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One side's answers to one task. `score` is their mean; None if `failure` says why not."""
+    """A side's answers to a task. `score` is their mean; None if `failure` says why not."""
 
     score: float | None
     answer: str = ""
@@ -120,11 +118,8 @@ class Episodes:
         scores: Scores,
         scenario: str,
     ) -> Evidence:
-        """Compare both sides by the likelihood of held-out answers.
-
-        Each score is kept at once, so that an interrupted trial and the next one need not repeat
-        it.
-        """
+        """Compare both sides by the likelihood of held-out answers."""
+        # Each score is kept at once: neither an interrupted trial nor the next repeats it.
         failures: list[str] = []
 
         async def score(side: Side, sample: HeldOut) -> None:

@@ -1,4 +1,4 @@
-"""Arrivals of the evaluator: candidates get a verdict, one sample in five is kept as evidence."""
+"""Arrivals of the evaluator: candidates get a verdict, held-out samples are kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,13 +25,12 @@ VERDICTS = Counter("reef_verdicts_total", "verdicts on candidates", ["scenario",
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Publishes verdicts. The id is that of the candidate and the head, so that one may repeat."""
+    """Publishes verdicts. The id comes from candidate and head, so that a repeat is harmless."""
 
     events: EventPublisher
     now: Callable[[], datetime]
 
     async def publish(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
-        """Announce one verdict."""
         event = CandidateEvaluated(
             event_id="evl-" + digest("evaluated", candidate.event_id, evaluation.head_release_id),
             at=self.now(),
@@ -56,8 +55,6 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The handlers of the two topics."""
-
     plans: Plans
     evidence: EvidenceStore
     trials: Trials

@@ -1,4 +1,4 @@
-"""The judgement of one candidate: a trial against the head, and the rule that decides from it."""
+"""The judgement of a candidate: a trial against the head, and the rule that decides."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,23 +23,20 @@ class EvidenceStore(Scores, Protocol):
     async def samples(self, scenario: str) -> list[HeldOut]:
         """Return the newest held-out samples of a scenario, in the order of their ids."""
 
-    async def wait(self, candidate: CandidateProposed) -> None:
-        """Keep a candidate until it is judged."""
+    async def wait(self, candidate: CandidateProposed) -> None: ...
 
     async def waiting(self, scenario: str) -> list[CandidateProposed]:
         """Return the candidates that wait, newest first: it has learned from more samples."""
 
-    async def waiting_scenarios(self) -> list[str]:
-        """Return the scenarios with candidates that may wait."""
+    async def waiting_scenarios(self) -> list[str]: ...
 
-    async def done(self, candidate: CandidateProposed) -> None:
-        """Forget a candidate that has its verdict."""
+    async def done(self, candidate: CandidateProposed) -> None: ...
 
     async def restored(self) -> bool:
         """Return whether the store holds the candidates of the log."""
 
     async def set_restored(self) -> None:
-        """Note that it does. The note is lost with the contents."""
+        """Note that it does. The note goes with the contents."""
 
 
 NOT_RUN = Evidence(())
@@ -47,7 +44,7 @@ NOT_RUN = Evidence(())
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Judges candidates. It changes nothing but the scores that it keeps."""
+    """Judges candidates. Its only effect is that scores are kept."""
 
     plans: Plans
     heads: ReleaseHeads
@@ -190,7 +187,6 @@ def _evaluation(
 
 
 def failed(candidate: CandidateProposed, reason: str) -> Evaluation:
-    """Return the evaluation of a candidate that could not be judged at all."""
     return Evaluation(
         verdict="evaluation_failed",
         policy="always",

@@ -8,8 +8,6 @@ from reefkit.kafka_topic_log import KafkaTopicLog
 
 @dataclass(frozen=True, slots=True)
 class KafkaCandidates:
-    """Reads both topics without a consumer group."""
-
     candidates: KafkaTopicLog
     evaluations: KafkaTopicLog
 

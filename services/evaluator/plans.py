@@ -47,11 +47,9 @@ class Plans:
         return cls(config, tasks, verifier, ranges)
 
     def plan(self, candidate: CandidateProposed) -> ChosenPlan:
-        """Return the plan for one candidate."""
         return choose(self.config, candidate.scenario, candidate.lineage.recipe)
 
     def rule(self, plan: ChosenPlan) -> Rule:
-        """Return the rule of a plan with the knobs of the section."""
         section = self.config.evaluation
         return Rule(
             plan.policy,
@@ -62,7 +60,6 @@ class Plans:
         )
 
     def sampling(self) -> AnswerSampling:
-        """Return how answers to tasks are sampled."""
         section = self.config.evaluation
         return AnswerSampling(
             section.samples_per_task, section.max_tokens, section.temperature, section.rules_at
@@ -79,7 +76,6 @@ class Plans:
 
 
 def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
-    """The part of the range that all recipes share which withhold samples."""
     ranges = [
         load_recipe(binding.recipe, binding.knobs).score_range
         for binding in config.reef

@@ -1,12 +1,11 @@
-"""Evidence in Redis, shared by all processes of the evaluator.
+"""Evidence in Redis, shared by all processes of the evaluator."""
 
-reef:{<scenario>}:heldout            hash  sample id -> HeldOut as JSON; the newest are kept
-reef:{<scenario>}:heldout-ids        zset  sample id by the time of its record
-reef:{<scenario>}:scores:<weights>   hash  sample id -> mean log-probability; expires unless used
-reef:{<scenario>}:waiting            hash  candidate id -> CandidateProposed as JSON
-reef:waiting                         set   scenarios with candidates that may wait
-reef:waiting-restored                      exists if the waiting candidates of the log are here
-"""
+# reef:{<scenario>}:heldout            hash  sample id -> HeldOut as JSON; the newest are kept
+# reef:{<scenario>}:heldout-ids        zset  sample id by the time of its record
+# reef:{<scenario>}:scores:<weights>   hash  sample id -> mean log-probability; expires unless used
+# reef:{<scenario>}:waiting            hash  candidate id -> CandidateProposed as JSON
+# reef:waiting                         set   scenarios with candidates that may wait
+# reef:waiting-restored                      exists if the waiting candidates of the log are here
 
 from redis.asyncio import Redis
 

@@ -1,4 +1,4 @@
-"""Bounded retries of one call on a serving node or a store."""
+"""Bounded retries of calls to serving nodes and stores."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

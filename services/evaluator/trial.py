@@ -1,8 +1,7 @@
-"""One trial: load the candidate on one node under a name of its own, and unload it afterwards.
+"""A trial: load the candidate on a node under its own name, and unload it afterwards."""
 
-The steps before the first episode are retried as an episode is. If the bus gave up on the event
-instead, there would be no verdict, and the trainer waits for one.
-"""
+# The steps before the first episode are retried as an episode is. If the bus gave up on the event
+# instead, there would be no verdict, and the trainer waits for one.
 
 import asyncio
 import shutil
@@ -35,8 +34,6 @@ T = TypeVar("T")
 
 
 class Rotation(Protocol):
-    """The serving nodes that are out of rotation."""
-
     async def apart(self) -> dict[str, str]:
         """Return the nodes out of rotation by URL, each with the reason."""
 
@@ -82,7 +79,7 @@ class Bench:
             await self.forget(candidate)
 
     async def probe(self, node: ServingNode, side: Side) -> None:
-        """Ask a side for one token. Raises DoesNotServe if another model answers, or none."""
+        """Ask a side for a token. Raises DoesNotServe unless its model answers."""
         ping = [{"role": "user", "content": "ping"}]
         answers = await self._tried(
             lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0, priority=BACKGROUND)

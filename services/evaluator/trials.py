@@ -1,10 +1,9 @@
-"""The candidates that wait, judged in the background: scenarios side by side, each in turn.
+"""The candidates that wait, judged in the background: scenarios side by side, each in turn."""
 
-    candidate -> kept in the evidence store -> offset committed
-              -> trial of its scenario -> verdict published -> forgotten
-
-If the store has lost its contents, the candidates without a verdict come from the log again.
-"""
+#     candidate -> kept in the evidence store -> offset committed
+#               -> trial of its scenario -> verdict published -> forgotten
+#
+# If the store has lost its contents, the candidates without a verdict come from the log again.
 
 import asyncio
 import time
@@ -32,8 +31,6 @@ MAX_ATTEMPTS = 6
 
 
 class CandidateLog(Protocol):
-    """The log of candidates and verdicts."""
-
     async def unjudged(self) -> list[CandidateProposed]:
         """Return the candidates without a verdict. Raises Unavailable."""
 
@@ -44,8 +41,7 @@ class Leases(Protocol):
     def lease(self, name: str, *, wait_s: float) -> AbstractAsyncContextManager[None]:
         """Hold a right during the block. Raises Unavailable if it cannot be had or kept."""
 
-    async def leased(self, name: str) -> bool:
-        """Return whether the right is held."""
+    async def leased(self, name: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,6 @@ class Trials:
             self._failing[scenario] = str(error)
 
     async def _judge_all(self, scenario: str) -> None:
-        """Judge the candidates of a scenario, newest first, those that arrive meanwhile too."""
         lacking: dict[str, WaitingCandidate] = {}
         while True:
             candidates = await self.evidence.waiting(scenario)

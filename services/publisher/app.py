@@ -88,7 +88,6 @@ def build(
 
 
 def full_weights(settings: Settings, rotation: RedisRotation) -> FullWeights | None:
-    """Build the way of full weights to the nodes; None if it is off."""
     if settings.weight_transfer == "off":
         return None
     return FullWeights(
@@ -125,7 +124,6 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
 
 
 def show(health: Health, upkeep: Upkeep, rounds: Periodic[None], broker: KafkaBroker) -> None:
-    """Add the checks of `/readyz` and the facts of `/status`."""
 
     async def restored() -> str | None:
         if not upkeep.ready:

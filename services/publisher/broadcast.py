@@ -1,11 +1,10 @@
-"""The sender of full weights: a process of its own, so that the publisher never imports torch.
+"""The sender of full weights: a process of its own, so that the publisher never imports torch."""
 
-    python -m services.publisher.broadcast <directory> <host> <world size> <seconds> gloo|nccl
-
-It hosts the store, prints its port, waits for the node's ranks, and broadcasts each tensor from
-rank 0 in the order of names: with gloo between CPUs, with NCCL between GPUs. It exits with 0 after
-the last tensor.
-"""
+#     python -m services.publisher.broadcast <directory> <host> <world size> <seconds> gloo|nccl
+#
+# It hosts the store, prints its port, waits for the node's ranks, and broadcasts each tensor from
+# rank 0 in the order of names: with gloo between CPUs, with NCCL between GPUs. It exits with 0
+# after the last tensor.
 
 import sys
 from datetime import timedelta
@@ -18,7 +17,6 @@ STORE_PREFIX = "reef"
 
 
 def group_of(way: str, store: Any, world_size: int, timeout: timedelta) -> Any:
-    """Build a process group beside the default one."""
     from torch import distributed
 
     if way == "nccl":
@@ -29,7 +27,7 @@ def group_of(way: str, store: Any, world_size: int, timeout: timedelta) -> Any:
 
 
 def main() -> None:
-    """Send one checkpoint to one node. <seconds> is the limit of each collective call."""
+    """Send a checkpoint to a node. <seconds> is the limit of each collective call."""
     directory, host, world_size, seconds, way = sys.argv[1:6]
     import torch
     from safetensors import safe_open

@@ -1,4 +1,4 @@
-"""The serving nodes together: stage a release on each of them, prove it, unload what is surplus."""
+"""The serving nodes together: stage a release, probe it, unload surplus adapters."""
 
 import asyncio
 import time
@@ -29,13 +29,9 @@ IN_ROTATION = Gauge("reef_node_in_rotation", "1 while a serving node is in rotat
 
 
 class Rotation(Protocol):
-    """The serving nodes that are out of rotation, as every service sees them."""
+    async def set_apart(self, url: str, reason: str) -> None: ...
 
-    async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out of rotation."""
-
-    async def put_back(self, url: str) -> None:
-        """Put a node back into rotation."""
+    async def put_back(self, url: str) -> None: ...
 
     async def apart(self) -> dict[str, str]:
         """Return the nodes out of rotation by URL, each with the reason."""
@@ -81,7 +77,7 @@ class Fleet:
     async def stage(self, scenario: str, contents: NodeContents) -> dict[str, float]:
         """Load contents on the nodes in rotation and probe them.
 
-        A node that fails is set apart if another one holds the contents. Returns the milliseconds
+        A node that fails is set apart if another node holds the contents. Returns the milliseconds
         that loading took, by node.
 
         Raises:
@@ -170,7 +166,6 @@ class Fleet:
         return "" if await node.is_paused() else content_of((await node.weights()).version)
 
     async def being_replaced(self, node: WeightNode) -> bool:
-        """Return whether a publisher replaces the weights of a node now."""
         return self.full is not None and await self.full.leases.leased(node.url)
 
     async def _try(self, node: WeightNode, staged: Staged) -> float | ReefError:
@@ -200,13 +195,13 @@ class Fleet:
             await self.rotation.set_apart(node.url, reason)
 
     async def hold(self, node: WeightNode, contents: NodeContents, path: Path | None) -> None:
-        """Load the adapter, if any, on one node, and probe. Raises as `probe` does."""
+        """Load the adapter, if any, and probe. Raises as `probe` does."""
         if contents.adapter is not None:
             await node.load_adapter(contents.adapter, str(path))
         await self.probe(node, contents)
 
     async def probe(self, node: WeightNode, contents: NodeContents) -> None:
-        """Ask for one token. Raises WrongModel if another model or other weights answer."""
+        """Ask for a token. Raises WrongModel if another model or other weights answer."""
         model = contents.adapter or self.base_model
         ping = [{"role": "user", "content": "ping"}]
         answers = await node.chat(model, ping, max_tokens=1, temperature=0.0)
@@ -221,7 +216,7 @@ class Fleet:
             )
 
     async def restore(self, scenario: str, base: str, also: Collection[str]) -> None:
-        """Put base weights back on the nodes that serve neither these nor one of `also`.
+        """Put base weights back on the nodes that serve neither these nor a member of `also`.
 
         A node that fails is set apart; upkeep retries it.
         """
@@ -240,7 +235,7 @@ class Fleet:
                 await self.set_apart(node.url, str(result))
 
     async def unload(self, node: WeightNode, names: list[str]) -> None:
-        """Unload adapters from one node. The node is set apart if it refuses one of them."""
+        """Unload adapters from a node. If it refuses, it is set apart."""
         refusal = ""
         for name in names:
             try:
@@ -252,7 +247,6 @@ class Fleet:
             await self.set_apart(node.url, refusal)
 
     async def loaded(self) -> LoadedNames:
-        """Return the names that every node serves now."""
         found = await asyncio.gather(*(self._models(node) for node in self.nodes))
         return dict(zip((node.url for node in self.nodes), found, strict=True))
 
@@ -271,7 +265,6 @@ class Fleet:
         IN_ROTATION.labels(url).set(0)
 
     async def put_back(self, url: str) -> None:
-        """Put a node back into rotation."""
         if url in await self.rotation.apart():
             log.info("node_back_in_rotation", node=url)
             await self.rotation.put_back(url)

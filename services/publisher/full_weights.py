@@ -1,10 +1,9 @@
-"""Full weights onto one node. Each step has a deadline, and the node is resumed in any case.
+"""Full weights onto a node. Each step has a deadline; the node is resumed in any case."""
 
-    lease -> sender ready -> pause -> start -> transfer -> finish -> reset prefix cache -> verify
-    -> resume -> return the lease
-
-Requests wait meanwhile and lose nothing. A node that fails is set apart before it resumes.
-"""
+#     lease -> sender ready -> pause -> start -> transfer -> finish -> reset prefix cache -> verify
+#     -> resume -> return the lease
+#
+# Requests wait meanwhile and lose nothing. A node that fails is set apart before it resumes.
 
 import asyncio
 import sys
@@ -44,13 +43,10 @@ class WrongWeights(Poison):
 
 
 class Leases(Protocol):
-    """Exclusive access to the weights of a node."""
-
     def lease(self, url: str, *, wait_s: float) -> AbstractAsyncContextManager[None]:
         """Hold the lease during the block. Raises Unavailable if it cannot be had or kept."""
 
-    async def leased(self, url: str) -> bool:
-        """Return whether the lease is held."""
+    async def leased(self, url: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +159,6 @@ class FullWeights:
     async def _sender(
         self, node: WeightNode, given: Checkpoint
     ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Yield the transfer, ready before the node is paused."""
         if self.way == "path":
             yield lambda: node.update(
                 {"weights_path": str(given.files.directory)}, timeout_s=self.step_within_s
@@ -182,8 +177,6 @@ class FullWeights:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """The process that broadcasts weights (see `services.publisher.broadcast`)."""
-
     way: Way
     host: str
     world_size: int

@@ -1,7 +1,6 @@
-"""Arrivals of the publisher: verdicts and commands. Each becomes one piece of work.
+"""Arrivals of the publisher: verdicts and commands. Each becomes a piece of work."""
 
-The id of a work comes from its event, so that a redelivery finds it.
-"""
+# The id of a work comes from its event, so that a redelivery finds it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,8 +35,6 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
-    """The handlers, in the order of a release's life."""
-
     config: ServeConfig
     heads: ReleaseHeads
     works: Works
@@ -102,7 +99,6 @@ class Handlers:
         await self.publication.run(await self.publication.begin(work))
 
     async def create(self, scenario: str) -> None:
-        """Create a configured scenario, unless it exists."""
         await self.on_command(
             ScenarioCreateRequested(
                 event_id=f"create-{scenario}",
@@ -119,7 +115,6 @@ class Handlers:
             await self.publication.run(work)
 
     async def _planned(self, event: Command) -> Release | None:
-        """The release that a command leads to; None if a scenario exists already."""
         match event:
             case ScenarioCreateRequested():
                 if await self.heads.head(event.scenario) is not None:

@@ -1,8 +1,7 @@
-"""The state machine of a piece of work. Each state is durable before the next step begins.
+"""The state machine of a piece of work. Each state is durable before the next step begins."""
 
-After a kill, work continues from the state that was saved last. Every step may run twice: a load of
-a loaded adapter, an advance to a release of the chain and an event with the same id are repeats.
-"""
+# After a kill, work continues from the state that was saved last. Every step may run twice: a load
+# of a loaded adapter, an advance to a release of the chain and an event with the same id repeat.
 
 import asyncio
 from collections import defaultdict
@@ -42,14 +41,12 @@ MAX_REBASES = 10
 class Works(Protocol):
     """Durable works. Raises Unavailable if the store does not answer."""
 
-    async def get(self, scenario: str, work_id: str) -> Work | None:
-        """Return one piece of work, if it is known."""
+    async def get(self, scenario: str, work_id: str) -> Work | None: ...
 
     async def save(self, work: Work) -> None:
         """Save this state. Returns once it is durable."""
 
-    async def live(self) -> list[Work]:
-        """Return every piece of work that has not ended."""
+    async def live(self) -> list[Work]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,6 @@ class Publication:
         return work
 
     async def run(self, work: Work) -> Work:
-        """Run a piece of work from its state to its end."""
         steps = {
             "evaluated": self._stage,
             "staged": self._advance,
@@ -245,7 +241,6 @@ class Publication:
         return work.to("retired")
 
     async def synced(self, release: Release, node: str, duration_ms: float) -> None:
-        """Announce that a node holds a release."""
         event = ServingSynced(
             event_id="syn-" + digest("synced", release.scenario, release.release_id, node),
             at=self.now(),
@@ -271,7 +266,7 @@ class Publication:
         return work.to(outcome, reason=reason)
 
     async def _clean(self, work: Work) -> None:
-        """Unload what was staged for this work alone, and put base weights back."""
+        """Unload the adapter of this work, and put base weights back."""
         await self.tidy(work.scenario, but=work.work_id)
         head = await self.heads.head(work.scenario)
         if head is not None:

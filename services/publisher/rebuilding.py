@@ -15,8 +15,6 @@ WHOLE = 1_000_000_000
 
 
 class ReleaseLog(Protocol):
-    """The log that the heads are a projection of."""
-
     async def read(self) -> list[Event]:
         """Return every event. Raises Unavailable if the broker does not answer."""
 
@@ -24,8 +22,7 @@ class ReleaseLog(Protocol):
 class RebuildableHeads(ReleaseHeads, Protocol):
     """Heads that can be deleted. Reads raise Damaged if a stored value cannot be read."""
 
-    async def forget(self, scenario: str) -> None:
-        """Delete everything that is stored of a scenario."""
+    async def forget(self, scenario: str) -> None: ...
 
 
 async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
@@ -60,7 +57,7 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
 
 
 async def _known(heads: RebuildableHeads, scenario: str, state: Replay) -> set[str]:
-    """The releases in a chain. A damaged one is deleted if the log can replace it."""
+    """The ids in a chain. A damaged chain is deleted if the log can replace it."""
     try:
         chain: list[Release] = await heads.chain(scenario, limit=WHOLE)
         head = await heads.head(scenario)

@@ -1,8 +1,7 @@
-"""Works in Redis: one key a piece of work, and one set of those that have not ended.
+"""Works in Redis: a key for each work, and a set of those that have not ended."""
 
-reef:{<scenario>}:work:<work id>  string  Work as JSON; ended works expire
-reef:works                        set     "<scenario> <work id>" of works that have not ended
-"""
+# reef:{<scenario>}:work:<work id>  string  Work as JSON; ended works expire
+# reef:works                        set     "<scenario> <work id>" of works that have not ended
 
 import structlog
 from redis.asyncio import Redis

@@ -55,7 +55,6 @@ class Upkeep:
         self.ready = True
 
     async def resume(self) -> None:
-        """Finish the publications that an earlier process began."""
         await wait_for_dependencies(self.handlers.resume, name="resume")
 
     async def _restore(self) -> None:
@@ -65,7 +64,7 @@ class Upkeep:
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def round(self) -> None:
-        """Load missing adapters, unload surplus ones, and put nodes back that serve again."""
+        """Load missing adapters, unload surplus adapters, and put nodes back that serve again."""
         known = await self.heads.scenarios()
         if any(name not in known and name not in self.refused for name in self.scenarios):
             if not self.ready:
@@ -88,7 +87,6 @@ class Upkeep:
         await asyncio.to_thread(self._sweep, kept_contents)
 
     async def _chains(self) -> dict[str, list[Release]]:
-        """The resident releases of each scenario, newest first."""
         try:
             return await self._read_chains()
         except Damaged:
@@ -131,7 +129,7 @@ class Upkeep:
                 await self.fleet.put_back(node.url)
 
     def _is_away(self, url: str, error: Unavailable) -> bool:
-        """Whether a node counts as away. A slow one does if it has been slow for long enough."""
+        """Whether a node counts as away. A slow node does after `slow_for_s`."""
         if not isinstance(error, Slow):
             return True
         now = time.monotonic()
@@ -140,7 +138,6 @@ class Upkeep:
     async def _bring_in_step(
         self, node: WeightNode, names: set[str], chains: dict[str, list[Release]]
     ) -> bool:
-        """Load missing contents on one node. Returns whether it may serve."""
         was_apart = node.url in await self.fleet.rotation.apart()
         if not await self._keep_base(node, chains, was_apart=was_apart):
             return False

@@ -16,7 +16,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the format's own bound
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The bytes of one tensor in a file. `dtype` is safetensors' name."""
+    """The bytes of a tensor in a file. `dtype` is safetensors' name."""
 
     file: Path
     dtype: str
@@ -60,7 +60,6 @@ class WeightFiles:
         return cls(directory, dict(sorted(found.items())))
 
     def announcement(self) -> dict[str, list[object]]:
-        """Return the names, dtypes and shapes that a node needs before the broadcast."""
         return {
             "names": list(self.tensors),
             "dtype_names": [_TORCH_NAMES[tensor.dtype] for tensor in self.tensors.values()],
@@ -68,15 +67,12 @@ class WeightFiles:
         }
 
     def digests(self) -> dict[str, str]:
-        """Return the digest of every tensor. Reads every byte."""
         return {name: tensor.digest() for name, tensor in self.tensors.items()}
 
 
 def differing(expected: dict[str, str], served: dict[str, str]) -> list[str]:
-    """Return the names of tensors that a node serves with other contents than expected.
-
-    A name that is not in the files is a tied weight: it must equal a tensor that is.
-    """
+    """Return the names of tensors that a node serves with other contents than expected."""
+    # A name that is not in the files is a tied weight: it must equal a tensor that is.
     wrong = [name for name, digest in expected.items() if served.get(name) != digest]
     known = set(expected.values())
     return wrong + [

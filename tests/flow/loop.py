@@ -266,7 +266,7 @@ def gateway_on(
     return assemble(
         GatewaySettings(),
         system,
-        ports(MemoryReads(), MemoryCommands(), engines.rows),
+        ports(MemoryReads(), MemoryCommands(), engine_rows=engines.rows),
         access=Access(),
         config=config,
         lifespan=lifespan,

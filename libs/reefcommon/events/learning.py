@@ -1,4 +1,4 @@
-"""What a recipe did with samples, the candidate that came of it, and the verdict on it."""
+"""Steps of a recipe, the candidates that they propose, and the verdicts on these."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from reefcommon.events.base import Event, Kind, Policy, Value, Verdict
 
 
 class StepCompleted(Event):
-    """A recipe finished one job. `event_id` is the job's id. `reason` says why there is no candidate, where there is none."""
+    """A recipe finished a job. `event_id` is its id; `reason` says why there is no candidate."""
 
     type: Literal["step.completed.v1"] = "step.completed.v1"
     recipe: str
@@ -22,7 +22,7 @@ class StepCompleted(Event):
 
 
 class SampleRefused(Event):
-    """A recipe will never use this sample. `event_id` = digest of recipe and sample, so that a replay refuses it once."""
+    """A recipe will never use this sample. `event_id` is a digest of recipe and sample."""
 
     type: Literal["sample.refused.v1"] = "sample.refused.v1"
     recipe: str
@@ -32,7 +32,7 @@ class SampleRefused(Event):
 
 
 class Lineage(Value):
-    """Where a candidate comes from."""
+    """The origin of a candidate."""
 
     job_id: str | None = None
     sample_ids: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Lineage(Value):
 
 
 class CandidateProposed(Event):
-    """Something that might serve: its content lies in the artifact store under `content_id`. `event_id` is the candidate's id."""
+    """A content of the artifact store that might serve. `event_id` is the candidate's id."""
 
     type: Literal["candidate.proposed.v1"] = "candidate.proposed.v1"
     kind: Kind
@@ -54,7 +54,10 @@ class CandidateProposed(Event):
 
 
 class TaskResult(Value):
-    """Paired scores of one held-out task: means over the repeats that ran. None: no repeat of that side could be run."""
+    """Paired scores of a held-out task or sample: means over the repeats.
+
+    A side is None if it could not be run.
+    """
 
     task: str
     candidate: float | None = None
@@ -64,7 +67,12 @@ class TaskResult(Value):
 
 
 class Evaluation(Value):
-    """How a candidate compared with the head, and the rule that decided. Scores are means over the tasks."""
+    """The comparison of a candidate with the head, and the rule that decided.
+
+    Scores are means over the pairs. `confidence_low` bounds the mean difference from below, and
+    `p_value` belongs to `test`. `strength` says how well the pairs show that the candidate is
+    better.
+    """
 
     verdict: Verdict
     policy: Policy
@@ -86,7 +94,7 @@ class Evaluation(Value):
 
 
 class CandidateEvaluated(Event):
-    """The verdict on a candidate. It carries the whole candidate, so that nobody has to join. `event_id` = digest of candidate and head."""
+    """The verdict on a candidate. `event_id` is a digest of candidate and head."""
 
     type: Literal["candidate.evaluated.v1"] = "candidate.evaluated.v1"
     candidate: CandidateProposed

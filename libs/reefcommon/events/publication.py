@@ -1,4 +1,4 @@
-"""The release chain, what people ask of it, and what could not be handled."""
+"""The release chain, commands on it, and dead letters."""
 
 from typing import Annotated, Literal
 
@@ -9,8 +9,11 @@ from reefcommon.events.learning import Evaluation, Lineage
 
 
 class Release(Value):
-    """One link of a scenario's append-only chain. `contents` maps each kind to the content that this release serves of it. `created_at`:
-    when the head moved to it, which is when it began to serve; while it is pending, when it was made."""
+    """A link of a scenario's append-only chain.
+
+    `contents` maps each kind to its content, `loads` each group of kinds to its load id. `load_id`
+    is that of the weights. `created_at`: when it began to serve; while pending, when it was made.
+    """
 
     release_id: str
     scenario: str
@@ -32,7 +35,7 @@ class Release(Value):
 
 
 class ReleasePublished(Event):
-    """The head of the chain has advanced to this release. `event_id` is the release's id."""
+    """The head of the chain has advanced to this release. `event_id` is its id."""
 
     type: Literal["release.published.v1"] = "release.published.v1"
     release: Release
@@ -40,14 +43,14 @@ class ReleasePublished(Event):
 
 
 class ReleasePending(Event):
-    """A winner that waits for a person: it serves nobody until it is promoted. `event_id` is the candidate's id."""
+    """A winner that waits for review. `event_id` is the candidate's id."""
 
     type: Literal["release.pending.v1"] = "release.pending.v1"
     release: Release
 
 
 class ReleaseRejected(Event):
-    """A candidate or a command came to nothing; the chain is unchanged. `event_id` = digest of what was rejected."""
+    """A candidate or a command led to no release. `event_id` is a digest of its id."""
 
     type: Literal["release.rejected.v1"] = "release.rejected.v1"
     outcome: Literal["rejected", "conflicted", "aborted"]
@@ -69,13 +72,13 @@ class ServingSynced(Event):
 
 
 class ScenarioCreateRequested(Event):
-    """Somebody wants this scenario to exist. `event_id` is the command's id."""
+    """A request to create a scenario. `event_id` is the command's id."""
 
     type: Literal["scenario.create.requested.v1"] = "scenario.create.requested.v1"
 
 
 class RollbackRequested(Event):
-    """Somebody wants the content of an earlier release to serve again."""
+    """A request to serve the contents of an earlier release again."""
 
     type: Literal["rollback.requested.v1"] = "rollback.requested.v1"
     release_id: str
@@ -83,7 +86,7 @@ class RollbackRequested(Event):
 
 
 class PromoteRequested(Event):
-    """Somebody wants a pending release to serve."""
+    """A request to publish a pending release."""
 
     type: Literal["promote.requested.v1"] = "promote.requested.v1"
     release_id: str
@@ -91,7 +94,7 @@ class PromoteRequested(Event):
 
 
 class DeadLettered(Event):
-    """An event that could not be handled, as it lay in its topic. `event_id` = digest of group, topic, partition, offset."""
+    """An event that could not be handled. `event_id` is a digest of its group and place."""
 
     type: Literal["event.dead.v1"] = "event.dead.v1"
     group: str
@@ -109,7 +112,7 @@ class DeadLettered(Event):
 
 
 class DeadLetterSettled(Event):
-    """Somebody has dealt with a dead letter; it lies in the same topic. `event_id` = digest of the letter's id: the first one counts."""
+    """A dead letter was retried or dropped. `event_id` is a digest of its id: the first counts."""
 
     type: Literal["event.dead.settled.v1"] = "event.dead.settled.v1"
     dead_id: str

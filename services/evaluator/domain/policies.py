@@ -1,8 +1,7 @@
-"""The rules that decide from paired scores of a candidate and of the head.
+"""The rules that decide from paired scores of a candidate and of the head."""
 
-A pair is one task, or one held-out sample. Every rule fails closed: a pair that could not be run is
-never a tie that passes, and no rule but `always` replaces a head by a candidate with a lower mean.
-"""
+# A pair is one task, or one held-out sample. Every rule fails closed: a pair that could not be run is
+# never a tie that passes, and no rule but `always` replaces a head by a candidate with a lower mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ class Comparison:
 
     @property
     def pairs(self) -> int:
-        """The number of pairs."""
         return self.wins + self.losses + self.ties
 
     @property
@@ -61,7 +59,6 @@ class Comparison:
 
     @property
     def counts(self) -> str:
-        """Wins, losses and ties in words."""
         numbers = (
             (self.wins, "win", "wins"),
             (self.losses, "loss", "losses"),
@@ -80,7 +77,7 @@ class Ruling:
 
 
 def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None:
-    """Compare both sides over all pairs. None if there is no pair, or one has no score."""
+    """Compare both sides. None if there is no pair, or a pair lacks a score."""
     pairs = [
         (task.candidate, task.head)
         for task in tasks

@@ -1,9 +1,8 @@
-"""Judging by experience: does a candidate make held-out answers likelier that users scored high?
+"""Judging by experience: does a candidate make held-out answers likelier that users scored high?"""
 
-A pair is one held-out sample. Its advantage is score - mean score. A side's score is the advantage
-times the mean log-probability of the sampled tokens, so `candidate > head` holds if the likelihood
-moved in the direction of the advantage.
-"""
+# A pair is one held-out sample. Its advantage is score - mean score. A side's score is the advantage
+# times the mean log-probability of the sampled tokens, so `candidate > head` holds if the likelihood
+# moved in the direction of the advantage.
 
 from collections.abc import Mapping, Sequence
 from math import fsum
@@ -108,5 +107,4 @@ def weights_key(head: Release, adapter: str | None) -> str:
 
 
 def head_weights(head: Release) -> str:
-    """Return the key of the weights that a head serves."""
     return weights_key(head, head.contents.get("lora") if head.adapter else None)

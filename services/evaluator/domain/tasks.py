@@ -23,7 +23,7 @@ class BadScore(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One held-out task. `given` is the item as configured; the verifier receives it."""
+    """A held-out task. `given` is the item as configured; the verifier receives it."""
 
     name: str
     messages: tuple[Mapping[str, Any], ...]
@@ -69,9 +69,9 @@ def as_score(value: Any) -> float:
 def seed_of(candidate_id: str, task: str) -> int:
     """Return the seed with which both sides of a pair sample.
 
-    A candidate is never measured with the seeds of another, but a repeated evaluation of it is.
-    The node draws the choices of one request from independent streams.
+    It is new for every candidate, and the same if the candidate is evaluated again.
     """
+    # The node draws the choices of one request from independent streams.
     return independent_seed("evaluation", candidate_id, task)
 
 

@@ -1,7 +1,6 @@
-"""How a release follows from its parent and its cause.
+"""How a release follows from its parent and its cause."""
 
-Every field is derived, so that a repeat plans the same release.
-"""
+# Every field is derived, so that a repeat plans the same release.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +51,6 @@ def creation(scenario: str, cause: str, incarnation: str, at: datetime) -> Relea
 def _follow(
     head: Release, cause: str, at: datetime, contents: Mapping[str, str], **fields: object
 ) -> Release:
-    """Return the release after `head` that serves `contents`."""
     sequence = head.sequence + 1
     loads = _next_loads(head, contents)
     values: dict[str, object] = {
@@ -69,7 +67,6 @@ def _follow(
 
 
 def _next_loads(head: Release, contents: Mapping[str, str]) -> dict[str, str]:
-    """Advance the load of each group whose contents change."""
 
     def load_after(group: str, load: str) -> str:
         if group_contents(head.contents, group) == group_contents(contents, group):
@@ -126,7 +123,7 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
 
 
 def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason: str) -> Release:
-    """Return a new release with all contents of an old one, under the adapter name they had.
+    """Return a new release with the contents of an old release, under their adapter name.
 
     Raises:
         NotPublished: the target is the head.
@@ -199,7 +196,6 @@ class NodeContents:
 
 
 def needed(release: Release) -> NodeContents:
-    """Return the contents that a node must hold to serve a release."""
     lora = release.contents["lora"] if release.adapter is not None else None
     return NodeContents(base_weights(release), release.adapter, lora)
 
@@ -221,17 +217,15 @@ def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
 
 
 def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
-    """Return the adapters of the `keep` newest releases, whatever base weights they need.
-
-    Requests may still name them shortly after the base weights have changed.
-    """
+    """Return the adapters of the `keep` newest releases, whatever base weights they need."""
+    # Requests may still name them shortly after the base weights have changed.
     return {
         name: content for release in chain[:keep] for name, content in adapter_of(release).items()
     }
 
 
 def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
-    """Check that nodes with full weights serve one scenario: these replace their base model.
+    """Check that nodes with full weights serve a single scenario.
 
     Args:
         planned: the release that is about to be published.
@@ -241,6 +235,7 @@ def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> Non
     Raises:
         NotPublished: the same nodes serve other scenarios.
     """
+    # Full weights replace the base model of every node.
     changes = base_weights(planned) != before
     if others and (changes or any(base != BASE_CONTENT_ID for base in others.values())):
         names = ", ".join(sorted(others)[:3])

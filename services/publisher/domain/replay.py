@@ -8,8 +8,6 @@ from reefcommon.events import Event, Release, ReleasePending, ReleasePublished, 
 
 @dataclass(slots=True)
 class Replay:
-    """Published releases and pending ones, by scenario and id."""
-
     published: dict[tuple[str, str], Release] = field(default_factory=dict)
     pending: dict[tuple[str, str], Release] = field(default_factory=dict)
 

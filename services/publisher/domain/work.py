@@ -1,11 +1,10 @@
-"""One piece of work of the publisher and its states. Each is durable before the next step begins.
+"""A piece of work and its states. Each is durable before the next step begins."""
 
-evaluated -> staged -> head_advanced -> announced -> retired
-     |          |
-     |          +-> conflicted          another release became the head first
-     |          +-> requeued            the same, and the candidate is evaluated again
-     +-> rejected | aborted | pending | conflicted | requeued
-"""
+# evaluated -> staged -> head_advanced -> announced -> retired
+#      |          |
+#      |          +-> conflicted          another release became the head first
+#      |          +-> requeued            the same, and the candidate is evaluated again
+#      +-> rejected | aborted | pending | conflicted | requeued
 
 from typing import Literal
 
@@ -53,7 +52,6 @@ class Work(Value):
 
     @property
     def ended(self) -> bool:
-        """Whether no step is left."""
         return self.state in ENDED
 
     @property
@@ -63,13 +61,10 @@ class Work(Value):
         return self.release
 
     def to(self, state: State, **changes: object) -> "Work":
-        """Return this work in another state."""
         return self.model_copy(update={"state": state, **changes})
 
 
 class NotPublished(Exception):
-    """Planning led to no release: the outcome and the reason for the event."""
-
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
         self.outcome: Outcome = outcome

@@ -1,4 +1,4 @@
-"""Held-out tasks of the greeting example: an answer that begins with a greeting scores 1, any other 0."""
+"""Held-out tasks of the greeting example."""
 
 TASKS: tuple[str, ...] = (
     "What is the capital of France?",
@@ -11,5 +11,5 @@ TASKS: tuple[str, ...] = (
 
 
 def score(_task: str, answer: str) -> float:
-    """1.0 where the answer greets first, as the users ask for."""
+    """Return 1.0 if the answer greets first, else 0.0."""
     return 1.0 if answer.lstrip(" \n\"'*").lower().startswith("hello") else 0.0

@@ -1,4 +1,4 @@
-"""What the users of the dictionary example ask, and what they like.
+"""Requests and preferences of the dictionary example's users.
 
 They like answers that open like a dictionary entry: with "A" or "An". No prompt says so. The base
 model opens about three answers in ten that way (most begin with "The" or the bare noun).

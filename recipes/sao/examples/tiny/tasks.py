@@ -1,7 +1,6 @@
-"""What the users of the tiny example ask, and what they like: lower-case letters.
+"""Requests of the tiny example's users, who like lower-case letters."""
 
-A random model writes any byte; about one in ten is a lower-case letter. The reward is dense, so that it can climb from there.
-"""
+# A random model writes any byte, of which a tenth are lower-case letters: the reward is dense.
 
 from typing import Any
 
@@ -30,5 +29,5 @@ HELDOUT: tuple[str, ...] = tuple(f"say {word}" for word in WORDS[:12])
 
 
 def score(task: Any, answer: str) -> float:
-    """The share of lower-case ASCII letters in the answer; 0 for an empty one."""
+    """Return the share of lower-case ASCII letters in the answer; 0 if it is empty."""
     return sum("a" <= letter <= "z" for letter in answer) / len(answer) if answer else 0.0
