@@ -8,33 +8,15 @@ from aiokafka import AIOKafkaConsumer
 from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcli.output import compared, counted
+from reefcommon import events as e
 from reefcommon import topics
 from reefcommon.errors import Poison
-from reefcommon.events import (
-    CandidateEvaluated,
-    CandidateProposed,
-    DeadLettered,
-    Evaluation,
-    ReleasePending,
-    ReleasePublished,
-    ReleaseRejected,
-    SampleRefused,
-    ServingSynced,
-    StepCompleted,
-)
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
 
 LoopEvent = (
-    StepCompleted
-    | SampleRefused
-    | CandidateProposed
-    | CandidateEvaluated
-    | ReleasePublished
-    | ReleasePending
-    | ReleaseRejected
-    | ServingSynced
-    | DeadLettered
-)
+    e.StepCompleted | e.SampleRefused | e.CandidateProposed | e.CandidateEvaluated
+    | e.ReleasePublished | e.ReleasePending | e.ReleaseRejected | e.ServingSynced | e.DeadLettered
+)  # fmt: skip
 _EVENT: TypeAdapter[LoopEvent] = TypeAdapter(Annotated[LoopEvent, Field(discriminator="type")])
 _TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEASES)
 
@@ -76,20 +58,20 @@ async def follow(
 def describe(event: LoopEvent, *, means: bool = True) -> str | None:
     """Return the line for one event. None if it needs no line. `means`: with a verdict's scores."""
     match event:
-        case StepCompleted():
+        case e.StepCompleted():
             return _step(event)
-        case CandidateEvaluated():
+        case e.CandidateEvaluated():
             found = event.evaluation
             took = f"{found.policy}, {found.duration_s:.1f} s"
             return f"verdict  {found.verdict}: {_why(found, means=means)} ({took})"
-        case ReleasePublished():
+        case e.ReleasePublished():
             release = event.release
             return f"release  {release.release_id} ({release.operation}) serves from now on"
-        case ReleasePending():
+        case e.ReleasePending():
             return f"release  {event.release.release_id} waits for `reef promote`"
-        case ReleaseRejected() if event.outcome != "rejected":  # else its verdict has said it
+        case e.ReleaseRejected() if event.outcome != "rejected":  # else its verdict has said it
             return f"no release: {event.outcome}, {event.reason}"
-        case DeadLettered():
+        case e.DeadLettered():
             place = f"{event.topic} [{event.partition}] {event.offset}"
             reason = event.reason.splitlines()[0][:160] if event.reason else ""
             return f"dead letter of {event.group}, {place}: {reason} (`reef dlq list`)"
@@ -97,7 +79,7 @@ def describe(event: LoopEvent, *, means: bool = True) -> str | None:
             return None
 
 
-def _step(event: StepCompleted) -> str:
+def _step(event: e.StepCompleted) -> str:
     metrics = event.metrics
     parts = [counted(len(event.sample_ids), "sample")]
     if (reward := metrics.get("reward_mean")) is not None:
@@ -110,7 +92,7 @@ def _step(event: StepCompleted) -> str:
     return f"step {event.step:<4} {', '.join(parts)}, {event.duration_s:.1f} s: {outcome}"
 
 
-def _why(found: Evaluation, *, means: bool) -> str:
+def _why(found: e.Evaluation, *, means: bool) -> str:
     if found.candidate_score is None or found.head_score is None:
         return found.reason
     tasks = f"{counted(found.wins, 'task')} won, {found.losses} lost, {found.ties} tied"

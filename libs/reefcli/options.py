@@ -33,6 +33,7 @@ Bootstrap = Annotated[
         help="host:port of the broker. Default: the running stack's.",
     ),
 ]
+Limit = Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 DEFAULT_STATE_DIR = Path(".reef")

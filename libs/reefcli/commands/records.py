@@ -12,7 +12,7 @@ import typer
 from reefcli import story
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, StateDir, Url
 from reefcli.output import ago, print_asked, print_json, print_story, print_table
 
 _RECEIPT = re.compile(r"rec-[0-9a-f]{32}-[0-9a-f]{4}")
@@ -21,24 +21,27 @@ _COLUMNS = ("record", "when", "outcome", "session", "turn", "release", "ms")
 _SCORED = ("record", "when", "score", "session", "release", "trained on", "sample")
 
 
+_Scenario = Annotated[
+    str, typer.Argument(help="A scenario, or a receipt, or `show` and a receipt.")
+]
+_RecordId = Annotated[str | None, typer.Argument(help="With `show`: the receipt.")]
+_Session = Annotated[str | None, typer.Option(help="Only this session.")]
+_MinScore = Annotated[float | None, typer.Option(help="Only records with at least this score.")]
+_MaxScore = Annotated[float | None, typer.Option(help="Only records with at most this score.")]
+_Export = Annotated[
+    Path | None,
+    typer.Option(help="Write the records whole, a JSON object a line. -: stdout."),
+]
+
+
 def records(
-    scenario: Annotated[
-        str,
-        typer.Argument(help="A scenario; or the word `show`, followed by a receipt; or a receipt."),
-    ] = "default",
-    record_id: Annotated[str | None, typer.Argument(help="With `show`: the receipt.")] = None,
-    session: Annotated[str | None, typer.Option(help="Only this session.")] = None,
-    min_score: Annotated[
-        float | None, typer.Option(help="Only rewarded ones with at least this score.")
-    ] = None,
-    max_score: Annotated[
-        float | None, typer.Option(help="Only rewarded ones with at most this score.")
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(help="Write the listed records whole, one JSON object a line. -: stdout."),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
+    scenario: _Scenario = "default",
+    record_id: _RecordId = None,
+    session: _Session = None,
+    min_score: _MinScore = None,
+    max_score: _MaxScore = None,
+    export: _Export = None,
+    limit: Limit = 20,
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
@@ -81,12 +84,9 @@ def records(
     elif as_json:
         print_json(rows)
     else:
-        print_table(
-            _SCORED if scored else _COLUMNS,
-            [_scored_row(row) if scored else _row(row) for row in rows],
-            whole=("release",),
-            empty=f"no such records in scenario {scenario!r}",
-        )
+        columns, cells = (_SCORED, _scored_row) if scored else (_COLUMNS, _row)
+        empty = f"no such records in scenario {scenario!r}"
+        print_table(columns, map(cells, rows), whole=("release",), empty=empty)
         print_asked(gateway.url)
 
 

@@ -1,40 +1,41 @@
 """`reef releases`: the release chain of a scenario, or the heads of all."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
-from reefcli.output import Cell, ago, compared, print_asked, print_json, print_story, print_table
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, StateDir, Url
+from reefcli.output import ago, compared, print_asked, print_json, print_story, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 
+_Scenario = Annotated[
+    str | None,
+    typer.Argument(help="Its chain, newest first. Without it: every scenario and its head."),
+]
+_Rejected = Annotated[bool, typer.Option("--rejected", help="The candidates that lost, and why.")]
+_Evidence = Annotated[
+    str | None,
+    typer.Option(
+        "--evidence",
+        metavar="ID",
+        help="Of this release or rejected candidate: every task with both answers.",
+    ),
+]
+
+
 def releases(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(
-            help="Its chain, newest first. Without it: every scenario and what it serves."
-        ),
-    ] = None,
+    scenario: _Scenario = None,
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
-    limit: Annotated[int, typer.Option(help="How many at most.", min=1, max=1000)] = 20,
-    rejected: Annotated[
-        bool, typer.Option("--rejected", help="What came to nothing instead, and why.")
-    ] = False,
-    evidence_of: Annotated[
-        str | None,
-        typer.Option(
-            "--evidence",
-            metavar="ID",
-            help="Of this release or rejected candidate: every task with both answers.",
-        ),
-    ] = None,
+    limit: Limit = 20,
+    rejected: _Rejected = False,
+    evidence_of: _Evidence = None,
     as_json: AsJson = False,
 ) -> None:
     """The releases of a scenario, the evidence for each, and the release that serves.
@@ -60,35 +61,28 @@ def releases(
     if evidence_of is not None:
         _print_evidence(gateway, scenario or "default", evidence_of, as_json=as_json)
         return
-    columns: Sequence[str]
-    cells: Iterable[Sequence[Cell]]
+    name = scenario or "default"
+    path = f"/reef/scenarios/{name}"
+    columns: Sequence[str] = _COLUMNS
     if rejected:
-        name = scenario or "default"
-        rows = gateway.get(f"/reef/scenarios/{name}/rejections", limit=limit)["data"]
-        columns, cells, empty = (
-            _REJECTED,
-            (rejected_row(row) for row in rows),
-            f"nothing was rejected in scenario {name!r}",
-        )
+        rows = gateway.get(f"{path}/rejections", limit=limit)["data"]
+        columns, cells = _REJECTED, [rejected_row(row) for row in rows]
+        empty = f"nothing was rejected in scenario {name!r}"
     elif scenario is None:
         rows = gateway.get("/reef/scenarios")["data"]
-        columns, cells, empty = (
-            ("scenario", *_COLUMNS),
-            ((row["scenario"], *release_row(row["head"])) for row in rows),
-            "no scenario yet",
-        )
+        columns = ("scenario", *_COLUMNS)
+        cells = [(row["scenario"], *release_row(row["head"])) for row in rows]
+        empty = "no scenario yet"
     else:
-        rows = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=limit)["data"]
-        columns, cells, empty = (
-            _COLUMNS,
-            (release_row(row) for row in rows),
-            f"scenario {scenario!r} has no release yet",
-        )
+        rows = gateway.get(f"{path}/releases", limit=limit)["data"]
+        cells = [release_row(row) for row in rows]
+        empty = f"scenario {name!r} has no release yet"
     if as_json:
         print_json(rows)
         return
     print_table(columns, cells, whole=("release", "parent"), empty=empty)
-    if scenario is not None and len(rows) == limit:
+    if len(rows) == limit and (rejected or scenario):
+        # A sequence counts from 0, so the last one shown is the number of older releases.
         older = "there may be older ones" if rejected else f"{rows[-1]['sequence']} older ones"
         typer.echo(f"({older}: --limit N shows more)", err=True)
     print_asked(gateway.url)
@@ -135,31 +129,17 @@ def _score(value: float | None) -> str:
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """Return a release as cells of a table."""
-    mark = (
-        "serving"
-        if row["current"]
-        else "stale"
-        if row.get("stale")
-        else "pending"
-        if row["pending"]
-        else ""
-    )
+    marks = {"serving": row["current"], "stale": row.get("stale"), "pending": row["pending"]}
+    mark = next((name for name, holds in marks.items() if holds), "")
     found = "; ".join(filter(None, (row.get("stale_reason"), evidence(row))))
-    return (
-        row["release_id"],
-        mark,
-        row["operation"],
-        row["kind"],
-        ago(row["created_at"]),
-        found,
-        row["parent_id"] or "",
-    )
+    when, parent = ago(row["created_at"]), row["parent_id"] or ""
+    return row["release_id"], mark, row["operation"], row["kind"], when, found, parent
 
 
 def rejected_row(row: dict[str, Any]) -> tuple[str | int, ...]:
     """Return a rejection as cells of a table."""
-    what = row["candidate_id"] or row["command_id"] or row["event_id"]
-    return what, row["outcome"], ago(row["at"]), evidence(row), row["reason"]
+    name = row["candidate_id"] or row["command_id"] or row["event_id"]
+    return name, row["outcome"], ago(row["at"]), evidence(row), row["reason"]
 
 
 def evidence(row: dict[str, Any]) -> str:

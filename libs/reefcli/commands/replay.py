@@ -50,21 +50,25 @@ def _system(variable: str, form: str) -> Any:
     return typer.Option(envvar=variable, help=form, rich_help_panel=_SYSTEMS)
 
 
+_Into = Annotated[
+    str | None,
+    typer.Option(
+        help="Build the store that is to replace a lost one: a directory (chDB), "
+        "or http://user:password@host:8123/db."
+    ),
+]
+_Keep = Annotated[bool, typer.Option("--keep", help="Keep the second store after the comparison.")]
+_Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Begin anew, whatever an earlier replay has done.")
+]
+_Shown = Annotated[int, typer.Option(help="How many differences are told in full.", min=0)]
+
+
 def replay(
-    into: Annotated[
-        str | None,
-        typer.Option(
-            help="Build the store that is to replace a lost one: a directory (chDB), "
-            "or http://user:password@host:8123/db."
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the second store after the comparison.")
-    ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew, whatever an earlier replay has done.")
-    ] = False,
-    shown: Annotated[int, typer.Option(help="How many differences are told in full.", min=0)] = 20,
+    into: _Into = None,
+    keep: _Keep = False,
+    fresh: _Fresh = False,
+    shown: _Shown = 20,
     bootstrap: Annotated[str | None, _system("REEF_KAFKA_BOOTSTRAP", "host:port")] = None,
     redis: Annotated[str | None, _system("REEF_REDIS_URL", "redis://host:port/0")] = None,
     experience: Annotated[str | None, _system("REEF_EXPERIENCE_URL", "http://host:8911")] = None,

@@ -29,24 +29,28 @@ _External = partial(typer.Option, rich_help_panel="External systems")
 _CLICKHOUSE = "http://user:password@host:8123/database"
 
 
+_Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The model, and the recipes that learn from it.")
+]
+_StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="REEF_STATE_DIR",
+        help="The state of the stack. Default: `state_dir` of the file, or .reef.",
+    ),
+]
+_Port = Annotated[
+    int | None,
+    typer.Option(help="Port of the gateway. Default: 8900, or a free one if that is taken."),
+]
+_Model = Annotated[str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")]
+
+
 def serve(
-    config: Annotated[
-        Path, typer.Option("--config", "-c", help="The model, and the recipes that learn from it.")
-    ],
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="REEF_STATE_DIR",
-            help="The state of the stack. Default: `state_dir` of the file, or .reef.",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(help="Port of the gateway. Default: 8900, or a free one if that is taken."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")
-    ] = None,
+    config: _Config,
+    state_dir: _StateDir = None,
+    port: _Port = None,
+    model: _Model = None,
     engine: Annotated[
         list[str] | None, _External(help="URL of a running engine; may be repeated.")
     ] = None,

@@ -20,7 +20,7 @@ from reefcli import curl
 from reefcli.demo import report
 from reefcli.demo.presets import PRESETS, as_messages
 from reefcli.demo.run import Demo
-from reefcli.options import program
+from reefcli.options import AsJson, program
 from reefcommon.errors import BadConfig
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.state import locked, why_no_directory
@@ -36,25 +36,24 @@ NEXT_STEPS = """What to try next (the improved model is in {state}; --continue g
       the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings one back"""
 
 
+_Model = Annotated[
+    str, typer.Option(help="smollm2: a real 135M model, five to ten minutes. tiny: two minutes.")
+]
+_StateDir = Annotated[
+    Path | None, typer.Option(help="State of the stack. Default: .reef/demo-MODEL")
+]
+_Fresh = Annotated[
+    bool, typer.Option("--fresh/--continue", help="Begin anew, or go on with the last run's state.")
+]
+_Seed = Annotated[int, typer.Option(help="Of the users' questions and of all answers.")]
+
+
 def demo(
-    model: Annotated[
-        str,
-        typer.Option(help="smollm2: a real 135M model, five to ten minutes. tiny: two minutes."),
-    ] = "smollm2",
-    state_dir: Annotated[
-        Path | None, typer.Option(help="State of the stack. Default: .reef/demo-MODEL")
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh/--continue",
-            help="Begin with an empty state directory, or go on with the last run's.",
-        ),
-    ] = True,
-    seed: Annotated[int, typer.Option(help="Of the users' questions and of all answers.")] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the figures as JSON in the last line of output.")
-    ] = False,
+    model: _Model = "smollm2",
+    state_dir: _StateDir = None,
+    fresh: _Fresh = True,
+    seed: _Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.
 
