@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reefcommon.events import InferenceRecorded
-from services.experience.domain.samples import Record, untrainable
-from services.experience.domain.sessions import Assignment
+from services.experience.domain.samples import untrainable
 from services.gateway import metrics
 
 from .conftest import CHAT, Answered, Edge, InstantEngines, edge_of
@@ -186,7 +185,7 @@ def world() -> Iterator[World]:
 
 def reason(record: InferenceRecorded) -> str | None:
     """Why the experience service would not train on it."""
-    return untrainable([Record(record, "", Assignment("ses", 0, 0))])
+    return untrainable(record)
 
 
 def check(answer: httpx.Response, record: InferenceRecorded, sampled: list[Any]) -> None:

@@ -136,13 +136,13 @@ def doubt(captured: Captured) -> None:
             only["logprobs"] = []
 
 
-def encoded(answer: dict[str, Any]) -> bytes | None:
-    """Encode an answer for its event;
+def encoded(answer: dict[str, Any], sent: bytes = b"\\ud") -> bytes | None:
+    """Encode an answer for its event; None if it is nested too deeply for readers.
 
-    None if readers could not read it: it is nested too deeply.
+    `sent`: the answer as the client gets it, which is used if it holds no half of a surrogate pair.
     """
     try:
-        text = orjson.dumps(answer)
+        text = orjson.dumps(answer) if b"\\ud" in sent else sent
     except orjson.JSONEncodeError:
         try:
             text = orjson.dumps(whole(answer))

@@ -130,14 +130,18 @@ class Inference:
         if not isinstance(body, dict):
             raise invalid_answer(f"answered {answer.status} without a JSON object")
         captured = take(body, exchange.asked)
-        response = encoded(body)
+        try:
+            sent = dumps(body)
+        except (ValueError, TypeError, RecursionError):
+            sent = b"\\ud"
+        response = encoded(body, sent)
         if response is None:
             raise invalid_answer("sent an answer that is nested without end")
         if exchange.asked.stream:
             progress.tail = as_stream(body, exchange.api, exchange.asked)
             progress.set_type(b"text/event-stream; charset=utf-8")
         else:
-            progress.tail = dumps(body)
+            progress.tail = sent
         if exchange.capture and (kept := recorded(body)) is not None:
             response = encoded(kept)
         return self._ending(exchange, progress, "ok", response=response, captured=captured)
