@@ -55,7 +55,8 @@ broker = KafkaBroker(address or settings.kafka_bootstrap, acks="all")
 
 async def whole(message: KafkaMessage) -> dict[str, Any]:
     """The event of a message; a large one is read from the body store (docs/events.md)."""
-    headers = message.raw_message.headers
+    raw = message.raw_message
+    headers = raw[0].headers if isinstance(raw, tuple) else raw.headers
     value = await whole_value(
         message.body, headers, FilesystemBodies(settings.state_dir / "bodies")
     )

@@ -14,8 +14,8 @@ def dis_weight(ratio_BR: Tensor, eps_low: float, eps_high: float) -> Tensor:
 
 def sample_mean(per_token_BR: Tensor, mask_BR: Tensor) -> Tensor:
     """Return the mean over each rollout's action tokens, then over rollouts."""
-    # A long rollout weighs as much as a short rollout. Tokens that the hard mask removes stay in the
-    # denominator: the mask shrinks a step and does not re-weight the tokens that are left.
+    # A long rollout weighs as much as a short rollout. Tokens that the hard mask removes stay in
+    # the denominator: the mask shrinks a step and does not re-weight the tokens that are left.
     per_rollout_B = (per_token_BR * mask_BR).sum(dim=1) / mask_BR.sum(dim=1).clamp(min=1.0)
     return per_rollout_B.mean()
 

@@ -36,6 +36,13 @@ def credit(
     return advantages, returns
 
 
+def correction(ratio_BR: Tensor, knobs: Knobs) -> Tensor:
+    """Return the weight of each token's gradient, given the importance ratio."""
+    if knobs.correction == "none":
+        return torch.ones_like(ratio_BR)
+    return dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
+
+
 def credit_batch(
     rollouts: Sequence[Rollout], value_BR: Tensor, knobs: Knobs
 ) -> tuple[Tensor, Tensor]:
@@ -78,9 +85,7 @@ class SAOLearner(PolicyLearner):
                 value_BR = self.critic.values(scored.hidden_BRH).detach()
                 advantage_BR, return_BR = credit_batch(group, value_BR, knobs)
                 ratio_BR = (scored.logp_BR.detach() - scored.behaviour_BR).exp()
-                weight_BR = torch.ones_like(ratio_BR)
-                if knobs.correction == "dis":
-                    weight_BR = dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
+                weight_BR = correction(ratio_BR, knobs)
                 mean = policy_loss(
                     scored.logp_BR,
                     scored.entropy_BR,

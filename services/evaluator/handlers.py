@@ -20,6 +20,7 @@ from services.evaluator.trials import Trials
 
 log = structlog.get_logger()
 
+_LOGGED = {"verdict", "strength", "reason", "candidate_score", "head_score"}
 VERDICTS = Counter("reef_verdicts_total", "verdicts on candidates", ["scenario", "verdict"])
 
 
@@ -45,11 +46,7 @@ class Verdicts:
             "candidate_evaluated",
             scenario=candidate.scenario,
             candidate=candidate.event_id,
-            verdict=evaluation.verdict,
-            strength=evaluation.strength,
-            reason=evaluation.reason,
-            candidate_score=evaluation.candidate_score,
-            head_score=evaluation.head_score,
+            **evaluation.model_dump(include=_LOGGED),
         )
 
 

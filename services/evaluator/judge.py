@@ -170,20 +170,9 @@ def _evaluation(
     comparison = ruling.comparison
     if comparison is None:
         return result
-    return result.model_copy(
-        update={
-            "candidate_score": comparison.candidate_score,
-            "head_score": comparison.head_score,
-            "wins": comparison.wins,
-            "losses": comparison.losses,
-            "ties": comparison.ties,
-            "pairs": comparison.pairs,
-            "test": TEST,
-            "p_value": comparison.p_value,
-            "confidence_low": comparison.low,
-            "strength": comparison.strength,
-        }
-    )
+    names = "candidate_score head_score wins losses ties pairs p_value confidence_low strength"
+    worth = {name: getattr(comparison, name) for name in names.split()}
+    return result.model_copy(update={**worth, "test": TEST})
 
 
 def failed(candidate: CandidateProposed, reason: str) -> Evaluation:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 from prometheus_client import Counter
@@ -95,13 +95,7 @@ class Publication:
             while not work.ended:
                 work = await steps[work.state](work)
                 await self.works.save(work)
-                log.info(
-                    "work_advanced",
-                    scenario=work.scenario,
-                    work=work.work_id,
-                    state=work.state,
-                    release=work.planned.release_id,
-                )
+                _log(work).info("work_advanced", state=work.state)
                 if work.ended:
                     ENDED.labels(work.state).inc()
         self._running.pop(work.work_id, None)
@@ -112,13 +106,7 @@ class Publication:
         await self._emit_rejection(work, outcome, reason)
         await self.works.save(work.to(outcome, reason=reason))
         ENDED.labels(outcome).inc()
-        log.info(
-            "work_rejected",
-            scenario=work.scenario,
-            work=work.work_id,
-            outcome=outcome,
-            reason=reason,
-        )
+        _log(work).info("work_rejected", outcome=outcome, reason=reason)
 
     async def requeue(self, work: Work) -> bool:
         """Have a candidate evaluated again on the new head. Returns whether it may be."""
@@ -134,7 +122,7 @@ class Publication:
             return False
         await self.events.publish(candidate, topics.CANDIDATES)
         await self.works.save(work.to("requeued"))
-        log.info("candidate_requeued", scenario=work.scenario, candidate=candidate.event_id)
+        _log(work).info("candidate_requeued")
         return True
 
     async def tidy(
@@ -219,17 +207,15 @@ class Publication:
         release = work.planned
         # If the heads were rebuilt from a log without this release, it is added again.
         await self.heads.advance(release)
-        await self.events.publish(
-            ReleasePublished(
-                event_id=release.release_id,
-                at=self.now(),
-                scenario=work.scenario,
-                traceparent=current_traceparent(),
-                release=release,
-                command_id=work.command_id,
-            ),
-            topics.RELEASES,
+        published = ReleasePublished(
+            event_id=release.release_id,
+            at=self.now(),
+            scenario=work.scenario,
+            traceparent=current_traceparent(),
+            release=release,
+            command_id=work.command_id,
         )
+        await self.events.publish(published, topics.RELEASES)
         for node, duration_ms in work.nodes.items():
             await self.synced(release, node, duration_ms)
         await self.heads.drop_pending(work.scenario, release.release_id)
@@ -254,13 +240,7 @@ class Publication:
         await self.events.publish(event, topics.RELEASES)
 
     async def _abandon(self, work: Work, outcome: Outcome, reason: str) -> Work:
-        log.error(
-            "release_abandoned",
-            scenario=work.scenario,
-            release=work.planned.release_id,
-            outcome=outcome,
-            reason=reason,
-        )
+        _log(work).error("release_abandoned", outcome=outcome, reason=reason)
         await self._clean(work)
         await self._emit_rejection(work, outcome, reason)
         return work.to(outcome, reason=reason)
@@ -286,6 +266,11 @@ class Publication:
             evaluation=work.evaluation,
         )
         await self.events.publish(event, topics.RELEASES)
+
+
+def _log(work: Work) -> Any:
+    release = work.release.release_id if work.release is not None else None
+    return log.bind(scenario=work.scenario, work=work.work_id, release=release)
 
 
 def _equal_but_time(stored: Release, release: Release) -> bool:

@@ -41,12 +41,7 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
         try:
             await heads.advance(release)
         except Conflict as error:
-            log.error(
-                "release_log_and_heads_differ",
-                scenario=release.scenario,
-                release=release.release_id,
-                reason=str(error),
-            )
+            log.error("release_log_and_heads_differ", scenario=release.scenario, reason=str(error))
             continue
         missing += 1
     for pending in state.pending.values():

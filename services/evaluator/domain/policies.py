@@ -1,7 +1,7 @@
 """The rules that decide from paired scores of a candidate and of the head."""
 
-# A pair is one task, or one held-out sample. Every rule fails closed: a pair that could not be run is
-# never a tie that passes, and no rule but `always` replaces a head by a candidate with a lower mean.
+# A pair is a task, or a held-out sample. Every rule fails closed: a pair that could not be run is
+# never a tie that passes, and only `always` replaces a head by a candidate with a lower mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The worth of a set of pairs. Scores are means; `low` bounds their difference from below."""
+    """The worth of a set of pairs. Scores are means; `confidence_low` bounds their difference."""
 
     candidate_score: float
     head_score: float
@@ -41,7 +41,7 @@ class Comparison:
     ties: int
     mean: float
     p_value: float
-    low: float
+    confidence_low: float
 
     @property
     def pairs(self) -> int:
@@ -50,7 +50,7 @@ class Comparison:
     @property
     def strength(self) -> Strength:
         """How well these pairs show that the candidate is better."""
-        if self.pairs < MIN_TASKS or self.low <= 0:
+        if self.pairs < MIN_TASKS or self.confidence_low <= 0:
             return "none"
         # A bound at another confidence than 0.95 still needs the test to say so.
         return (
@@ -98,7 +98,7 @@ def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None
         ties=len(pairs) - wins - losses,
         mean=fsum(effects) / len(pairs),
         p_value=sign_flip_test(effects),
-        low=lower_bound(effects, confidence),
+        confidence_low=lower_bound(effects, confidence),
     )
 
 
@@ -131,19 +131,19 @@ def _score_comparison(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
 
 def _no_regression(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
     """Select if no pair got worse, or if the improvement is shown."""
-    better = comparison.p_value <= 1 - rule.confidence and comparison.low > 0
+    better = comparison.p_value <= 1 - rule.confidence and comparison.confidence_low > 0
     return (
         comparison.losses == 0 or better,
         f"needs no loss, or p <= {1 - rule.confidence:.4g} with a mean difference above 0 "
-        f"(p = {comparison.p_value:.4f}, at least {comparison.low:+.4g})",
+        f"(p = {comparison.p_value:.4f}, at least {comparison.confidence_low:+.4g})",
     )
 
 
 def _paired_confidence(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
     return (
-        comparison.p_value <= 1 - rule.confidence and comparison.low > rule.min_effect,
+        comparison.p_value <= 1 - rule.confidence and comparison.confidence_low > rule.min_effect,
         f"needs p <= {1 - rule.confidence:.4g} and a mean difference above {rule.min_effect:g} "
-        f"(p = {comparison.p_value:.4f}, at least {comparison.low:+.4g})",
+        f"(p = {comparison.p_value:.4f}, at least {comparison.confidence_low:+.4g})",
     )
 
 

@@ -1,7 +1,7 @@
 """Judging by experience: does a candidate make held-out answers likelier that users scored high?"""
 
-# A pair is one held-out sample. Its advantage is score - mean score. A side's score is the advantage
-# times the mean log-probability of the sampled tokens, so `candidate > head` holds if the likelihood
+# A pair is a held-out sample. Its advantage is score - mean score. A side's score is the advantage
+# times the mean log-probability of the sampled tokens: `candidate > head` holds if the likelihood
 # moved in the direction of the advantage.
 
 from collections.abc import Mapping, Sequence

@@ -21,6 +21,17 @@ from reefcommon.releases import (
 )
 from services.publisher.domain.work import NotPublished
 
+_CARRIED = [
+    "kind",
+    "content_id",
+    "operation",
+    "adapter",
+    "candidate_id",
+    "metrics",
+    "evaluation",
+    "lineage",
+    "reason",
+]
 _WITHOUT_NODES = frozenset({"harness", "routing"})
 
 
@@ -130,19 +141,10 @@ def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason
     """
     if target.release_id == head.release_id:
         raise NotPublished("aborted", f"{target.release_id} is the head already")
-    return _follow(
-        head,
-        cause,
-        at,
-        target.contents,
-        kind=target.kind,
-        content_id=target.content_id,
-        operation="rollback",
-        adapter=target.adapter,
-        metrics=target.metrics,
-        lineage=target.lineage,
-        reason=reason or f"rolled back to {target.release_id}",
-    )
+    kept = {name: getattr(target, name) for name in ("kind", "content_id", "adapter")}
+    fields = {**kept, "metrics": target.metrics, "lineage": target.lineage}
+    reason = reason or f"rolled back to {target.release_id}"
+    return _follow(head, cause, at, target.contents, **fields, operation="rollback", reason=reason)
 
 
 def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Release:
@@ -164,18 +166,7 @@ def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Rele
 
 def rebased(release: Release, head: Release, cause: str) -> Release:
     """Return a rollback that lost a race, on the new head: it asks for a content, not a place."""
-    derived = {
-        "release_id",
-        "scenario",
-        "sequence",
-        "parent_id",
-        "contents",
-        "load_id",
-        "loads",
-        "created_at",
-    }
-    fields = {name: getattr(release, name) for name in type(release).model_fields}
-    kept = {name: value for name, value in fields.items() if name not in derived}
+    kept = {name: getattr(release, name) for name in _CARRIED}
     return _follow(head, cause, release.created_at, release.contents, **kept)
 
 

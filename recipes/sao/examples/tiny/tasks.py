@@ -28,6 +28,6 @@ TRAIN: tuple[str, ...] = tuple(f"write {word}" for word in WORDS) + tuple(
 HELDOUT: tuple[str, ...] = tuple(f"say {word}" for word in WORDS[:12])
 
 
-def score(task: Any, answer: str) -> float:
+def score(_task: Any, answer: str) -> float:
     """Return the share of lower-case ASCII letters in the answer; 0 if it is empty."""
     return sum("a" <= letter <= "z" for letter in answer) / len(answer) if answer else 0.0
