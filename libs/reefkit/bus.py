@@ -208,9 +208,10 @@ def route(
         max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=session_timeout_ms // 5,
-        # The embedded broker answers a fetch after half of this time, with or without events: longer
-        # costs latency, shorter costs CPU at rest. Apache Kafka answers at the first event.
+        # The embedded broker answers a fetch after half of this time, with or without events: a
+        # longer one costs latency, a shorter one CPU at rest. Kafka answers at the first event.
         fetch_max_wait_ms=options.pop("fetch_max_wait_ms", 1000),
+        consumer_timeout_ms=1000,  # how often an idle consumer looks at itself
         max_partition_fetch_bytes=options.pop("max_partition_fetch_bytes", 8 * 1024 * 1024),
         no_reply=True,
         **options,

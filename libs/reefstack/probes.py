@@ -1,7 +1,6 @@
 """Whether a program is ready. Each probe does the smallest useful request."""
 
 import asyncio
-import contextlib
 import struct
 from urllib.parse import urlsplit
 
@@ -21,7 +20,7 @@ _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 async def why_not_ready(probe: Probe) -> str:
-    """ "" if the program is ready, else the reason. Takes a few seconds at most."""
+    """Return "" if the program is ready, else the reason. Takes a few seconds at most."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             match probe:
@@ -44,42 +43,33 @@ async def lives(probe: Probe) -> bool:
 
     A deadlocked program gives none, although the kernel still accepts connections.
     """
+    host, port, question = _smallest_question(probe)
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            match probe:
-                case HttpReady(url=url) | S3Writable(url=url):
-                    return await _replies_http(url)
-                case KafkaAnswers():
-                    host, _, port = probe.bootstrap.split(",")[0].rpartition(":")
-                    return await _replies(host, int(port), _API_VERSIONS)
-                case RedisAnswers(url=url):
-                    parts = urlsplit(url)
-                    return await _replies(
-                        parts.hostname or "127.0.0.1", parts.port or 6379, b"PING\r\n"
-                    )
-                case TcpOpen():
-                    return not await _tcp(probe.host, probe.port)
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(question)
+                return not question or await reader.read(1) != b""
+            finally:
+                writer.close()
     except (TimeoutError, OSError):
         return False
 
 
-async def _replies(host: str, port: int, question: bytes) -> bool:
-    reader, writer = await asyncio.open_connection(host, port)
-    try:
-        writer.write(question)
-        return await reader.read(1) != b""
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
-async def _replies_http(url: str) -> bool:
-    try:
-        async with aiohttp.ClientSession() as session, session.get(url):
-            return True
-    except aiohttp.ClientError:
-        return False
+def _smallest_question(probe: Probe) -> tuple[str, int, bytes]:
+    match probe:
+        case HttpReady(url=url) | S3Writable(url=url):
+            parts = urlsplit(url)
+            question = f"GET {parts.path or '/'} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode()
+            return parts.hostname or "127.0.0.1", parts.port or 80, question
+        case KafkaAnswers():
+            host, _, port = probe.bootstrap.split(",")[0].rpartition(":")
+            return host, int(port), _API_VERSIONS
+        case RedisAnswers(url=url):
+            parts = urlsplit(url)
+            return parts.hostname or "127.0.0.1", parts.port or 6379, b"PING\r\n"
+        case TcpOpen():
+            return probe.host, probe.port, b""
 
 
 async def _tcp(host: str, port: int) -> str:

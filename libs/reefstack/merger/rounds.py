@@ -14,7 +14,7 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import obstore
@@ -47,9 +47,9 @@ class Merger:
         for note, _ in await self._listed(f"{NOTES}/"):
             await self._finish(note)
             await self._renew(note.removeprefix(f"{NOTES}/"))
-        for place in await self._partitions():
+        for place, pieces in (await self._partitions()).items():
             before = self.objects
-            for run in runs(await self._pieces(place), self.limits):
+            for run in runs(pieces, self.limits):
                 began = time.monotonic()
                 parts = [
                     (piece.offset, await self._get(_path(place, piece.offset))) for piece in run
@@ -111,7 +111,7 @@ class Merger:
     async def _renew(self, place: str) -> None:
         # the newest object of the partition must be the youngest again
         await asyncio.sleep(max(self._written_at + _CLOCK_S - time.monotonic(), 0))
-        pieces = await self._pieces(place)
+        pieces = [piece for _, piece in _batches(await self._listed(f"{place}/records/"))]
         if not pieces:
             return
         offset = pieces[-1].offset
@@ -121,25 +121,12 @@ class Merger:
             await self._put(_path(place, offset), data)
             await self._finish(note)
 
-    async def _pieces(self, place: str) -> list[Piece]:
-        found = await self._listed(f"{place}/records/")
-        return [
-            Piece(int(path[-26:-6]), size)
-            for path, size in found
-            if path[-26:-6].isdecimal() and path.endswith(".batch")
-        ]
-
-    async def _partitions(self) -> list[str]:
-        found = []
-        for cluster in await self._folders("clusters"):
-            for topic in await self._folders(f"{cluster}/topics"):
-                found += await self._folders(f"{topic}/partitions")
+    async def _partitions(self) -> dict[str, list[Piece]]:
+        # one listing of everything: a request for each partition costs more, most of it at rest
+        found: dict[str, list[Piece]] = {}
+        for place, piece in _batches(await self._listed("clusters/")):
+            found.setdefault(place, []).append(piece)
         return found
-
-    async def _folders(self, prefix: str) -> list[str]:
-        return sorted(
-            (await obstore.list_with_delimiter_async(self.store, prefix))["common_prefixes"]
-        )
 
     async def _listed(self, prefix: str) -> list[tuple[str, int]]:
         return sorted(
@@ -159,3 +146,10 @@ class Merger:
 
 def _path(place: str, offset: int) -> str:
     return f"{place}/records/{offset:020}.batch"
+
+
+def _batches(listed: list[tuple[str, int]]) -> Iterator[tuple[str, Piece]]:
+    for path, size in listed:
+        place, _, name = path.rpartition("/records/")
+        if place and name.endswith(".batch") and name[:-6].isdecimal():
+            yield place, Piece(int(name[:-6]), size)
