@@ -1,11 +1,12 @@
 """What goes wrong around the harness service, and several recipes in it."""
 
+import time
 from dataclasses import dataclass, replace
 
 import pytest
 
 from reefcommon.config import RecipeBinding, ServeConfig
-from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.errors import BadConfig, Transient, Unavailable
 from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
 from reefcommon.harness.tree import HarnessRecipe, Mutation
 from reefcommon.recipe import Decision, Dimensions, Knobs
@@ -103,3 +104,29 @@ async def test_two_bindings_of_one_scenario_have_separate_samples(tmp_path):
     await fed(worker, 1, 1)
     worker.store.refuse(BINDING.key, {"smp-1": "no"}, ())
     assert [len(worker.store.window(item.key, 5)) for item in (BINDING, other)] == [0, 1]
+
+
+class Hanging(Moody):
+    """Never proposes anything for its first sample."""
+
+    def propose(self, tree, samples, rejected):
+        if samples[0].event_id == "smp-1":
+            time.sleep(2)
+        return (Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}}),)
+
+
+async def test_a_proposal_that_hangs_costs_its_window_after_some_tries(tmp_path):
+    out = Published()
+    binding = Binding("default", "tests:Hanging", Hanging(Knobs()))
+    worker = service(tmp_path, out, bindings=(binding,))
+    worker.loops[binding.key].executor._propose.limit_s = 0.05
+    await worker.handlers.on_publication(first(base_release()))
+    await fed(worker, 1, 2)
+    for _ in range(2):
+        with pytest.raises(Transient, match="propose takes longer"):
+            await worker.turn(binding)
+    await worker.turn(binding)
+    (refusal,) = out.of(SampleRefused)
+    assert refusal.sample_id == "smp-1"
+    assert refusal.reason.startswith("the step failed 3 times; last: tests:Hanging: propose takes")
+    assert [item.lineage.sample_ids for item in out.of(CandidateProposed)] == [("smp-2",)]

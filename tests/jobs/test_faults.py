@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from reefcommon.errors import Transient
+from reefcommon.errors import Transient, Unavailable
 from reefcommon.recipe import Decision, Knobs
-from reefkit.jobs.faults import BoundedCall, minimal_failing
+from reefkit.jobs.faults import MAX_HANGING, BoundedCall, minimal_failing
+from reefkit.jobs.ports import StepTimeout
 from tests.jobs.rig import WordsRig
 from tests.jobs.words import WordsRecipe
 from tests.recipes.samples import sample
@@ -79,7 +80,7 @@ async def test_a_recipe_that_fails_on_every_sample_costs_none(tmp_path):
     rig = WordsRig(tmp_path, recipe=Broken(Knobs()))
     await rig.publish(5)
     await rig.arrive("a", "b", "c")
-    with pytest.raises(Transient, match="cannot decide: .*Error"):
+    with pytest.raises(Transient, match=r"cannot decide: .*Error"):
         await rig.settle()
     assert rig.store.counts("samples", rig.key) == {"waiting": 3}
 
@@ -107,7 +108,7 @@ async def test_a_fault_of_a_step_is_narrowed_and_shown(tmp_path):
     assert [item.lineage.sample_ids for item in rig.candidates] == [("smp-0", "smp-2")]
 
 
-async def test_a_call_that_hangs_is_given_up_and_not_called_twice():
+async def test_calls_that_hang_are_given_up_and_their_number_is_bounded():
     let, calls = threading.Event(), []
 
     def hang():
@@ -115,13 +116,17 @@ async def test_a_call_that_hangs_is_given_up_and_not_called_twice():
         let.wait(20)
         return "late"
 
-    call = BoundedCall("recipe: decide", 0.1)
-    for words in ("takes longer than", "has not returned"):
-        with pytest.raises(Transient, match=words):
+    call = BoundedCall("recipe: decide", 0.02)
+    for _ in range(MAX_HANGING):
+        with pytest.raises(StepTimeout, match="takes longer than"):
             await call(hang)
-    assert len(calls) == 1
+    with pytest.raises(Unavailable, match="have not returned"):
+        await call(hang)
+    assert len(calls) == MAX_HANGING
     let.set()
-    await asyncio.sleep(0.2)
+    call.limit_s = 5.0
+    while call._running:
+        await asyncio.sleep(0.01)
     assert await call(lambda: "again") == "again"
 
 

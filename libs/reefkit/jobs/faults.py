@@ -5,14 +5,17 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from reefcommon.errors import ReefError, Transient
+from reefcommon.errors import ReefError, Unavailable
+from reefkit.jobs.ports import StepTimeout
 
 T = TypeVar("T")
 S = TypeVar("S")
+MAX_HANGING = 8
 _LAST_LINES = 6
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
 
@@ -21,43 +24,36 @@ _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
 class BoundedCall(Generic[T]):
     """Runs blocking code of a recipe in a thread, with a time limit."""
 
-    # A thread cannot be stopped: a call that was given up runs on, and the next must wait for it.
-
     name: str
     limit_s: float
-    _running: "asyncio.Future[T] | None" = None
+    _running: "set[Future[T]]" = field(default_factory=set)
 
     async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Raises Transient if this or an earlier call takes too long."""
-        if self._running is not None and not self._running.done():
-            raise Transient(f"{self.name} has not returned for more than {self.limit_s:.0f} s")
-        loop = asyncio.get_running_loop()
-        self._running = future = loop.create_future()
-
-        def settle(result: T | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-                future.exception()  # marks it as seen, for a caller that has given up
-            else:
-                future.set_result(result)
-
-        def work() -> None:
-            try:
-                outcome: tuple[T | None, BaseException | None] = (function(*arguments), None)
-            except BaseException as error:  # noqa: BLE001  # handed to the caller
-                outcome = (None, error)
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, *outcome)
-
-        # A daemon thread: one that hangs does not keep the process from ending.
-        threading.Thread(target=work, name=self.name, daemon=True).start()
-        done, _ = await asyncio.wait((future,), timeout=self.limit_s)
+        """Raises StepTimeout, or Unavailable if too many calls that were given up still run."""
+        # A thread cannot be stopped, so the number of those that hang is bounded.
+        if len(self._running) >= MAX_HANGING:
+            raise Unavailable(
+                f"{self.name}: {MAX_HANGING} calls have not returned; restart to go on"
+            )
+        future: Future[T] = Future()
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        work = (future, function, arguments)
+        # A daemon thread: a call that hangs does not keep the process from ending.
+        threading.Thread(target=_settle, args=work, name=self.name, daemon=True).start()
+        waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(lambda done: done.exception())  # seen, also if it is too late
+        done, _ = await asyncio.wait((waiting,), timeout=self.limit_s)
         if not done:
-            raise Transient(f"{self.name} takes longer than {self.limit_s:.0f} s")
-        result: T = future.result()
-        return result
+            raise StepTimeout(f"{self.name} takes longer than {self.limit_s:.0f} s")
+        return waiting.result()
+
+
+def _settle(future: "Future[T]", function: Callable[..., T], arguments: Sequence[Any]) -> None:
+    try:
+        future.set_result(function(*arguments))
+    except BaseException as error:  # noqa: BLE001  # handed to the caller
+        future.set_exception(error)
 
 
 async def minimal_failing(
