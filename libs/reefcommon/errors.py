@@ -1,18 +1,17 @@
-"""The error tree. The kind of an error decides what happens to the event that raised it.
+"""The error tree. The kind of an error decides the fate of the event that raised it.
 
 ReefError
 ├── Poison        can never work            -> dead-letter topic, with the reason
-├── Transient     may work later            -> retried with delay, a bounded number of times, then dead-lettered
-│   └── Unavailable  an outside system is away -> retried with a capped delay until it is back; readiness fails meanwhile
-│       ├── Slow     it answers too slowly     -> the same; it is not known to be away
-│       └── Damaged  what it holds is damaged  -> the same, until its owner has made it anew
-├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event is the truth
-└── BadConfig     a person's mistake        -> shown to that person: what was wrong, and what to do
+├── Transient     may work later            -> retried a bounded number of times, then dead
+│   └── Unavailable  a system is away       -> retried until it is back; readiness fails meanwhile
+│       └── Damaged  its content is damaged -> the same, until its owner has rebuilt it
+├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event counts
+└── BadConfig     a person's mistake        -> shown to that person, with the remedy
 """
 
 
 class ReefError(Exception):
-    """Base of every error that Reef raises on purpose. `str(error)` is fit to be shown to a person."""
+    """Base of every error that Reef raises on purpose. A person may see `str(error)`."""
 
 
 class Poison(ReefError):
@@ -32,7 +31,10 @@ class Slow(Unavailable):
 
 
 class Damaged(Unavailable):
-    """An outside system answers with what nobody can have written. The message names what is damaged, and who makes it anew from what."""
+    """An outside system answers with damaged content.
+
+    The message names the damage, and the source that it is rebuilt from.
+    """
 
 
 class Conflict(ReefError):
@@ -40,4 +42,4 @@ class Conflict(ReefError):
 
 
 class BadConfig(ReefError):
-    """A setting or a `serve.yaml` is wrong. The message names the key, the value and what is allowed."""
+    """A setting or a `serve.yaml` is wrong. The message names the key, the value and the remedy."""

@@ -1,1 +1,1 @@
-"""Experience: events in; ClickHouse rows and `SampleReady` events out. The only writer of ClickHouse."""
+"""Experience: events in; ClickHouse rows and `SampleReady` events out."""

@@ -33,7 +33,7 @@ SOURCES = (topics.INFERENCES, topics.FEEDBACK, topics.TRAINING, topics.RELEASES)
 
 
 def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
-    """The routing table. Ranges: partition n of each topic goes to the same process, so that a report meets its records there."""
+    """Build the routing table."""
     return [
         route(
             handlers.on_events,
@@ -44,6 +44,7 @@ def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
             max_records=settings.batch_records,
             batch_timeout_ms=settings.batch_wait_ms,
             fetch_max_wait_ms=500,  # clients ask for what they have just recorded
+            # Partition n of each topic goes to the same process: a report meets its records there.
             partition_assignment_strategy=(RangePartitionAssignor,),
         )
     ]
@@ -58,7 +59,7 @@ def build_handlers(
     bodies: BodyStore,
     now: Callable[[], datetime] = utc_now,
 ) -> Handlers:
-    """The handlers on any ports."""
+    """Build the handlers on any ports."""
     return Handlers(
         store=store,
         publisher=publisher,
@@ -79,7 +80,7 @@ def subscribe(broker: KafkaBroker, handlers: Handlers, settings: Settings) -> No
 
 
 def open_store(system: SystemSettings) -> Database:
-    """A ClickHouse server where one is named, else chDB under the state directory."""
+    """Open the ClickHouse server that is named, else chDB under the state directory."""
     return (
         Database.server(system.clickhouse_url)
         if system.clickhouse_url
@@ -90,7 +91,7 @@ def open_store(system: SystemSettings) -> Database:
 def build(
     system: SystemSettings, settings: Settings, *, database: Database | None = None
 ) -> FastAPI:
-    """The whole service, on the store that the settings name or on `database`."""
+    """Build the whole service, on `database` or on the store that the settings name."""
     broker = kafka_broker(system, SERVICE)
     database = database or open_store(system)
     bodies = broker.guard.bodies

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
@@ -31,7 +31,7 @@ SWEEP_PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Handlers(Reports):
-    """Handles one batch at a time: the session book and the parking are not shared."""
+    """Handles batches in turn: the session book and the parking are not shared."""
 
     book: SessionBook
     session_ttl_s: float

@@ -1,4 +1,4 @@
-"""What the gateway and the command line read: records, sessions, samples, steps, counts."""
+"""The read API of the experience service, for the gateway and the command line."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -39,7 +39,7 @@ class ExperienceReads(Protocol):
 
 
 def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
-    """The read API. A body that lies outside of the event is put in where one record is asked for."""
+    """Build the read API. A single record comes with its claimed body."""
     router = APIRouter(default_response_class=Response)
 
     @router.get("/records/{record_id}")
@@ -101,20 +101,23 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
 
 
 class Range(BaseModel):
-    """Rows after one key, up to another."""
+    """The keys that a range lies between."""
 
     after: tuple[str, ...] | None = None
     until: tuple[str, ...] | None = None
 
 
 class Picked(BaseModel):
-    """Rows with these keys."""
+    """Keys of single rows."""
 
     keys: list[tuple[str, ...]] = Field(max_length=1000)
 
 
 def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter:
-    """Tells a gateway if a client's own receipt was used; a 404 says if the log was read far enough."""
+    """Build the route that tells a gateway whether a client's own receipt was used.
+
+    A 404 says whether the log was read far enough.
+    """
     router = APIRouter(default_response_class=Response)
 
     @router.get("/keys/{key}")
@@ -135,7 +138,7 @@ def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter
 
 
 def audit_routes(audit: Audit) -> APIRouter:
-    """What `reef replay` holds against a second reading of the log: digests, and single rows. POST, because a key may be any text."""
+    """Build the routes that `reef replay` compares stores with. POST: a key may be any text."""
     router = APIRouter(prefix="/audit/{table}", default_response_class=Response)
 
     @router.post("/page")
@@ -166,7 +169,7 @@ def audit_routes(audit: Audit) -> APIRouter:
 async def unavailable(
     request: Request, call_next: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    """HTTP middleware: a store that is away is 503, with when to come again."""
+    """HTTP middleware: answer 503 with `retry-after` if the store is away."""
     try:
         return await call_next(request)
     except Unavailable as error:
@@ -178,7 +181,6 @@ async def unavailable(
 
 
 async def _body(bodies: BodyStore, ref: object) -> dict[str, Any]:
-    """The texts of an exchange; empty if the body cannot be had."""
     try:
         body = from_json(await bodies.read(BodyRef.model_validate(ref)))
     except (Poison, Unavailable, ValueError):

@@ -1,4 +1,4 @@
-"""Kafka: batches of messages as arrivals, single messages to the dead-letter topic."""
+"""Kafka: batches of messages as arrivals, single arrivals to the dead-letter topics."""
 
 import asyncio
 import time
@@ -51,15 +51,16 @@ POLL_S = 0.1
 
 
 async def decode(message: StreamMessage[Any]) -> list[Arrival]:
-    """A batch as arrivals. What cannot be decoded is an arrival with a flaw, so that the others go on."""
+    """Decode a batch. A message that cannot be decoded is an arrival with a flaw."""
     return [arrival(record) for record in message.raw_message]
 
 
 def arrival(record: ConsumerRecord) -> Arrival:
-    """One message, decoded from its bytes at once (not by way of a dict)."""
+    """Decode a message."""
     value = record.value or b""
     event, flaw = None, ""
     try:
+        # From the bytes, not by way of a dict: events are large.
         event = TAKEN.validate_json(value)
     except ValidationError as error:
         flaw = f"ValidationError: {error}"
@@ -83,7 +84,7 @@ def _impossible_token(event: InferenceRecorded) -> int | None:
         *(completion.token_ids for completion in event.completions),
     ):
         try:
-            array("I", tokens)  # looks at each one in C, in a third of the time of `min` and `max`
+            array("I", tokens)  # checks all in C, in a third of the time of `min` and `max`
         except OverflowError:
             return min(tokens) if min(tokens) < 0 else max(tokens)
     return None
@@ -91,7 +92,7 @@ def _impossible_token(event: InferenceRecorded) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class KafkaDeadLetters:
-    """DeadLetters by way of the guard of the bus, so that all dead letters look alike and are counted alike."""
+    """DeadLetters through the guard of the bus, which counts them all."""
 
     guard: Guard
 
@@ -153,5 +154,9 @@ class KafkaHandled:
 
 
 async def backlog(bus: Bus, topic: str) -> int:
-    """Messages of `topic` that wait in the partitions of this process. Raises Unavailable."""
+    """Return the waiting messages of `topic` in the partitions of this process.
+
+    Raises:
+        Unavailable: the broker does not answer.
+    """
     return sum(row.lag for row in await lags(bus, wait_s=BACKLOG_WITHIN_S) if row.topic == topic)

@@ -1,4 +1,4 @@
-"""What the experience service needs of the outside, and the rows that go there."""
+"""The ports of the experience service, and the rows that go through them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +13,16 @@ from services.experience.domain.sessions import Assignment, Key, Session
 
 
 class UnknownCursor(ReefError):
-    """No page ends with this id: a list is gone on with at the `next_cursor` of one of its pages."""
+    """No page of the list ends with this id."""
 
 
+# `refused`: its sample was refused by the store or by the broker.
 ReportState = Literal["parked", "expired", "refused", "joined"]
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One message of a topic. `event` is None where it could not be decoded; `flaw` then says why."""
+    """A message of a topic. `event` is None if it cannot be decoded; `flaw` then says why."""
 
     topic: str
     partition: int
@@ -35,7 +36,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """What has become of a report. `version` decides between two states of one report."""
+    """The state of a report. The state with the greatest `version` counts."""
 
     parked: Parked
     state: ReportState
@@ -44,7 +45,8 @@ class ReportRow:
 
 
 class Known(NamedTuple):
-    """What the store knows of a report. `parked_at`: since when it waits; `partition`, `offset`: where it lay first."""
+    """A report as the store knows it. `parked_at`: the time when it began to wait;
+    `partition`, `offset`: its first place in the log."""
 
     digest: str
     state: ReportState
@@ -54,16 +56,20 @@ class Known(NamedTuple):
 
 
 class RecordStore(Protocol):
-    """Rows of exchanges. All methods raise Unavailable while the store does not answer, and Poison where it refuses a row."""
+    """Rows of exchanges.
+
+    Methods of all stores raise Unavailable if the store does not answer, and Poison if it refuses a
+    row. An insert returns when the rows are durable.
+    """
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
-        """(digest, place) of each of these records that is known."""
+        """Return (digest, place) of each known record."""
 
     async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
-        """Each of these records that is known."""
+        """Return the known records."""
 
     async def insert_records(self, records: Sequence[Record]) -> None:
-        """Returns when the rows are durable."""
+        """Insert rows."""
 
 
 class SessionStore(Protocol):
@@ -72,60 +78,64 @@ class SessionStore(Protocol):
     async def sessions(
         self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
     ) -> Sequence[Session]:
-        """The sessions with these (scenario, id), and those whose latest exchange ends in, or asked, one of these (scenario, hash)."""
+        """Return the sessions with these (scenario, id), and the untagged sessions that have a
+        node with such a (scenario, tail) or (scenario, request)."""
 
     async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
-        """The latest sessions, oldest first, no older than the newest one less `within_s`."""
+        """Return the latest sessions, oldest first, within `within_s` of the newest."""
 
     async def insert_sessions(self, sessions: Sequence[Session]) -> None:
-        """Returns when the rows are durable."""
+        """Insert rows."""
 
 
 class ReportStore(Protocol):
     """Rows of reports and of the samples that they make."""
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
-        """Each of these reports that is known."""
+        """Return the known reports."""
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
-        """Reports that wait, in order of their ids, from the first one after `after`."""
+        """Return waiting reports in the order of their ids, from the first after `after`."""
 
     async def has_expired(self) -> bool:
-        """Whether any report waited in vain."""
+        """Return whether any report has expired."""
 
     async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
-        """Reports that waited in vain for one of these records, among others, in order of their ids."""
+        """Return expired reports on any of these records, in the order of their ids."""
 
     async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
-        """Returns when the rows are durable."""
+        """Insert rows."""
 
     async def insert_reports(self, rows: Sequence[ReportRow]) -> None:
-        """Returns when the rows are durable."""
+        """Insert rows."""
 
 
 class OutcomeStore(Protocol):
-    """Rows of what was made of the samples: steps, refusals, releases, servings."""
+    """Rows of steps, refusals, releases and servings."""
 
     async def insert_outcomes(self, events: Sequence[Event]) -> None:
-        """Returns when the rows are durable. Events of other types are passed over."""
+        """Insert the rows of these events. Events of other types are ignored."""
 
 
 class ExperienceStore(RecordStore, SessionStore, ReportStore, OutcomeStore, Protocol):
-    """Everything that this service writes."""
+    """All tables that this service writes."""
 
 
 class KeyReads(Protocol):
-    """What lies under an id. Raises Unavailable while the store does not answer."""
+    """Lookups of ids that a client may have chosen. Raise Unavailable."""
 
     async def key(self, key: str) -> dict[str, Any] | None:
-        """An exchange with its answer, or a report, with the digest of what was asked; None: neither."""
+        """Return an exchange with its answer, or a report, with its digest; None if unknown."""
 
 
 class Handled(Protocol):
     """How far the log is handled."""
 
     async def reaches(self, until: float, *, within_s: float) -> bool:
-        """Whether everything that was in the log at this time (Unix seconds) is in the store, now or within so many seconds."""
+        """Return whether all events up to `until` (Unix seconds) are in the store.
+
+        Waits for `within_s` seconds at most.
+        """
 
 
 RowKey = Sequence[str]
@@ -136,7 +146,10 @@ RowDigests = list[tuple[tuple[str, ...], str]]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some rows in the order of their keys, as one digest. `until`: the last key; None: they go to the end of the table."""
+    """Rows in the order of their keys, as one digest.
+
+    `until` is the last key; None if they reach the end of the table.
+    """
 
     count: int
     digest: str
@@ -144,7 +157,7 @@ class Slice:
 
 
 class Audit(Protocol):
-    """A store as it is held against another one. Raises Unavailable while it does not answer."""
+    """Digests of a store, for comparison with another store. Raise Unavailable."""
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice: ...
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice: ...
@@ -156,14 +169,18 @@ class Audit(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where events go that can never be handled."""
+    """Takes the events that can never be handled."""
 
     async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
-        """`waited`: in vain, for what never came. Raises Unavailable where the broker does not acknowledge, or where there are too many."""
+        """Write a dead letter. `waited`: its records never came.
+
+        Raises:
+            Unavailable: the broker does not acknowledge, or the limit of dead letters is reached.
+        """
 
 
 class BodyStore(Protocol):
-    """Bodies too large for an event."""
+    """Bodies that are too large for an event."""
 
     async def read(self, ref: BodyRef) -> bytes:
-        """A body, compared with its digest. Raises BodyMissing, Unavailable, Poison."""
+        """Return a body, compared with its digest. Raises BodyMissing, Unavailable, Poison."""

@@ -83,7 +83,7 @@ class Reports:
     async def new_reports(
         self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: DeadArrivals
     ) -> dict[str, Parked]:
-        """Return the reports that have not had their effect yet; add the impossible ones to `dead`."""
+        """Return the reports without an effect so far; add the impossible reports to `dead`."""
         states = await self.store.report_states([report.event_id for _, report in arrivals])
         candidates: dict[str, Parked] = {}
         for arrival, report in arrivals:

@@ -1,4 +1,4 @@
-"""What the experience service can be told: `REEF_EXPERIENCE_*`."""
+"""The settings of the experience service: `REEF_EXPERIENCE_*`."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -7,7 +7,7 @@ from reefcommon.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):
-    """Bounds and pace of this service. Where the outside systems are: `reefcommon.settings.SystemSettings`."""
+    """Limits and pace of this service."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_EXPERIENCE_")
 

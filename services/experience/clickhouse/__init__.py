@@ -1,4 +1,4 @@
-"""ClickHouse: a server by URL, or chDB in this process. One adapter, two constructions."""
+"""ClickHouse, as a server by URL or as chDB in this process."""
 
 from services.experience.clickhouse.audit import ClickHouseAudit
 from services.experience.clickhouse.client import Database

@@ -1,6 +1,6 @@
-"""The store held against another one: digests of ranges of rows first, of single rows where those differ, then the rows themselves.
+"""Digests of ranges of rows, and single rows, for the comparison of two stores.
 
-A range costs one line to compare, whatever it holds, so that two large stores are compared without either of them travelling.
+A range is compared by its digest, so two large stores are compared without copying them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "releases": ("event_id", "state"),
     "servings": ("event_id",),
 }
-# What a second reading of the log cannot give again, each with the reason. Everything else must be equal.
+# Columns that a second reading of the log cannot give again, each with the reason.
 IGNORED: Mapping[str, Mapping[str, str]] = {
     "reports": {
         "parked_at": "when this machine first took the report",
@@ -38,12 +38,13 @@ class ClickHouseAudit:
     _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     async def columns(self, table: str) -> tuple[str, ...]:
-        """The columns of a table that are compared. Raises Poison where there is no such table."""
+        """Return the compared columns of a table. Raises Poison if it does not exist."""
         if table not in KEYS:
             raise Poison(f"no table {table!r}; there are {', '.join(KEYS)}")
         if table not in self._columns:
             found = await self.database.query(
-                "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String} ORDER BY position",
+                "SELECT name FROM system.columns WHERE database = currentDatabase() "
+                "AND table = {table:String} ORDER BY position",
                 table=table,
             )
             self._columns[table] = tuple(
@@ -52,29 +53,24 @@ class ClickHouseAudit:
         return self._columns[table]
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
-        """The next `limit` rows as one digest. `until` is the last key; None: there are no more."""
         found = await self._slice(table, after, None, f"ORDER BY key LIMIT {int(limit)}")
         return found if found.count == limit else Slice(found.count, found.digest, None)
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
-        """The rows after one key up to another (None: to the end) as one digest."""
         return await self._slice(table, after, until, "")
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
-        """The digest of each row of a range."""
         await self.columns(table)
         where, values = _range(table, after, until)
         return await self._digests(table, where, values)
 
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
-        """The digest of each of these rows that is there."""
         await self.columns(table)
         names = KEYS[table]
         where = f"tuple({_texts(names)}) IN {{keys:Array({_tuple(names)})}}"
         return await self._digests(table, where, {"keys": [tuple(key) for key in keys]})
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
-        """Every compared column of one row, as text."""
         texts = ", ".join(
             f"toString(tuple({name})) AS {name}" for name in await self.columns(table)
         )
@@ -93,7 +89,8 @@ class ClickHouseAudit:
         hashed = _hashed(table, await self.columns(table))
         where, values = _range(table, after, until)
         (row,) = await self.database.query(
-            "SELECT count() AS rows, max(key) AS last, toString(groupBitXor(reinterpretAsUInt128(digest))) AS digest "
+            "SELECT count() AS rows, max(key) AS last, "
+            "toString(groupBitXor(reinterpretAsUInt128(digest))) AS digest "
             f"FROM (SELECT {hashed} FROM {table} FINAL WHERE {where} {limit})",
             **values,
         )
@@ -102,7 +99,8 @@ class ClickHouseAudit:
     async def _digests(self, table: str, where: str, values: Mapping[str, Any]) -> RowDigests:
         hashed = _hashed(table, await self.columns(table))
         found = await self.database.query(
-            f"SELECT key, lower(hex(digest)) AS digest FROM (SELECT {hashed} FROM {table} FINAL WHERE {where}) ORDER BY key",
+            "SELECT key, lower(hex(digest)) AS digest "
+            f"FROM (SELECT {hashed} FROM {table} FINAL WHERE {where}) ORDER BY key",
             **values,
         )
         return [(tuple(row["key"]), row["digest"]) for row in found]
@@ -117,11 +115,11 @@ def _tuple(names: Sequence[str]) -> str:
 
 
 def _hashed(table: str, columns: Sequence[str]) -> str:
-    return f"tuple({_texts(KEYS[table])}) AS key, sipHash128(toString(tuple({', '.join(columns)}))) AS digest"
+    row = f"toString(tuple({', '.join(columns)}))"
+    return f"tuple({_texts(KEYS[table])}) AS key, sipHash128({row}) AS digest"
 
 
 def _range(table: str, after: RowKey | None, until: RowKey | None) -> tuple[str, dict[str, str]]:
-    """A condition on the key that its index can serve, and its values."""
     names = KEYS[table]
     tests = ["1"]
     values: dict[str, str] = {}
@@ -129,7 +127,7 @@ def _range(table: str, after: RowKey | None, until: RowKey | None) -> tuple[str,
         if key is None:
             continue
         values |= {f"{word}{number}": value for number, value in enumerate(key)}
-        tests.append(
-            f"({', '.join(names)}) {sign} ({', '.join(f'{{{word}{number}:String}}' for number in range(len(names)))})"
-        )
+        wanted = ", ".join(f"{{{word}{number}:String}}" for number in range(len(names)))
+        # A comparison of tuples, which the index of the table's key can serve.
+        tests.append(f"({', '.join(names)}) {sign} ({wanted})")
     return " AND ".join(tests), values

@@ -1,8 +1,4 @@
-"""The connection: one synchronous client in one worker thread, its errors in Reef's kinds, its migrations.
-
-chDB takes one engine a process and one process a path, and its client may not be used from two threads at once; the HTTP client is held
-to the same rule, so that both behave alike.
-"""
+"""The connection: a synchronous client in a thread, its errors, its migrations."""
 
 import asyncio
 import hashlib
@@ -24,7 +20,8 @@ from reefcommon.errors import BadConfig, Poison, Unavailable
 
 log = structlog.get_logger()
 
-# The client would import pandas (seconds, 50 MB) at the first insert only to see whether the rows are a data frame: they never are.
+# At the first insert the client would import pandas (seconds, 50 MB) to see whether the rows are
+# a data frame. They never are.
 options.pd = None
 options.pd_time_test = None
 
@@ -34,13 +31,14 @@ Row = dict[str, Any]
 
 
 def as_list(strings: Iterable[str]) -> str:
-    """Strings as one parameter, in SQL `JSONExtract({name:String}, 'Array(String)')`: the client spells an Array(String) item by item,
-    which is a quarter of looking for a thousand ids."""
+    """Encode strings as a parameter for `JSONExtract({name:String}, 'Array(String)')` in SQL."""
     return orjson.dumps(list(strings)).decode()
 
 
+# chDB takes one engine a process and one process a path, and its client may not be used from two
+# threads at once. The HTTP client is used in the same way, so that both behave alike.
 class Database:
-    """A ClickHouse that is connected when it is first needed, and again after it was away."""
+    """A ClickHouse that is connected when it is first needed, and again after an outage."""
 
     def __init__(self, connect: Callable[[], Client], where: str) -> None:
         self._connect = connect
@@ -56,7 +54,7 @@ class Database:
 
         def connect() -> Client:
             path.mkdir(parents=True, exist_ok=True)
-            # One thread a query: small look-ups beside inserts, and the other cores belong to the engine and the trainer.
+            # Small lookups beside inserts; the other cores belong to the engine and the trainer.
             return clickhouse_connect.get_client(
                 interface="chdb", path=str(path), tz_mode="aware", settings={"max_threads": 1}
             )
@@ -77,29 +75,29 @@ class Database:
     async def insert(
         self, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
     ) -> None:
-        """Insert rows given as columns; returns when they are durable."""
+        """Insert rows, given as columns; return when they are durable."""
         await self._run(lambda client: self._insert(client, table, names, columns))
 
     async def query(self, sql: str, **parameters: Any) -> list[Row]:
-        """Rows of a SELECT. Values go in as parameters (`{name:Type}`), never as text."""
+        """Return the rows of a SELECT. Values are parameters (`{name:Type}`), never text."""
         return await self._run(
             lambda client: list(client.query(sql, parameters=parameters).named_results())
         )
 
     async def command(self, sql: str) -> None:
-        """A statement that gives no rows, such as ALTER TABLE."""
+        """Run a statement that gives no rows."""
         await self._run(lambda client: client.command(sql))
 
     async def migrate(self, folder: Path = MIGRATIONS) -> list[int]:
-        """Apply the migrations that have not been applied yet, in order of their numbers, and record each. Returns those numbers.
+        """Apply the new migrations in the order of their numbers; return the numbers.
 
         Raises:
-            BadConfig: a recorded migration is missing here, or its text has changed since.
+            BadConfig: a recorded migration is missing here, or its text has changed.
         """
         return await self._run(lambda client: _migrate(client, folder))
 
     async def close(self) -> None:
-        """Close the connection and end the thread, after what is under way."""
+        """Close the connection and end the thread, after the current work."""
         client, self._client = self._client, None
         if client is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, client.close)
@@ -111,7 +109,8 @@ class Database:
     def _insert(
         self, client: Client, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
     ) -> None:
-        """The client would ask for the types of a table's columns before each insert. They only change with a migration."""
+        # The client would ask for the types of the columns before each insert. They change with
+        # a migration only.
         key = (table, *names)
         context = client.create_insert_context(
             table, names, column_types=self._types.get(key), column_oriented=True
@@ -136,7 +135,8 @@ class Database:
 
 def _migrate(client: Client, folder: Path) -> list[int]:
     client.command(
-        "CREATE TABLE IF NOT EXISTS migrations (number UInt32, name String, sha256 String, applied_at DateTime64(3, 'UTC')) "
+        "CREATE TABLE IF NOT EXISTS migrations "
+        "(number UInt32, name String, sha256 String, applied_at DateTime64(3, 'UTC')) "
         "ENGINE = MergeTree ORDER BY number"
     )
     files = {int(path.name.split("_", 1)[0]): path for path in sorted(folder.glob("[0-9]*.sql"))}
@@ -149,7 +149,8 @@ def _migrate(client: Client, folder: Path) -> list[int]:
     for number, (name, sha) in done.items():
         if number not in files or _sha256(files[number]) != sha:
             raise BadConfig(
-                f"migration {name} was applied to this store and is now missing or different; migrations only go forward"
+                f"migration {name} was applied to this store and is now missing or different; "
+                "migrations only go forward"
             )
     new = sorted(files.keys() - done.keys())
     for number in new:
@@ -163,7 +164,7 @@ def _migrate(client: Client, folder: Path) -> list[int]:
 
 
 def _statements(text: str) -> list[str]:
-    """The statements of a file: each ends with a semicolon at the end of a line; comments have lines of their own."""
+    # A statement ends with a semicolon at the end of a line; a comment has a line of its own.
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
     return [
         statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip(" \n;")

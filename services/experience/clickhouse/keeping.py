@@ -1,4 +1,7 @@
-"""How long rows are kept: a TTL on each table of traffic. The release chain is kept for ever, and so is a report that still waits."""
+"""Retention: a TTL on each table of traffic.
+
+The release chain is kept for ever, and so is a report that still waits.
+"""
 
 import structlog
 
@@ -18,9 +21,10 @@ _UNLESS = {"reports": " DELETE WHERE state != 'parked'"}
 
 
 async def keep(database: Database, days: int) -> list[str]:
-    """Have rows of traffic removed `days` after their events, in the background; 0: never. Returns the tables that were changed.
+    """Remove rows of traffic `days` after their events, in the background; 0: never.
 
-    Raises Unavailable."""
+    Returns the changed tables. Raises Unavailable.
+    """
     rows = await database.query(
         "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()"
     )
@@ -29,7 +33,7 @@ async def keep(database: Database, days: int) -> list[str]:
     for table, engine in sorted(engines.items()):
         if days and f"toIntervalDay({days})" not in engine:
             rule = f"toDateTime({_TIME[table]}) + toIntervalDay({days}){_UNLESS.get(table, '')}"
-            # without a rewrite of what is there: merges remove it by and by
+            # Without a rewrite of the present parts: later merges remove the old rows.
             await database.command(
                 f"ALTER TABLE {table} MODIFY TTL {rule} SETTINGS materialize_ttl_after_modify = 0"
             )

@@ -1,4 +1,7 @@
-"""What others may ask of the store, as JSON-ready values. Lists are newest first and leave out bodies and tokens."""
+"""Reads for the gateway and the command line, as JSON-ready values.
+
+Lists are newest first and have no bodies and no tokens.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,32 +13,48 @@ from services.experience.clickhouse.client import Database, Row
 from services.experience.ports import UnknownCursor
 
 _RECORD_LIST = (
-    "record_id, scenario, at, outcome, api, session_id, session_turn, retry_of, release_id, load_id, model, engine, status, stream, "
+    "record_id, scenario, at, outcome, api, session_id, session_turn, retry_of, release_id, "
+    "load_id, model, engine, status, stream, "
     "first_token_ms, duration_ms, usage, error, length(prompt_token_ids) AS prompt_tokens, "
     "arraySum(ids -> length(ids), completion_token_ids) AS completion_tokens"
 )
 _SAMPLE_LIST = (
-    "sample_id, scenario, at, recorded_at, record_ids, report_id, session_id, release_id, load_id, score, feedback, metadata, temperature, "
+    "sample_id, scenario, at, recorded_at, record_ids, report_id, session_id, release_id, "
+    "load_id, score, feedback, metadata, temperature, "
     "untrainable, length(tokens) AS tokens, prompt_length, arraySum(loss_mask) AS trained_tokens"
 )
-_KEY = "'inference' AS kind, idempotency_digest AS digest, scenario, outcome, status, stream, api, release_id, response, error, body_ref"
+_KEY = (
+    "'inference' AS kind, idempotency_digest AS digest, scenario, outcome, status, stream, api, "
+    "release_id, response, error, body_ref"
+)
+_OF = "FINAL WHERE scenario = {s:String}"
+_TOTALS = (
+    f"SELECT (SELECT count() FROM sessions {_OF}) AS sessions, "
+    f"(SELECT count() FROM steps {_OF}) AS steps, "
+    f"(SELECT sum(length(prompt_token_ids)) FROM records {_OF}) AS prompt_tokens, "
+    "(SELECT sum(arraySum(ids -> length(ids), completion_token_ids)) "
+    f"FROM records {_OF}) AS completion_tokens, "
+    f"(SELECT avgOrNull(score) FROM reports {_OF} AND state = 'joined') AS mean_score"
+)
 _JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseReads:
-    """Reads for the gateway and the command line. Raise Unavailable while the store does not answer."""
+    """ExperienceReads and KeyReads on ClickHouse. Raise Unavailable."""
 
     database: Database
 
     async def record(self, record_id: str) -> dict[str, Any] | None:
-        """What lies under a receipt: an exchange or a report as the event it was (`record`), with the reports on it, the samples made of
-        it and what was refused of those. None where nobody knows the receipt."""
+        """Return the exchange or report under a receipt (`record`), with its reports, samples and
+        refusals; None if the receipt is unknown.
+        """
         found = await self.database.query(
             "SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id
         )
         reports = await self._list(
-            "SELECT * FROM reports FINAL WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id",
+            "SELECT * FROM reports FINAL "
+            "WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id",
             id=record_id,
         )
         if not found and not any(row["report_id"] == record_id for row in reports):
@@ -46,7 +65,8 @@ class ClickHouseReads:
             id=record_id,
         )
         refusals = await self._list(
-            "SELECT * FROM refusals FINAL WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
+            "SELECT * FROM refusals FINAL "
+            "WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
             ids=[sample["sample_id"] for sample in samples],
         )
         about = {
@@ -74,7 +94,6 @@ class ClickHouseReads:
         return {"record": record.event.model_dump(), **place, **about}
 
     async def key(self, key: str) -> dict[str, Any] | None:
-        """What lies under an id that a client may have chosen, with the digest of what was asked."""
         found = await self.database.query(
             f"SELECT {_KEY} FROM records FINAL WHERE record_id = {{id:String}}", id=key
         )
@@ -85,7 +104,8 @@ class ClickHouseReads:
                 **{name: rows.load(found[0][name]) for name in ("response", "body_ref")},
             }
         reports = await self.database.query(
-            "SELECT 'report' AS kind, digest, scenario FROM reports FINAL WHERE report_id = {id:String}",
+            "SELECT 'report' AS kind, digest, scenario FROM reports FINAL "
+            "WHERE report_id = {id:String}",
             id=key,
         )
         return reports[0] if reports else None
@@ -99,7 +119,6 @@ class ClickHouseReads:
         limit: int,
         cursor: str | None,
     ) -> list[Row]:
-        """Exchanges of a scenario. `cursor`: the last record id of the page before."""
         return await self._page(
             "records",
             "record_id",
@@ -111,8 +130,10 @@ class ClickHouseReads:
         )
 
     async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
-        """Sessions of a scenario, the latest used first."""
-        columns = "session_id, scenario, tagged, turns, sequence AS records, first_at, last_at AS at, turn_record_id AS last_turn_record_id"
+        columns = (
+            "session_id, scenario, tagged, turns, sequence AS records, first_at, last_at AS at, "
+            "turn_record_id AS last_turn_record_id"
+        )
         return await self._page(
             "sessions", "session_id", columns, scenario, limit, cursor, {}, at="last_at"
         )
@@ -120,7 +141,7 @@ class ClickHouseReads:
     async def samples(
         self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None
     ) -> list[Row]:
-        """Samples of a scenario; `trainable` asks for those with tokens, or for those without."""
+        """Return samples; `trainable` selects those with tokens, or those without."""
         condition = {
             None: "",
             True: "AND untrainable IS NULL",
@@ -131,11 +152,10 @@ class ClickHouseReads:
         )
 
     async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
-        """Training steps of a scenario."""
         return await self._page("steps", "job_id", "*", scenario, limit, cursor, {})
 
     async def summary(self, scenario: str) -> dict[str, Any]:
-        """How much there is of everything, and what became of it."""
+        """Count records, reports, samples, refusals and releases, each by its state."""
         counts: dict[str, Any] = {"scenario": scenario}
         for name, table, column in (
             ("records", "records", "outcome"),
@@ -145,17 +165,13 @@ class ClickHouseReads:
             ("releases", "releases", "state"),
         ):
             found = await self.database.query(
-                f"SELECT {column} AS kind, count() AS n FROM {table} FINAL WHERE scenario = {{s:String}} GROUP BY kind ORDER BY kind",
+                f"SELECT {column} AS kind, count() AS n FROM {table} FINAL "
+                "WHERE scenario = {s:String} GROUP BY kind ORDER BY kind",
                 s=scenario,
             )
             counts[name] = {row["kind"]: row["n"] for row in found}
         totals = await self.database.query(
-            "SELECT (SELECT count() FROM sessions FINAL WHERE scenario = {s:String}) AS sessions, "
-            "(SELECT count() FROM steps FINAL WHERE scenario = {s:String}) AS steps, "
-            "(SELECT sum(length(prompt_token_ids)) FROM records FINAL WHERE scenario = {s:String}) AS prompt_tokens, "
-            "(SELECT sum(arraySum(ids -> length(ids), completion_token_ids)) FROM records FINAL WHERE scenario = {s:String}) "
-            "AS completion_tokens, "
-            "(SELECT avgOrNull(score) FROM reports FINAL WHERE scenario = {s:String} AND state = 'joined') AS mean_score",
+            _TOTALS,
             s=scenario,
         )
         return {**counts, **totals[0]}
@@ -173,11 +189,14 @@ class ClickHouseReads:
         condition: str = "",
         at: str = "at",
     ) -> list[Row]:
-        """`table`, `key`, `columns`, `condition` and `at` are constants of this module; all values go in as parameters."""
+        # `table`, `key`, `columns`, `condition` and `at` are constants of this module.
         wanted = {name: value for name, value in equal.items() if value is not None}
         tests = "".join(f" AND {name} = {{{name}:String}}" for name in wanted)
         if cursor is not None:
-            latest = f"SELECT {at}, {key} FROM {table} FINAL WHERE {key} = {{cursor:String}} AND scenario = {{s:String}}"
+            latest = (
+                f"SELECT {at}, {key} FROM {table} FINAL "
+                f"WHERE {key} = {{cursor:String}} AND scenario = {{s:String}}"
+            )
             tests += f" AND ({at}, {key}) < ({latest})"
         sql = (
             f"SELECT {columns} FROM {table} FINAL WHERE scenario = {{s:String}}{tests} {condition} "
@@ -206,7 +225,7 @@ class ClickHouseReads:
 
 
 def _worded(refusal: Row) -> Row:
-    """Nothing is wrong with what is held out: a candidate will be judged by it."""
+    # A sample that is held out is not refused: candidates will be judged by it.
     held_out = refusal["reason"] == HELD_OUT
     words = (
         {"reason": f"{HELD_OUT}: kept for evaluation, which judges candidates by it"}

@@ -1,12 +1,12 @@
-"""Events as rows and rows as events: for each table its columns, each with how its value is read off."""
+"""Events as rows and rows as events: each table's columns, with the value of each."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from reefcommon.events import (
-    BodyRef,
     Completion,
     Event,
     FeedbackReported,
@@ -16,10 +16,8 @@ from reefcommon.events import (
     ReleaseRejected,
     SampleReady,
     SampleRefused,
-    Sampling,
     ServingSynced,
     StepCompleted,
-    Usage,
 )
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
@@ -29,102 +27,67 @@ Columns = Mapping[str, Callable[[Any], Any]]
 
 
 def dump(value: object) -> bytes:
-    """JSON of a body; empty for None. Integers of any size stay exact, which rules out orjson."""
+    """Encode a body as JSON; empty for None."""
+    # Not orjson: integers of any size stay exact.
     return b"" if value is None else to_json(value, inf_nan_mode="constants")
 
 
 def load(text: str) -> Any:
-    """What `dump` wrote."""
+    """Decode the output of `dump`."""
     return from_json(text) if text else None
+
+
+def _field(name: str, record: Record) -> Any:
+    return getattr(record.event, name)
+
+
+def _field_as_json(name: str, record: Record) -> bytes:
+    return dump(getattr(record.event, name))
 
 
 def _meta(event: InferenceRecorded) -> bytes:
     return to_json([(c.index, c.finish_reason, c.weight_versions) for c in event.completions])
 
 
+# Columns that hold the event's field of the same name, as it is or as JSON.
+_RECORD_PLAIN = (
+    "scenario at traceparent api outcome session_tag release_id load_id model engine error status "
+    "first_token_ms duration_ms idempotency_digest caller prompt_token_ids"
+).split()
+_RECORD_JSON = ("tags", "request", "response", "body_ref", "usage", "sampling")
 RECORDS: Columns = {
     "record_id": lambda r: r.event.event_id,
-    "scenario": lambda r: r.event.scenario,
-    "at": lambda r: r.event.at,
     "digest": lambda r: r.digest,
-    "traceparent": lambda r: r.event.traceparent,
     "session_id": lambda r: r.place.session_id,
     "session_turn": lambda r: r.place.turn,
     "session_sequence": lambda r: r.place.sequence,
     "retry_of": lambda r: r.place.retry_of,
-    "api": lambda r: r.event.api,
-    "outcome": lambda r: r.event.outcome,
-    "session_tag": lambda r: r.event.session_tag,
-    "tags": lambda r: dump(r.event.tags),
-    "release_id": lambda r: r.event.release_id,
-    "load_id": lambda r: r.event.load_id,
-    "model": lambda r: r.event.model,
-    "engine": lambda r: r.event.engine,
-    "request": lambda r: dump(r.event.request),
-    "response": lambda r: dump(r.event.response),
-    "body_ref": lambda r: dump(r.event.body_ref),
-    "prompt_token_ids": lambda r: r.event.prompt_token_ids,
+    **{name: partial(_field, name) for name in _RECORD_PLAIN},
+    **{name: partial(_field_as_json, name) for name in _RECORD_JSON},
+    # Empty in rows of before the loads by kind, so that a replay of an old log is equal.
+    "loads": lambda r: dump(r.event.loads or None),
     "completions": lambda r: _meta(r.event),
     "completion_token_ids": lambda r: [c.token_ids for c in r.event.completions],
     "completion_logprobs": lambda r: [c.logprobs for c in r.event.completions],
-    "usage": lambda r: dump(r.event.usage),
-    "error": lambda r: r.event.error,
-    "status": lambda r: r.event.status,
     "stream": lambda r: int(r.event.stream),
-    "first_token_ms": lambda r: r.event.first_token_ms,
-    "duration_ms": lambda r: r.event.duration_ms,
-    "idempotency_digest": lambda r: r.event.idempotency_digest,
-    "caller": lambda r: r.event.caller,
-    "sampling": lambda r: dump(r.event.sampling),
-    "loads": lambda r: dump(r.event.loads or None),
 }
 
 
 def record(row: Mapping[str, Any]) -> Record:
-    """The record of a row, equal to the one that was inserted."""
+    """Return the record of a row, equal to its origin."""
     choices = zip(
         from_json(row["completions"]),
         row["completion_token_ids"],
         row["completion_logprobs"],
         strict=True,
     )
+    texts = {name: load(row[name]) for name in _RECORD_JSON}
     event = InferenceRecorded(
         event_id=row["record_id"],
-        **{
-            name: row[name]
-            for name in (
-                "at",
-                "scenario",
-                "traceparent",
-                "api",
-                "outcome",
-                "session_tag",
-                "release_id",
-                "load_id",
-            )
-        },
-        **{
-            name: row[name]
-            for name in (
-                "model",
-                "engine",
-                "error",
-                "status",
-                "first_token_ms",
-                "duration_ms",
-                "idempotency_digest",
-                "caller",
-            )
-        },
-        stream=bool(row["stream"]),
-        tags=load(row["tags"]),
-        request=load(row["request"]),
-        response=load(row["response"]),
-        body_ref=BodyRef.model_validate(load(row["body_ref"])) if row["body_ref"] else None,
-        sampling=Sampling.model_validate(load(row["sampling"])) if row["sampling"] else None,
+        **{name: row[name] for name in _RECORD_PLAIN},
+        **{name: text for name, text in texts.items() if text is not None},
         loads=load(row["loads"]) or {},
-        usage=Usage.model_validate(load(row["usage"])) if row["usage"] else None,
-        prompt_token_ids=tuple(row["prompt_token_ids"]),
+        stream=bool(row["stream"]),
         completions=tuple(
             Completion(
                 index=index,
@@ -140,7 +103,7 @@ def record(row: Mapping[str, Any]) -> Record:
 
 
 def assignment(row: Mapping[str, Any]) -> Assignment:
-    """A record's place in its session."""
+    """Return a record's place in its session."""
     return Assignment(
         row["session_id"], row["session_turn"], row["session_sequence"], row["retry_of"]
     )
@@ -167,7 +130,7 @@ REPORTS: Columns = {
 
 
 def parked(row: Mapping[str, Any]) -> Parked:
-    """The report of a row."""
+    """Return the report of a row."""
     report = FeedbackReported(
         event_id=row["report_id"],
         **{name: row[name] for name in ("at", "scenario", "traceparent", "score")},
@@ -219,7 +182,7 @@ SAMPLES: Columns = {
 
 
 def sample(row: Mapping[str, Any]) -> SampleReady:
-    """The sample of a row, equal to the one that was inserted."""
+    """Return the sample of a row, equal to its origin."""
     plain = {name: row[name] for name in _SAMPLE_PLAIN + _SAMPLE_TOKENS}
     texts = {name: load(row[name]) for name in _SAMPLE_JSON}
     newer = {"sampling": load(row["sampling"]) or (), "loads": load(row["loads"]) or {}}
@@ -245,7 +208,8 @@ SESSIONS: Columns = {
 
 
 def session(row: Mapping[str, Any]) -> Session:
-    """The session of a row. A row of before the trees has its latest turn as its one node."""
+    """Return the session of a row."""
+    # A row of before the trees has its latest turn as its only node.
     last = (row["turn_record_id"], row["turns"] - 1, row["request_hash"], row["tail_hashes"])
     return Session(
         **{name: row[name] for name in _SESSION},

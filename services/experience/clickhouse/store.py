@@ -1,4 +1,4 @@
-"""ExperienceStore on ClickHouse. Rows are written in blocks; each is replaced by a later row with the same key."""
+"""ExperienceStore on ClickHouse. A row is replaced by a later row with the same key."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,25 @@ _BY_KEY = (
     "SELECT * FROM sessions FINAL WHERE session_id IN JSONExtract({ids:String}, 'Array(String)') "
     "AND scenario IN JSONExtract({scenarios:String}, 'Array(String)')"
 )
-_BY_TAIL = "SELECT * FROM sessions FINAL WHERE NOT tagged AND hasAny(tail_hashes, JSONExtract({tails:String}, 'Array(String)'))"
+_BY_TAIL = (
+    "SELECT * FROM sessions FINAL WHERE NOT tagged "
+    "AND hasAny(tail_hashes, JSONExtract({tails:String}, 'Array(String)'))"
+)
 _BY_REQUEST = (
     "SELECT * FROM sessions FINAL WHERE NOT tagged "
     "AND (hasAny(request_hashes, JSONExtract({requests:String}, 'Array(String)')) "
-    # rows of before the trees
+    # Rows of before the trees have no list of requests.
     "OR request_hash IN JSONExtract({requests:String}, 'Array(String)'))"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseStore:
-    """Everything that the experience service writes, and what it must read back to write it right."""
+    """ExperienceStore on ClickHouse."""
 
     database: Database
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
-        """(digest, place) of each of these records that is known."""
         found = await self.database.query(
             "SELECT record_id, digest, session_id, session_turn, session_sequence, retry_of "
             "FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
@@ -41,21 +43,19 @@ class ClickHouseStore:
         return {row["record_id"]: (row["digest"], rows.assignment(row)) for row in found}
 
     async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
-        """Each of these records that is known."""
         found = await self.database.query(
-            "SELECT * FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
+            "SELECT * FROM records FINAL "
+            "WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
             ids=as_list(record_ids),
         )
         return {row["record_id"]: rows.record(row) for row in found}
 
     async def insert_records(self, records: Sequence[Record]) -> None:
-        """Returns when the rows are durable."""
         await self._insert("records", rows.RECORDS, records)
 
     async def sessions(
         self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
     ) -> Sequence[Session]:
-        """The sessions with these (scenario, id), and those whose latest exchange ends in, or asked, one of these (scenario, hash)."""
         wanted_keys, wanted_tails, wanted_requests = set(keys), set(tails), set(requests)
         parts = {
             _BY_KEY: wanted_keys,
@@ -79,9 +79,9 @@ class ClickHouseStore:
         ]
 
     async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
-        """The latest sessions, oldest first, no older than the newest one less `within_s`."""
         found = await self.database.query(
-            "SELECT * FROM sessions FINAL WHERE last_at >= (SELECT max(last_at) FROM sessions) - toIntervalMicrosecond({within:Int64}) "
+            "SELECT * FROM sessions FINAL WHERE last_at >= "
+            "(SELECT max(last_at) FROM sessions) - toIntervalMicrosecond({within:Int64}) "
             "ORDER BY last_at DESC, session_id LIMIT {limit:UInt64}",
             within=int(within_s * 1_000_000),
             limit=limit,
@@ -89,57 +89,51 @@ class ClickHouseStore:
         return [rows.session(row) for row in reversed(found)]
 
     async def insert_sessions(self, sessions: Sequence[Session]) -> None:
-        """Returns when the rows are durable."""
         await self._insert("sessions", rows.SESSIONS, sessions)
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
-        """Each of these reports that is known."""
         found = await self.database.query(
-            "SELECT report_id, digest, state, parked_at, log_partition, log_offset FROM reports FINAL "
-            "WHERE report_id IN JSONExtract({ids:String}, 'Array(String)')",
+            "SELECT report_id, digest, state, parked_at, log_partition, log_offset "
+            "FROM reports FINAL WHERE report_id IN JSONExtract({ids:String}, 'Array(String)')",
             ids=as_list(report_ids),
         )
         names = ("digest", "state", "parked_at", "log_partition", "log_offset")
         return {row["report_id"]: Known(*(row[name] for name in names)) for row in found}
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
-        """Reports that wait, in order of their ids, from the first one after `after`.
-
-        The inner query finds every row that was ever parked by its index; only those few are then looked at in their latest state.
-        """
+        # The inner query finds the rows that were ever parked by their index; only those few are
+        # then read in their latest state.
         found = await self.database.query(
             "SELECT * FROM reports FINAL WHERE state = 'parked' AND report_id IN "
-            "(SELECT report_id FROM reports WHERE state = 'parked' AND report_id > {after:String}) ORDER BY report_id LIMIT {limit:UInt64}",
+            "(SELECT report_id FROM reports WHERE state = 'parked' AND report_id > {after:String}) "
+            "ORDER BY report_id LIMIT {limit:UInt64}",
             after=after,
             limit=limit,
         )
         return [rows.parked(row) for row in found]
 
     async def has_expired(self) -> bool:
-        """Whether any report waited in vain."""
         return bool(
             await self.database.query("SELECT 1 AS n FROM reports WHERE state = 'expired' LIMIT 1")
         )
 
     async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
-        """Reports that waited in vain for one of these records, among others, in order of their ids."""
         found = await self.database.query(
-            "SELECT * FROM reports FINAL WHERE state = 'expired' AND report_id IN (SELECT report_id FROM reports "
-            "WHERE state = 'expired' AND hasAny(references, JSONExtract({ids:String}, 'Array(String)'))) ORDER BY report_id",
+            "SELECT * FROM reports FINAL WHERE state = 'expired' AND report_id IN "
+            "(SELECT report_id FROM reports WHERE state = 'expired' "
+            "AND hasAny(references, JSONExtract({ids:String}, 'Array(String)'))) "
+            "ORDER BY report_id",
             ids=as_list(record_ids),
         )
         return [rows.parked(row) for row in found]
 
     async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
-        """Returns when the rows are durable."""
         await self._insert("samples", rows.SAMPLES, samples)
 
     async def insert_reports(self, reports: Sequence[ReportRow]) -> None:
-        """Returns when the rows are durable."""
         await self._insert("reports", rows.REPORTS, reports)
 
     async def insert_outcomes(self, events: Sequence[Event]) -> None:
-        """Returns when the rows are durable. Events of other types are passed over."""
         for table, columns in dict(rows.OUTCOMES.values()).items():
             await self._insert(
                 table,

@@ -1,1 +1,1 @@
-"""The rules of experience: pure, with ids and time as arguments."""
+"""The rules of experience: pure, with ids and times as arguments."""

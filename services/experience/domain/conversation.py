@@ -1,8 +1,7 @@
-"""What was said: the messages of a request and its answer, in a form in which two requests can be compared.
+"""Requests and answers as chains of hashes.
 
-Two messages are the same when role, flattened text and tool calls (name and arguments) are the same. Everything else that a client
-may add or drop between turns (ids, names, reasoning, cache marks) does not count. A request's messages are hashed as a chain, so that
-"this request extends that one and its answer" is one look-up instead of a comparison of texts.
+Messages are compared by their canonical form (`reefcommon.conversation`). A chain of hashes makes
+"this request continues that answer" a lookup instead of a comparison of texts.
 """
 
 import hashlib
@@ -22,8 +21,8 @@ Json = Mapping[str, Any]
 class Fingerprint:
     """A request and its answers as hashes.
 
-    prefixes  of each beginning of the request that ends in an answer of the assistant and is not all of it, longest first
-    request   of all messages of the request; empty where there are none
+    prefixes  of each beginning of the request that ends in an assistant's message, longest first
+    request   of all its messages; empty if there are none
     tails     of the request followed by each of its answers
     """
 
@@ -35,10 +34,11 @@ class Fingerprint:
 def fingerprint(
     request: Json, response: Json | None, api: str, *, shard: bytes = b""
 ) -> Fingerprint:
-    """The fingerprint of one exchange. Never raises: what it cannot read counts as an empty message.
+    """Return the fingerprint of an exchange. Never raises.
 
-    Exchanges of two shards have nothing in common, whatever they say: they lie in two partitions, between which there is no order.
+    Exchanges of two `shard`s have nothing in common.
     """
+    # A message of an unreadable form counts as an empty message.
     messages = request_messages(request, api)
     chain, prefixes = hashlib.blake2b(shard, digest_size=16), []
     for number, message in enumerate(messages, 1):
@@ -56,7 +56,7 @@ def fingerprint(
 
 
 def request_messages(request: Json, api: str) -> tuple[dict[str, Any], ...]:
-    """The messages of a request, as chat messages, whatever API it was sent to."""
+    """Return the messages of a request of any API as chat messages."""
     if api == "completions":
         prompt = request.get("prompt")
         return ({"role": "user", "content": prompt},) if isinstance(prompt, str) else ()
@@ -67,7 +67,7 @@ def request_messages(request: Json, api: str) -> tuple[dict[str, Any], ...]:
 
 
 def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
-    """The answers in a response, as assistant messages: one a choice."""
+    """Return the answers of a response as assistant messages, a message for each choice."""
     if response is None:
         return ()
     if api == "messages":
@@ -94,17 +94,18 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
 def conversation(
     event: InferenceRecorded, request: Json, response: Json | None
 ) -> tuple[dict[str, Any], ...]:
-    """The request's messages and the first answer."""
+    """Return the request's messages and the first answer."""
     return (*request_messages(request, event.api), *answers(response, event.api)[:1])
 
 
 def tools(request: Json) -> tuple[dict[str, Any], ...]:
-    """The tools that the request offered, as it stated them."""
+    """Return the tools that the request offered."""
     return tuple(dict(tool) for tool in mappings(request.get("tools")))
 
 
 def sampling(event: InferenceRecorded) -> Sampling:
-    """The sampling parameters of an exchange. Old records have the requested temperature alone."""
+    """Return the sampling parameters of an exchange."""
+    # Events of before the sampling was recorded have the requested temperature alone.
     if event.sampling is not None:
         return event.sampling
     value = (event.request or {}).get("temperature")
@@ -114,7 +115,7 @@ def sampling(event: InferenceRecorded) -> Sampling:
 
 
 def _spelled(message: Json) -> bytes:
-    """A message's identity as JSON, which ends where it ends: a chain of them can be read in one way only."""
+    # JSON ends where it ends: a chain of messages can be read in one way only.
     return orjson.dumps(identity(message))
 
 

@@ -1,4 +1,4 @@
-"""Reports whose records are not known yet."""
+"""Reports that wait for their records."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -10,7 +10,10 @@ from reefcommon.events import FeedbackReported
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A report as it lay in its topic, and since when it waits: by this machine's clock, because a log that is read again is old."""
+    """A report with its place in the log, and the time when it began to wait.
+
+    The time is this machine's: a log that is read again is old.
+    """
 
     report: FeedbackReported
     parked_at: datetime
@@ -20,20 +23,21 @@ class Parked:
 
 
 class Parking:
-    """The waiting reports, by what they wait for. Bounded: what does not fit waits in the store alone, for the sweep."""
+    """The waiting reports, by their references. Reports over `limit` wait in the store alone."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
         self._reports: OrderedDict[str, Parked] = OrderedDict()
         self._by_reference: dict[str, set[str]] = {}
-        self.expired = True  # whether some may have waited in vain, and wait in the store alone for a record that comes late
+        # Whether the store may have expired reports, which a late record still joins.
+        self.expired = True
 
     def get(self, report_id: str) -> Parked | None:
-        """The waiting report with this id."""
+        """Return the waiting report with this id."""
         return self._reports.get(report_id)
 
     def oldest(self) -> Parked | None:
-        """The report that waits longest."""
+        """Return the report that waits longest."""
         return min(self._reports.values(), key=lambda parked: parked.parked_at, default=None)
 
     def __len__(self) -> int:
@@ -43,7 +47,7 @@ class Parking:
         return report_id in self._reports
 
     def add(self, parked: Parked) -> None:
-        """Remember a report; the oldest is let go where there are too many."""
+        """Remember a report. The oldest is dropped if there are too many."""
         report = parked.report
         self.discard(report.event_id)
         self._reports[report.event_id] = parked
@@ -62,7 +66,7 @@ class Parking:
                 del self._by_reference[reference]
 
     def waiting_for(self, record_ids: Iterable[str]) -> list[Parked]:
-        """The reports that refer to one of these records, in order of their ids."""
+        """Return the reports that refer to any of these records, in the order of their ids."""
         found = {
             report_id
             for record_id in record_ids

@@ -1,7 +1,7 @@
-"""One report and its records make samples. An untrainable sample says why, and keeps its text.
+"""Reports and their records make samples. An untrainable sample says why, and keeps its text.
 
 Why a sample is untrainable:
-    aborted, failed, upstream_incomplete   the outcome of one of its exchanges
+    aborted, failed, upstream_incomplete   the outcome of an exchange
     several_choices                        the engine sampled several answers: the report names none
     no_tokens                              the upstream gave no token ids
     length_mismatch                        token ids and log-probabilities differ in number
@@ -9,7 +9,7 @@ Why a sample is untrainable:
     mixed_versions                         the weights changed while an answer was sampled
 
 Records that the tokens do not join (branches, several sessions, a template that strips earlier
-answers, several temperatures or callers) make several samples. Each sampled token is in one.
+answers, several temperatures or callers) make several samples. No sampled token is in two.
 """
 
 import math
@@ -40,7 +40,7 @@ class Record:
 
     @property
     def asked(self) -> tuple[str, str]:
-        """The same for all records that repeat one request of a session."""
+        # The same for all records that repeat a request of their session.
         return self.place.session_id, self.place.retry_of or self.event.event_id
 
 
@@ -59,7 +59,7 @@ def wrong_references(references: Sequence[str]) -> str | None:
 
 
 def make_samples(report: FeedbackReported, records: Sequence[Record]) -> list[SampleReady]:
-    """Make the samples of a report, at least one. The order of `records` does not matter."""
+    """Make the samples of a report. The order of `records` does not matter."""
     ordered = _in_order(records)
     usable = [record for record in ordered if untrainable(record.event) is None]
     asked = {record.asked for record in usable}
@@ -105,7 +105,8 @@ def _in_order(records: Sequence[Record]) -> list[Record]:
 
 
 def _without_abandoned(records: Sequence[Record]) -> list[Record]:
-    """Drop repeated answers that no other turn continues, if one beside them is continued."""
+    # If a client repeated a request and went on from the second answer, the score is not about the
+    # first answer. Answers that no turn continues are rollouts: all are kept.
     turns = [_turn(record) for record in records]
     continued = {
         record.event.event_id
@@ -175,7 +176,8 @@ def _turn(record: Record) -> Turn:
 
 
 def _age(event: InferenceRecorded) -> tuple[int, str]:
-    """Order loads from the oldest, within one incarnation. No load counts as the oldest."""
+    # Sequences are compared within an incarnation. A missing load counts as the oldest: else the
+    # staleness of the turn beside it would count for both.
     try:
         load = ids.LoadId.parse(event.load_id or "")
     except ValueError:

@@ -36,7 +36,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One record in the tree: its request, and the conversations that its answers end, as hashes."""
+    """A record in the tree: the hashes of its request and of each conversation that it ends."""
 
     record_id: str
     turn: int
@@ -46,10 +46,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as of its latest record. Of two states, the one with the greater sequence is newer.
+    """A session as of its latest record. The state with the greater sequence is newer.
 
-    `nodes` are its latest records, oldest first. A turn that continues an older one than these
-    opens a session of its own.
+    `nodes` are its latest records, oldest first. A turn that continues an older record opens a
+    session of its own.
     """
 
     session_id: str
@@ -65,12 +65,11 @@ class Session:
 
     @property
     def key(self) -> Key:
-        """Session ids are unique within a scenario only: a client may use one tag in two."""
+        # Session ids are unique within a scenario only: a client may use a tag in two.
         return self.scenario, self.session_id
 
     @property
     def request_hashes(self) -> tuple[str, ...]:
-        """The requests of its nodes."""
         return tuple(dict.fromkeys(node.request for node in self.nodes if node.request))
 
     @property
@@ -81,7 +80,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The facts of one record that decide its place."""
+    """The facts of a record that decide its place."""
 
     record_id: str
     scenario: str
@@ -209,7 +208,7 @@ class SessionBook:
         return next((session for session in found if session is not None), None)
 
     def _unknown(self, entry: Entry) -> tuple[str, ...]:
-        """The beginnings of a request, longest first, down to one that an open session ends in."""
+        # Longest first, down to the prefix that an open session ends in.
         for number, prefix in enumerate(entry.fingerprint.prefixes):
             if self._open(self._by_tail.get((entry.scenario, prefix)), entry.at) is not None:
                 return entry.fingerprint.prefixes[:number]
@@ -224,6 +223,7 @@ class SessionBook:
         if session is None:
             return Assignment(self._fresh_id(entry), 0, 1)
         session_id, sequence = session.session_id, session.sequence + 1
+        # The first equal request is the turn; later ones repeat it.
         for node in session.nodes:
             if prints.request and node.request == prints.request:
                 return Assignment(session_id, node.turn, sequence, node.record_id)

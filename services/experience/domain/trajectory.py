@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange as the engine saw it. Only turns of equal `kind` are joined.
+    """An exchange as the engine saw it. Only turns of equal `kind` are joined.
 
     `logprobs` has the length of `sampled`.
     """
@@ -23,7 +23,6 @@ class Turn:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Prompt and answer."""
         return (*self.prompt, *self.sampled)
 
     def continues(self, earlier: "Turn") -> bool:
@@ -38,7 +37,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Some of the turns, by their indices, as one sequence.
+    """Some of the turns, by their indices, as a sequence of tokens.
 
     `mask` and `logprobs` have the length of the response: `len(tokens) - prompt_length`.
     """
@@ -51,11 +50,11 @@ class Trajectory:
 
 
 def assemble(turns: Sequence[Turn]) -> list[Trajectory]:
-    """Join turns into as few trajectories as the tokens allow. Each turn is in one of them.
+    """Join turns into as few trajectories as the tokens allow.
 
     A turn continues the trajectory whose tokens its prompt begins with. If there is none, because a
     template rendered an earlier answer otherwise or a client edited the history, it begins another
-    one, with all of its prompt as the prompt.
+    trajectory, with all of its prompt as the prompt.
     """
     chains: list[list[int]] = []
     # By length, not by time: a turn is longer than the turns that it continues.
