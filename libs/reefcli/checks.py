@@ -53,6 +53,7 @@ def check_model(config: ServeConfig) -> None:
 def check_tokens(config: ServeConfig) -> None:
     """See that the gateway will take its tokens file."""
     if config.gateway.tokens_file is not None:
+        # Imported here: the services cost a second that other commands do not need.
         from services.gateway.edge import tokens
 
         tokens.read(config.gateway.tokens_file)
@@ -68,6 +69,7 @@ def check_evaluation(config: ServeConfig) -> None:
             except BadConfig as error:
                 raise BadConfig(f"evaluation.{key}: {error}") from None
     if section.tasks or section.score:
+        # Imported here for the same reason.
         from services.evaluator.plans import Plans
 
         Plans.load(config)
@@ -86,6 +88,7 @@ def check_state_dir(state_dir: Path) -> Path:
     here = state_dir.absolute()
     try:
         there = next(path for path in (here, *here.parents) if path.exists())
+        # Permission bits do not tell it (root, read-only mounts): try to write.
         with tempfile.TemporaryFile(dir=there):
             return there
     except OSError as error:

@@ -16,6 +16,7 @@ def chat(url: str, model: str, question: str, *, release_id: str = "", bearer: b
             "messages": [{"role": "user", "content": question}],
         }
     )
+    # -N: show the stream as it comes.
     parts = [f"curl -N {url}/v1/chat/completions"]
     if bearer:
         parts.append('-H "authorization: Bearer $REEF_TOKEN"')

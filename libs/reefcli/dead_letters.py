@@ -96,6 +96,7 @@ class Letters:
             event = _EVENTS.validate_json(value or b"")
         except ValidationError:
             return
+        # The note may come before the letter: topics are read in the order of time, not of cause.
         if isinstance(event, DeadLetterSettled):
             self._settled.setdefault(event.dead_id, event)
             letter_id = event.dead_id
@@ -144,6 +145,7 @@ class DeadLetterLog:
         async with open_log(self.bootstrap, [topic.dead for topic in topics.ALL]) as log:
             async for batch in log.batches(1000):
                 for record in batch:
+                    # A letter without its body cannot be told; the others can.
                     with contextlib.suppress(BodyMissing, Poison):
                         letters.take(await whole_value(record.value, record.headers, self.bodies))
         return letters
@@ -161,6 +163,7 @@ class DeadLetterLog:
             bootstrap_servers=self.bootstrap,
             client_id="reef-dlq",
             acks="all",
+            # The embedded broker has no idempotent producer; a repeat is told by its id.
             enable_idempotence=False,
         )
         try:

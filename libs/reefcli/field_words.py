@@ -50,6 +50,7 @@ def _words(annotation: Any) -> str:
         return f"list of {_words(inner[0])}" if inner[0] is not Any else "list"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping"
+    # A recipe of one's own may have any type.
     return WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 

@@ -14,9 +14,12 @@ from reefcli.output import counted
 from reefcommon.events import SampleRefused, utc_now
 from reefkit.bodies import FilesystemBodies
 
+# Twice within the 10 s after which a failure must be seen.
 CHECK_EVERY_S = 5.0
+# Long enough that a busy gateway does not fill the terminal.
 TRAFFIC_EVERY_S = 30.0
 _AGAIN_AFTER_S = 5.0
+# The parser takes `_total` off the name of a counter.
 _COUNTED = "reef_gateway_requests"
 _MODEL_ROUTES = ("/v1/", "/anthropic/")
 
@@ -44,11 +47,14 @@ class Heartbeat:
             group.create_task(self._traffic(http))
 
     async def _events(self) -> None:
+        # The embedded broker may name an end that is too low: what is older was told by an
+        # earlier run.
         since = utc_now()
         while True:
             try:
                 async for event in follow(self.bootstrap, self.bodies, begin="latest", since=since):
                     since = max(since, event.at)
+                    # Refusals come by the batch: they are summed up with the traffic.
                     if isinstance(event, SampleRefused):
                         self._refused[event.reason] += 1
                     elif (line := describe(event)) is not None:

@@ -45,6 +45,7 @@ _COMMANDS = {
     "replay": "reefcli.commands.replay:replay",
     "doctor": "reefcli.commands.doctor:doctor",
 }
+# Tracebacks and completion of typer are for developers; errors here are single lines.
 _PLAIN: dict[str, Any] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
@@ -59,6 +60,7 @@ class ReefGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, without loading them."""
+        # While the list is printed, a stub with the summary stands for each command.
         self._listing = True
         try:
             super().format_help(ctx, formatter)
@@ -86,6 +88,7 @@ class ReefGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the named command; an unknown name is compared with all of them."""
+        # typer looks for close names among the commands that it knows: give it all of them.
         if args and args[0] not in _COMMANDS:
             self.commands.update({name: TyperCommand(name) for name in self.list_commands(ctx)})
         return super().resolve_command(ctx, args)
@@ -115,6 +118,7 @@ def summary(place: str) -> str:
 def _is_there(place: str) -> bool:
     module = place.partition(":")[0]
     parent = module.rpartition(".")[0]
+    # A package may be left out of an installation; its command is then not listed.
     return (
         importlib.util.find_spec(parent) is not None
         and importlib.util.find_spec(module) is not None

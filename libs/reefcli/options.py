@@ -41,6 +41,7 @@ DEFAULT_STATE_DIR = Path(".reef")
 
 def program() -> str:
     """Return the way to call `reef` from here: by name if the shell finds it, else by path."""
+    # .venv/bin/reef is not on the PATH: the printed commands must work when they are copied.
     called = sys.argv[0]
     if Path(called).name != "reef" or shutil.which("reef"):
         return "reef"

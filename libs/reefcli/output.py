@@ -79,6 +79,7 @@ def print_table(
 def _fitting(natural: Sequence[int], rigid: Sequence[bool], room: int) -> list[int] | None:
     """Widths that fit into `room`, with two spaces between columns. None if there are none."""
     widths = list(natural)
+    # Take a column from the widest that may be cut, again and again.
     while sum(widths) + 2 * (len(widths) - 1) > room:
         soft = [
             number
@@ -124,6 +125,7 @@ def counted(number: int, single: str, many: str = "") -> str:
 
 def compared(scores: Sequence[float]) -> list[str]:
     """Return figures with the digits that tell them apart, three decimals at least."""
+    # Two scores that differ must not look equal.
     for digits in range(3, 10):
         shown = [f"{score:.{digits}f}" for score in scores]
         if len(set(shown)) == len(set(scores)):

@@ -138,6 +138,7 @@ def answer(response: Facts | None) -> str:
 
 def _call(call: Any) -> str:
     """A tool call of any type: `function`, `custom`, or a form that is not known yet."""
+    # Old records have calls without a type.
     kind = call.get("type", "function") if isinstance(call, dict) else ""
     body = call.get(kind) if isinstance(call, dict) else None
     if not isinstance(body, dict) or "name" not in body:

@@ -26,6 +26,7 @@ _MODULES = {
     "chdb": "pip install chdb, or name a ClickHouse under `external.clickhouse`",
 }
 _LFS_ADVICE = "optional: apt-get install git-lfs; without it artifacts go through dulwich"
+# Engine and step process hold the weights of the 135M model, and gradients beside them.
 _MEMORY_NEEDED = 4 * 1024**3
 
 

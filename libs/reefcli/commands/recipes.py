@@ -69,6 +69,7 @@ def recipes(
 
       reef recipes my_recipes.mine --json
     """
+    # A recipe of one's own lies in the working directory.
     sys.path.insert(0, str(Path.cwd()))
     found: dict[str, Listed] = {}
     named = [name for name in where or () if ":" in name]
@@ -160,6 +161,7 @@ def _named(dotted: str) -> Listed:
 def recipes_in(module: ModuleType) -> Iterator[Listed]:
     """The recipes that a module defines: concrete classes, not those that it imports."""
     for cls in vars(module).values():
+        # A class that was imported belongs to the module that defines it.
         if _is_recipe(cls) and cls.__module__ == module.__name__:
             yield _listed(f"{module.__name__}:{cls.__name__}", cls)
 

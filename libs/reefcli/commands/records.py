@@ -77,6 +77,7 @@ def records(
     else:
         path = f"/reef/scenarios/{scenario}/records"
         rows = gateway.get(path, session=session, limit=limit)["data"]
+    # An empty list and a mistyped scenario look alike: ask whether the scenario exists.
     if not rows:
         gateway.get(f"/reef/scenarios/{scenario}/releases", limit=1)  # 404 if it does not exist
     if export is not None:

@@ -113,6 +113,7 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, task.cancel)  # once: stop in order; twice: kill
+    # The services run as `python -m`: they find a recipe of one's own through PYTHONPATH.
     python_path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))
     settings = Settings.load()
     options = Options(
@@ -125,6 +126,7 @@ async def _run(
     )
     try:
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
+            # The table ends here; later events are lines below it.
             view.__exit__(None, None, None)
             if as_json:
                 raise await stack.failed()
@@ -166,6 +168,7 @@ async def _until_failed(stack: "Stack", out: Console) -> ReefError:
     urls = {n: stack.urls[n] for n in services.SERVICES if n in stack.supervisor.children}
     bodies = FilesystemBodies(stack.state_dir / "bodies")
     heartbeat = Heartbeat(stack.kafka_bootstrap, bodies, urls, say)
+    # Only prints: if it fails, the stack goes on.
     lines = asyncio.ensure_future(heartbeat.run())
     try:
         return await stack.failed()

@@ -77,6 +77,7 @@ def _process_row(stack: StackState, name: str) -> tuple[str, int | None]:
         return "starting", None
     if not same_process(process.pid, process.created):
         return "restarting", process.pid
+    # A stack of an older version has no plan: its processes count as up.
     return "up" if name in stack.ready or not stack.planned else "starting", process.pid
 
 

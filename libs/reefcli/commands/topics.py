@@ -151,6 +151,7 @@ async def _lag(bootstrap: str, group: str, ends: "dict[TopicPartition, int]") ->
     ) as consumer:
         consumer.assign(list(ends))
         committed = {place: await consumer.committed(place) for place in ends}
+    # A group without a commit has either read nothing yet or keeps no offsets.
     if all(position is None for position in committed.values()):
         return None if any(ends.values()) else 0
     return sum(max(end - (committed[place] or 0), 0) for place, end in ends.items())

@@ -63,6 +63,7 @@ class Figures:
 
     def take(self, event: LoopEvent) -> bool:
         """Add an event. False if it was added before."""
+        # The embedded broker may give a record twice while it merges.
         if (event.type, event.event_id) in self._seen:
             return False
         self._seen.add((event.type, event.event_id))

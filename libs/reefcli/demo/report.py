@@ -19,6 +19,7 @@ _COLUMNS = ("release", "operation", "held-out reward", "won/lost", "answers")
 def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 14) -> str:
     """The held-out reward over the release chain, as text."""
     plotext.clear_figure()
+    # Plain characters: the text goes into logs and pipes, too.
     plotext.theme("clear")
     plotext.plotsize(width, height)
     plotext.title("held-out reward by release")
@@ -33,6 +34,7 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
     """The held-out curve with its intervals, and the users' rewards beside it, as a picture."""
     import matplotlib as mpl
 
+    # No display is needed.
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -63,6 +65,7 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
         title="held-out reward by release (95 % interval)",
         xlabel="seconds since the start",
         ylabel="mean reward",
+        # Room for the legend above the curve.
         ylim=(-0.05, 1.35),
         yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
     )

@@ -75,6 +75,7 @@ class Demo:
     async def _run(self, stack: Stack) -> None:
         users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed)
         self.view.show_panel()
+        # The watcher first: it tells the first release, which is measured before the users begin.
         watcher = asyncio.ensure_future(self._watch(stack, users))
         jobs = [watcher, *map(asyncio.ensure_future, (self._ticker(), self._until_goal(users)))]
         failed = asyncio.ensure_future(stack.failed())
@@ -109,9 +110,11 @@ class Demo:
             f"{self.preset.users} users ask and judge; a training step takes "
             f"{self.preset.batch} judged answers"
         )
+        # Users go on while a release is measured: measurements are pinned to it.
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(users.live())
             while True:
+                # Releases that came during a measurement are skipped: only the newest is measured.
                 self._released.clear()
                 await self._released.wait()
                 point = await self._measure(users, self._head)
@@ -134,6 +137,7 @@ class Demo:
         """Add the release's figure to the curve. None if it is not served any more."""
         try:
             point = await self._ask(users, release, self.preset.heldout_samples)
+        # The node keeps three adapters: an older release may be gone.
         except openai.ConflictError:
             return None
         self.figures.heldout.append(point)

@@ -33,7 +33,11 @@ class Users:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[openai.AsyncOpenAI]:
         async with openai.AsyncOpenAI(
-            base_url=f"{self.gateway_url}/v1", api_key="not-needed", max_retries=0, timeout=120
+            # No retries: a retry would hide a failed request.
+            base_url=f"{self.gateway_url}/v1",
+            api_key="not-needed",
+            max_retries=0,
+            timeout=120,
         ) as client:
             yield client
 
@@ -112,6 +116,7 @@ class Users:
     ) -> list[str]:
         answer = await client.chat.completions.create(
             **self._request(task, self.preset.max_tokens),
+            # The choices of a request share its prompt, which the engine reads once.
             n=samples,
             seed=independent_seed("heldout", self.seed, measurement, number),
             extra_headers=_unrecorded(release_id),
@@ -123,6 +128,7 @@ class Users:
         async with self._client() as client:
             answer = await client.chat.completions.create(
                 **self._request(self.preset.heldout_tasks[0], self.preset.shown_tokens),
+                # The same seed before and after: the difference is the weights, not the draw.
                 n=SHOWN_ANSWERS,
                 seed=independent_seed("shown", self.seed),
                 extra_headers=_unrecorded(release_id),
@@ -140,4 +146,5 @@ class Users:
 
 
 def _unrecorded(release_id: str) -> dict[str, str]:
+    # Not recorded: a held-out answer must never become a training sample.
     return {"x-reef-capture": "false", "x-reef-release-id": release_id}

@@ -38,12 +38,14 @@ class View:
         line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
         self.lines.append(line)
         self._printed_at = time.monotonic()
+        # Through the console of the panel, which stays below the line.
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
         """Show the current activity."""
         if text == self._status:
             return
+        # The panel draws it; a pipe would get the same words again and again.
         if self._console.is_terminal:
             self._status = text
         elif time.monotonic() - self._printed_at >= _STATUS_EVERY_S:

@@ -16,7 +16,9 @@ from reefcommon.errors import Unavailable
 from services.experience.clickhouse.audit import KEYS
 from services.experience.ports import Audit, RowDigests, RowKey, Slice
 
+# A digest of this many rows takes milliseconds, and their keys fit into a message.
 PAGE_ROWS = 10_000
+# Keys a request.
 PICKED = 500
 Row = tuple[str, ...]
 Kind = Literal["missing", "extra", "differs"]

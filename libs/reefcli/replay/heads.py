@@ -11,6 +11,7 @@ from reefkit.kafka_topic_log import KafkaTopicLog
 from reefkit.redis_heads import PREFIX, RedisReleaseHeads, answering, connect
 from services.publisher.rebuilding import rebuild
 
+# No limit: a chain is compared whole.
 WHOLE = 1_000_000_000
 
 

@@ -96,6 +96,7 @@ class LogReader:
         position = await self.consumer.position(tp)
         if self.ends is not None:
             return bool(position >= self.ends[tp])
+        # The end that comes with a fetch is right; it must be newer than the start of this reading.
         known = self.consumer.highwater(tp)
         return (
             known is not None
@@ -140,6 +141,7 @@ async def open_log(
         try:
             async with asyncio.timeout(30):
                 await consumer.start()
+                # Loads the metadata of all topics: before this partitions_for_topic knows none of them.
                 await consumer.topics()
             partitions = _partitions(consumer, sources, bootstrap)
             consumer.assign(partitions)

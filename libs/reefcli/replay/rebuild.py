@@ -24,6 +24,7 @@ from services.experience.kafka import arrival
 from services.experience.ports import Arrival
 from services.experience.settings import Settings
 
+# With doubled delays about a minute: a store that restarts is back by then.
 ATTEMPTS = 8
 FIRST_DELAY_S = 0.25
 

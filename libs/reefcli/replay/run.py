@@ -29,7 +29,9 @@ from services.experience.ports import Audit
 from services.experience.settings import Settings
 
 GIVE_UP_AFTER = 3  # looks at a row that stays different while both sides have handled the same log
+# Rows of a busy system settle within seconds; a minute means that they do not.
 SETTLE_S = 60.0
+# The running service commits several times in this time.
 LOOK_AGAIN_S = 0.5
 # Tables whose rows may be older than the log, with the topic whose beginning tells it.
 AGED_BY: Mapping[str, str] = {"steps": "reef.training.v1", "refusals": "reef.training.v1"}
