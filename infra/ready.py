@@ -8,7 +8,7 @@ import sys
 import urllib.request
 
 try:
-    with urllib.request.urlopen(sys.argv[1], timeout=5) as response:  # noqa: S310 - compose names the URL
+    with urllib.request.urlopen(sys.argv[1], timeout=5) as response:  # noqa: S310
         sys.exit(0 if response.status == 200 else 1)
 except OSError as error:
     sys.exit(f"{sys.argv[1]}: {error}")

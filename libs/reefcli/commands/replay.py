@@ -77,16 +77,12 @@ def replay(
 ) -> None:
     """Read the whole log again into an empty store, and compare it with the running system.
 
-    Rows, sessions, samples and heads are compared. Equal: exit code 0. Different: exit code 3, and
-    each difference by table, id and field. The running system is not changed. After Ctrl-C or a
-    kill the same command goes on from there.
+    Exit code 0: equal. Exit code 3: different, with each difference by table, id and field. After
+    Ctrl-C or a kill the same command goes on from there.
 
-    With --into the new store stays, to replace one that was lost. Then nothing is compared, and the
-    log is read as far as the experience service had handled it, so that it goes on from there:
-
-      1. stop Reef, or the experience service;  2. reef replay --into DIRECTORY;  3. start it again.
-
-    If the broker is the embedded one and is stopped, it is started for as long as that takes.
+    With --into the new store stays, to replace a lost store: stop the experience service, run
+    `reef replay --into DIRECTORY`, start it again. The log is read as far as the service had handled
+    it. An embedded broker that is stopped is started meanwhile.
 
     Examples:
 

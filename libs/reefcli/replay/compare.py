@@ -32,7 +32,6 @@ class RunningStore:
     http: httpx.AsyncClient
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
-        """Return the next rows as a digest."""
         found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
         return Slice(
             found["count"],
@@ -41,7 +40,6 @@ class RunningStore:
         )
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
-        """Return the rows of a range as a digest."""
         found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
         return Slice(
             found["count"],
@@ -50,15 +48,12 @@ class RunningStore:
         )
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
-        """Return the digest of each row of a range."""
         return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
 
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
-        """Return the digests of these rows."""
         return _digests(await self._ask(f"/audit/{table}/picked", {"keys": list(keys)}))
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
-        """Return every compared column of a row, as text."""
         found: dict[str, str] | None = await self._ask(f"/audit/{table}/row", list(key))
         return found
 

@@ -141,7 +141,7 @@ async def open_log(
         try:
             async with asyncio.timeout(30):
                 await consumer.start()
-                # Loads the metadata of all topics: before this partitions_for_topic knows none of them.
+                # Loads the metadata: before this partitions_for_topic knows no topic.
                 await consumer.topics()
             partitions = _partitions(consumer, sources, bootstrap)
             consumer.assign(partitions)

@@ -36,10 +36,12 @@ class DiscardingPublisher:
     samples: int = 0
     dead: Counter[str] = field(default_factory=Counter)
 
-    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:  # noqa: ARG002
+    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
+        del event, topic, shard
         self.samples += 1
 
-    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:  # noqa: ARG002
+    async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
+        del waited
         self.dead[f"{arrival.topic}: {reason.partition(':')[0]}"] += 1
 
 
