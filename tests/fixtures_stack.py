@@ -27,7 +27,7 @@ def _running(tmp_path_factory: pytest.TempPathFactory, role: str) -> Iterator[St
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of a Tansu broker that keeps its log in memory. No topic is there yet: `reefkit.bus.ensure_topics` makes them."""
+    """host:port of a Tansu broker that keeps its log in memory. No topic is there yet: `reefkit.kafka_topics.ensure_topics` makes them."""
     for stack in _running(tmp_path_factory, "kafka"):
         yield stack.kafka_bootstrap
 

@@ -13,7 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import SystemSettings
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from reefkit.telemetry import set_up
 
 log = structlog.get_logger()

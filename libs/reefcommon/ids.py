@@ -1,11 +1,12 @@
-"""Identities: who they name, how they are made, what can be read from them.
+"""Identities: their forms, and the facts that can be read from them.
 
-record_id   the receipt. `rec-<32 hex, time-ordered>-<4 hex shard>`: sortable, and its end tells the partition of its conversation.
-report_id   `rep-<32 hex>-<4 hex shard>`: the shard is that of the first receipt it refers to.
-session_id  the client's tag, or `ses-<32 hex>` found by prefix.
-sample_id, job_id, candidate_id, content_id   digests: the same inputs always give the same id, so that a replay is harmless.
-release_id  one publication in a scenario's chain.
-load_id     `<incarnation>:<sequence>`: one load of one content by the serving fleet.
+record_id   the receipt, `rec-<32 hex, time-ordered>-<4 hex shard>`: sortable; the shard tells the
+            partition of its conversation
+report_id   `rep-<32 hex>-<4 hex shard>`, with the shard of its first receipt
+session_id  the client's tag, or `ses-<32 hex>`
+sample_id, job_id, candidate_id, content_id   digests: equal inputs give equal ids, also in a replay
+release_id  a publication in a scenario's chain
+load_id     `<incarnation>:<sequence>`: a load of a content by the serving fleet
 """
 
 import hashlib
@@ -23,7 +24,7 @@ _OWN_RECORD = re.compile(r"^(?:rec|rep)-([0-9a-f]{12})[0-9a-f]{20}-([0-9a-f]{4})
 
 
 def time_ordered_hex(now_ms: int | None = None, random: bytes | None = None) -> str:
-    """32 hex digits in the layout of UUIDv7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then 74 random bits."""
+    """Return 32 hex digits in the layout of UUIDv7 (RFC 9562, section 5.7)."""
     ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     tail = bytearray(os.urandom(10) if random is None else random)
     tail[0] = (tail[0] & 0x0F) | 0x70
@@ -32,69 +33,72 @@ def time_ordered_hex(now_ms: int | None = None, random: bytes | None = None) -> 
 
 
 def digest(*parts: object, length: int = 32) -> str:
-    """`length` hex digits of SHA-256 over the canonical JSON of `parts`."""
+    """Return `length` hex digits of SHA-256 over the canonical JSON of `parts`."""
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]
 
 
 def shard_of(scenario: str, *identity: str) -> str:
-    """The shard of a conversation: 4 hex digits of a hash of the scenario and of what stays the same in all its turns
-    (the session tag, or else the system prompt and the first user message)."""
+    """Return the shard of a conversation: 4 hex digits of a hash of the scenario and of the parts
+    that all its turns share.
+    """
     return hashlib.blake2b("\x00".join((scenario, *identity)).encode(), digest_size=2).hexdigest()
 
 
 def new_record_id(shard: str) -> str:
-    """A fresh receipt in `shard`."""
+    """Make a receipt in `shard`."""
     return f"rec-{time_ordered_hex()}-{shard}"
 
 
 def new_report_id(shard: str) -> str:
-    """A fresh report id in `shard`."""
+    """Make a report id in `shard`."""
     return f"rep-{time_ordered_hex()}-{shard}"
 
 
 def shard_in(receipt: str) -> str | None:
-    """The shard that a receipt made by Reef ends in; None for a receipt that a client chose."""
+    """Return the shard of a receipt of Reef's own; None for a client's receipt."""
     match = _OWN_RECORD.fullmatch(receipt)
     return match.group(2) if match else None
 
 
 def made_at_ms(receipt: str) -> int | None:
-    """Unix milliseconds at which a receipt was made; None for one that a client chose: that says nothing of its time."""
+    """Return the Unix milliseconds of a receipt of Reef's own; None for a client's receipt."""
     match = _OWN_RECORD.fullmatch(receipt)
     return int(match.group(1), 16) if match else None
 
 
 def record_times_ms(receipts: Sequence[str]) -> tuple[int | None, int | None]:
-    """When the oldest and the newest of these receipts were made. Those that clients chose say no time: they are passed over for the
-    oldest, and make the newest None."""
+    """Return the times of the oldest and of the newest receipt, in Unix milliseconds.
+
+    A client's receipt has no time: it is ignored for the oldest, and makes the newest None.
+    """
     times = [made_at_ms(receipt) for receipt in receipts]
     known = [time for time in times if time is not None]
     return min(known, default=None), max(known) if known and len(known) == len(times) else None
 
 
 def is_receipt(value: object) -> bool:
-    """Whether `value` has the form of a receipt (one of ours, or one that a client may choose)."""
+    """Return whether `value` has the form of a receipt, of Reef's own or of a client."""
     return isinstance(value, str) and RECORD_PATTERN.fullmatch(value) is not None
 
 
 def sample_id(report_id: str, record_ids: tuple[str, ...]) -> str:
-    """The id of the sample that a report makes of its records, in order."""
+    """Return the id of the sample that a report makes of its records, in order."""
     return "smp-" + digest("sample", report_id, record_ids)
 
 
 def job_id(recipe: str, base_release_id: str, sample_ids: tuple[str, ...]) -> str:
-    """The id of one training or proposal job: the same recipe, base and samples always give the same job."""
+    """Return the id of a job: equal recipe, base and samples give an equal id."""
     return "job-" + digest("job", recipe, base_release_id, sorted(sample_ids))
 
 
 def candidate_id(job_id: str) -> str:
-    """The id of the one candidate that a job makes."""
+    """Return the id of a job's candidate."""
     return "cnd-" + digest("candidate", job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadId:
-    """One load of one content by the serving fleet. Staleness is a difference of sequences within one incarnation."""
+    """A load of a content by the serving fleet. Staleness is a difference of sequences."""
 
     incarnation: str
     sequence: int
@@ -104,7 +108,7 @@ class LoadId:
 
     @classmethod
     def parse(cls, text: str) -> "LoadId":
-        """Raises ValueError where `text` is not `<incarnation>:<sequence>`."""
+        """Parse a load id. Raises ValueError if `text` is not `<incarnation>:<sequence>`."""
         incarnation, _, sequence = text.rpartition(":")
         if not incarnation or not sequence.isdigit():
             msg = f"not a load id: {text!r}"
@@ -112,5 +116,5 @@ class LoadId:
         return cls(incarnation, int(sequence))
 
     def lag_behind(self, serving: "LoadId") -> int | None:
-        """How many loads the fleet is ahead of this one; None where the incarnations differ (then never comparable)."""
+        """Return how many loads the fleet is ahead; None if the incarnations differ."""
         return serving.sequence - self.sequence if serving.incarnation == self.incarnation else None

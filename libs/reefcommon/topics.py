@@ -1,6 +1,6 @@
-"""The topic registry: the one place that says which events lie where, keyed by what, kept how long, written and read by whom.
+"""The topic registry: each topic with its events, key, retention, writers and readers.
 
-Topic creation, docs/events.md and `reef topics` all come from it.
+Topic creation, docs/events.md and `reef topics` are made from it.
 """
 
 from dataclasses import dataclass
@@ -14,8 +14,11 @@ FOREVER = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic. `retention` bounds the log; a topic that others are rebuilt from is kept for ever. `consumers`: the consumer groups that
-    read it, and by their own names the services that read all of it without a group."""
+    """A topic. A topic that others are rebuilt from is kept for ever.
+
+    `consumers` are the consumer groups that read it, and services that read all of it without a
+    group.
+    """
 
     name: str
     events: tuple[type[events.Event], ...]
@@ -28,12 +31,12 @@ class Topic:
 
     @property
     def dead(self) -> str:
-        """Where events of this topic go that can never be handled."""
+        """The topic of its dead letters."""
         return f"{self.name}.dead"
 
     @property
     def retention_ms(self) -> int:
-        """Retention as Kafka wants it; -1: for ever."""
+        """Return the retention as Kafka wants it; -1: for ever."""
         return -1 if self.retention >= FOREVER else int(self.retention.total_seconds() * 1000)
 
 
@@ -131,5 +134,5 @@ ALL: tuple[Topic, ...] = (
 
 
 def key_of(event: events.Event, topic: Topic, shard: str | None = None) -> bytes:
-    """The partition key of an event: its conversation's shard, or its scenario."""
+    """Return the partition key of an event: its conversation's shard, or its scenario."""
     return (shard if topic.key == "shard" and shard is not None else event.scenario).encode()

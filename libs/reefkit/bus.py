@@ -1,6 +1,6 @@
-"""The bus: one Kafka broker object a process, events out with acknowledgement, events in guarded.
+"""The bus: a broker object for each process. Events go out with acknowledgement, and in guarded.
 
-A handler is a plain coroutine function; `reefkit.guard` alone knows what an error means.
+A handler is a plain coroutine function; `reefkit.guard` alone knows the meaning of an error.
 """
 
 import asyncio
@@ -29,35 +29,9 @@ from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic, key_of
 from reefkit.bodies import FilesystemBodies, claim_check
 from reefkit.dead_letter_limit import DeadLetterLimit
-from reefkit.guard import (
-    EVENTS,
-    FIRST_DELAY_S,
-    MAX_ATTEMPTS,
-    MAX_DELAY_S,
-    RETRIES,
-    WAITING,
-    Guard,
-)
+from reefkit.guard import Guard
 from reefkit.kafka_headers import with_readable_headers
-from reefkit.kafka_topics import LagProbe, PartitionLag, ensure_topics
-
-__all__ = [
-    "EVENTS",
-    "FIRST_DELAY_S",
-    "MAX_ATTEMPTS",
-    "MAX_DELAY_S",
-    "RETRIES",
-    "WAITING",
-    "Bus",
-    "EventPublisher",
-    "Guard",
-    "KafkaPublisher",
-    "PartitionLag",
-    "ensure_topics",
-    "kafka_broker",
-    "lags",
-    "route",
-]
+from reefkit.kafka_topics import LagProbe, PartitionLag
 
 # A handler that waits for an outside system is cancelled then; its event comes again.
 GRACEFUL_STOP_S = 10.0
@@ -80,7 +54,7 @@ class EventPublisher(Protocol):
     """Where events go. Returns once the broker has acknowledged (`acks=all`)."""
 
     async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
-        """Send one event, whatever its size.
+        """Send an event of any size.
 
         Raises:
             Unavailable: the broker does not acknowledge.
@@ -89,7 +63,7 @@ class EventPublisher(Protocol):
 
 
 class Bus(KafkaBroker):
-    """A broker that joins all its groups at once: one after the other their waits add up."""
+    """A broker that joins all its groups at once, so that their waits do not add up."""
 
     def __init__(self, *args: Any, guard: Guard, answer_s: float, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -149,7 +123,6 @@ class KafkaPublisher:
 
 @contextmanager
 def _in_trace_of(event: Event) -> Iterator[None]:
-    """The message continues the trace of the exchange that the event comes of."""
     # The span of a batch is of many exchanges, and is the parent of none.
     carrier = {"traceparent": event.traceparent} if event.traceparent else {}
     token = context.attach(TraceContextTextMapPropagator().extract(carrier, context.get_current()))
@@ -195,7 +168,7 @@ def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = 
 def route(
     handler: Callable[..., Coroutine[Any, Any, Any]], *sources: Topic, group: str, **options: Any
 ) -> KafkaRoute:
-    """One row of a routing table: at least once, from the beginning, offset after the effect."""
+    """Make a row of a routing table: at least once, from the beginning, offset after the effect."""
     # The embedded broker takes half of the session timeout for a first join, and twice for a join
     # after an unclean end.
     session_timeout_ms = SystemSettings.load().kafka_session_timeout_ms
@@ -221,10 +194,9 @@ def route(
 async def lags(
     bus: Bus, *, wait_s: float = LAGS_WITHIN_S, max_age_s: float = 0.0
 ) -> list[PartitionLag]:
-    """The lag of every partition that this process is assigned, by committed offset.
+    """Return the lag of each assigned partition, by committed offset.
 
-    An answer that takes longer than `wait_s` is replaced by the latest one, if that is no older
-    than `max_age_s`.
+    If an answer takes longer than `wait_s`, the latest answer counts, up to an age of `max_age_s`.
 
     Raises:
         Unavailable: the group's coordinator does not answer in time.

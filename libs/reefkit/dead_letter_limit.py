@@ -1,8 +1,7 @@
-"""A limit for dead letters. Past it, the consumer stops taking events and keeps its place in the log.
+"""A limit for dead letters. Past it, the consumer keeps its place in the log and waits.
 
-A single event that can never be handled is that event's fault; if a third of them are, a version, a
-setting or a producer is at fault, and a person has to mend it. The consumer fails readiness with
-the reason; after a restart it tries again.
+If a third of all events can never be handled, a version, a setting or a producer is at fault, and a
+person has to mend it. The consumer fails readiness with the reason; a restart tries again.
 """
 
 import time
@@ -29,7 +28,7 @@ class TooManyDead(Unavailable):
 class DeadLetterLimit:
     """Allows `limit` dead letters in `window_s` seconds, and more up to `share` of all events.
 
-    Once reached it stays reached until a restart. If it opened again, a slow leak would go on.
+    Once reached it stays reached until a restart, so that a slow leak does not go on.
     """
 
     service: str

@@ -66,12 +66,12 @@ WAITING = Gauge(
 
 @dataclass(slots=True)
 class Waits:
-    """Work that is retried, by its name (a topic, a task), with the cause and the time it began."""
+    """Work that is retried, by its name (a topic, a task), with its cause and its beginning."""
 
     _open: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def began(self, name: str, reason: str) -> None:
-        """Note a failed try. The first one says since when; the latest says why."""
+        """Note a failed try."""
         _, since = self._open.get(name, ("", time.time()))
         self._open[name] = (reason, since)
 
@@ -115,9 +115,7 @@ class Guard:
     async def bury(
         self, record: ConsumerRecord, reason: str, attempts: int, *, counts: bool = True
     ) -> None:
-        """Write one event to its dead-letter topic.
-
-        counts: whether it counts towards the limit.
+        """Write an event to its dead-letter topic. `counts`: towards the limit.
 
         Raises:
             Unavailable: the broker does not acknowledge; TooManyDead if the limit is reached.
@@ -144,7 +142,7 @@ class Guard:
 
 
 class GuardedMessage(BaseMiddleware[Any, Any]):
-    """The guard at work on one message, or on one batch."""
+    """The guard at work on a message, or on a batch."""
 
     def __init__(self, guard: Guard, msg: Any, *, context: ContextRepo) -> None:
         super().__init__(msg, context=context)
@@ -211,7 +209,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
     async def _resolve_claims(
         self, msg: StreamMessage[Any], attempt: int
     ) -> tuple[ConsumerRecord, ...]:
-        """Put bodies in the place of claims. Bury each message without a usable body, it alone."""
+        """Put bodies in the place of claims. A message without its body is buried alone."""
         records = _records(msg)
         if all(name != CLAIM_HEADER for record in records for name, _ in record.headers):
             return records
@@ -227,7 +225,6 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         return whole
 
     async def _resolved(self, record: ConsumerRecord) -> tuple[ConsumerRecord, str]:
-        """(the record with its body, why it has none)."""
         try:
             claim = claim_in(record.headers)
             if claim is None:

@@ -19,7 +19,7 @@ class _AnyBytes(bytes):
 
 
 async def with_readable_headers(message: Any, parse: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Parse one record, or a batch, of any producer. An absent header value counts as empty."""
+    """Parse a record, or a batch, of any producer. An absent header value counts as empty."""
     if not isinstance(message, tuple | list):
         return await parse(_readable(message))
     parsed = await parse(tuple(map(_readable, message)))

@@ -20,7 +20,7 @@ async def ensure_topics(
     """Create missing topics of the registry with their dead-letter topics; return their names.
 
     Raises:
-        Unavailable: the broker does not answer, or refuses to create one.
+        Unavailable: the broker does not answer, or refuses a topic.
     """
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:
@@ -55,7 +55,7 @@ async def ensure_topics(
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far one consumer is behind the end of one partition."""
+    """The distance of a consumer from the end of a partition."""
 
     topic: str
     partition: int
@@ -70,9 +70,10 @@ class PartitionLag:
 
 @dataclass(slots=True)
 class LagProbe:
-    """Asks the group's coordinator for committed offsets, one question at a time.
+    """Asks the group's coordinator for committed offsets.
 
-    A slow answer is told from none: a question goes on for `give_up_s` after its caller left.
+    A slow answer is told from a missing answer: a question goes on for `give_up_s` seconds, also if
+    its caller has left.
     """
 
     give_up_s: float
@@ -84,7 +85,7 @@ class LagProbe:
     async def rows(
         self, consumers: Iterable[Any], *, wait_s: float, max_age_s: float
     ) -> list[PartitionLag]:
-        """Return a fresh answer within `wait_s`, else the latest one of the last `max_age_s`.
+        """Return a fresh answer within `wait_s`, else the latest answer of the last `max_age_s`.
 
         Raises:
             Unavailable: there is neither.

@@ -22,7 +22,8 @@ from starlette.types import ASGIApp
 
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import ServiceSettings, SystemSettings
-from reefkit.bus import Bus, PartitionLag, lags
+from reefkit.bus import Bus, lags
+from reefkit.kafka_topics import PartitionLag
 from reefkit.telemetry import METRICS_CONTENT_TYPE, set_up
 
 log = structlog.get_logger()

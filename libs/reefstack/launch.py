@@ -9,7 +9,7 @@ from typing import Literal
 
 from reefcommon.config import ServeConfig
 from reefcommon.errors import ReefError
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from reefstack import object_store, plan, services, state, tansu
 from reefstack.disk import why_no_room
 from reefstack.effective_config import override, to_yaml

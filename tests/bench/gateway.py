@@ -176,7 +176,7 @@ async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
 async def prepared(kafka: str, redis_url: str, scenarios: int) -> None:
     """Topics, and a head for each scenario, as the publisher would make them."""
     from reefcommon.events import Release, utc_now
-    from reefkit.bus import ensure_topics
+    from reefkit.kafka_topics import ensure_topics
     from reefkit.redis_heads import RedisReleaseHeads, connect
 
     await ensure_topics(kafka)

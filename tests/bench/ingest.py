@@ -25,7 +25,7 @@ from aiokafka import AIOKafkaProducer
 
 from reefcommon import ids, topics
 from reefcommon.events import InferenceRecorded
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from tests.bench import harness
 from tests.bench.harness import Row, Table, apart, cpu_s, free_port, program, tell
 from tests.experience.factory import assistant, inference, user

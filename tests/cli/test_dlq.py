@@ -13,8 +13,8 @@ from reefcli import dead_letters
 from reefcli.main import cli
 from reefcommon import topics
 from reefcommon.events import DeadLettered
-from reefkit.bus import ensure_topics
 from reefkit.dead_letters import dead_letter
+from reefkit.kafka_topics import ensure_topics
 from tests.replay.reading import everything
 
 pytestmark = pytest.mark.broker

@@ -19,7 +19,7 @@ from reefcli.main import _COMMANDS, cli, summary
 from reefcli.options import program
 from reefcommon import topics
 from reefcommon.config import parse
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from reefstack import seaweedfs, tansu
 from reefstack.embedded import Stack
 from reefstack.supervisor import Supervisor

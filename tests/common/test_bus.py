@@ -16,7 +16,8 @@ from reefcommon.errors import Conflict, Poison, Transient, Unavailable
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
 from reefkit import bus, guard
-from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, route
+from reefkit.bus import KafkaPublisher, kafka_broker, route
+from reefkit.kafka_topics import ensure_topics
 
 pytestmark = pytest.mark.broker
 
@@ -100,7 +101,7 @@ async def test_what_each_kind_of_error_means(settings, topic):
             await publisher.publish(command(number), topic)
         await until(lambda: calls.count("c6") == 1)
         assert {name: calls.count(name) for name in ("c0", "c1", "c2", "c3", "c4", "c5")} == {
-            "c0": 1, "c1": 1, "c2": 3, "c3": guard.MAX_ATTEMPTS + 4, "c4": 1, "c5": bus.MAX_ATTEMPTS,
+            "c0": 1, "c1": 1, "c2": 3, "c3": guard.MAX_ATTEMPTS + 4, "c4": 1, "c5": guard.MAX_ATTEMPTS,
         }  # fmt: skip
         letters = await dead_letters(settings, topic, 2)
     assert [json.loads(base64.b64decode(letter.value))["event_id"] for letter in letters] == [

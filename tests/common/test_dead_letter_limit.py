@@ -12,8 +12,9 @@ from reefcommon import events
 from reefcommon.errors import Poison
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
-from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, lags, route
+from reefkit.bus import KafkaPublisher, kafka_broker, lags, route
 from reefkit.dead_letter_limit import DeadLetterLimit, TooManyDead
+from reefkit.kafka_topics import ensure_topics
 from reefkit.ops import Health
 
 

@@ -21,7 +21,8 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
 from reefkit import bodies, bus, guard
-from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, route
+from reefkit.bus import KafkaPublisher, kafka_broker, route
+from reefkit.kafka_topics import ensure_topics
 from reefkit.ops import Health
 from tests.replay.reading import everything
 

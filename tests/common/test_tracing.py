@@ -16,7 +16,8 @@ from reefcommon import events
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
 from reefkit import bus
-from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker, route
+from reefkit.bus import KafkaPublisher, kafka_broker, route
+from reefkit.kafka_topics import ensure_topics
 from tests.replay.reading import everything
 
 pytestmark = pytest.mark.broker

@@ -12,7 +12,7 @@ from reefcommon import topics
 from reefcommon.events import CandidateProposed, SampleReady, utc_now
 from reefcommon.harness.files import read_tree
 from reefkit.artifacts.git import GitArtifactStore
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 
 
 def sample(scenario: str, number: int, *, score: float | None, feedback: str | None) -> SampleReady:

@@ -20,7 +20,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 
 from reefcommon import events, ids, topics
 from reefcommon.settings import SystemSettings
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from services.experience.app import build
 from services.experience.clickhouse import Database
 from services.experience.settings import Settings

@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaProducer
 from prometheus_client import REGISTRY
 
 from reefcommon import events, ids, topics
-from reefkit import bus, guard
-from reefkit.bus import ensure_topics
+from reefkit import guard
+from reefkit.kafka_topics import ensure_topics
 from services.experience import lifecycle
 from services.experience.clickhouse import Database
 from tests.experience.factory import inference, report, user
@@ -105,7 +105,7 @@ def retries() -> float:
     """How often the service's handler was called again, as the bus counts it."""
     counted = [
         sample
-        for metric in bus.RETRIES.collect()
+        for metric in guard.RETRIES.collect()
         for sample in metric.samples
         if sample.name == "reef_event_retries_total"
     ]
@@ -143,7 +143,7 @@ async def test_ten_thousand_events_wait_for_a_store_that_is_away(
         assert (await client.get("/scenarios/ten/summary")).status_code == 503
 
         async def tried_often() -> bool:
-            return retries() >= before + 5 * bus.MAX_ATTEMPTS
+            return retries() >= before + 5 * guard.MAX_ATTEMPTS
 
         await until(tried_often)
         given_up = [

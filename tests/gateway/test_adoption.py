@@ -11,7 +11,7 @@ import pytest
 
 from reefcommon import topics
 from reefkit.bodies import FilesystemBodies
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from services.gateway.log.durable import DurableLog
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.log.spool import Spool

@@ -20,7 +20,7 @@ from reefcommon.events import (
 )
 from reefcommon.ids import shard_in, time_ordered_hex
 from reefcommon.settings import SystemSettings
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from services.gateway.app import Gateway, build
 from services.gateway.settings import Settings

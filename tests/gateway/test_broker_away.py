@@ -20,7 +20,7 @@ import pytest
 from reefcommon import topics
 from reefcommon.ids import time_ordered_hex
 from reefcommon.settings import SystemSettings
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefstack import tansu
 from services.gateway.app import Gateway, build

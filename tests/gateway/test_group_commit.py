@@ -16,7 +16,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from reefcommon import topics
 from reefcommon.ids import time_ordered_hex
 from reefkit.bodies import FilesystemBodies
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from services.gateway.domain.log_event import LogEvent
 from services.gateway.log.group_commit import GroupCommit, hash_of
 from services.gateway.log.kafka import KafkaRecordLog, headers_of

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from reefcommon import topics
 from reefcommon.events import InferenceRecorded
 from reefcommon.ids import time_ordered_hex
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from services.gateway.lifecycle import Lifecycle
 
 from .conftest import CHAT, bench_of, serving

@@ -16,7 +16,8 @@ from faststream.kafka import TestKafkaBroker
 from reefcommon import topics
 from reefcommon.events import CandidateProposed, StepCompleted
 from reefcommon.settings import SystemSettings
-from reefkit.bus import KafkaPublisher, ensure_topics, kafka_broker
+from reefkit.bus import KafkaPublisher, kafka_broker
+from reefkit.kafka_topics import ensure_topics
 from services.harness import app
 from tests.harness.support import (
     BINDING,

@@ -10,8 +10,8 @@ from reefcommon import topics
 from reefcommon.events import ReleaseRejected, utc_now
 from reefkit import kafka_topic_log
 from reefkit.bodies import FilesystemBodies
-from reefkit.bus import ensure_topics
 from reefkit.kafka_topic_log import KafkaTopicLog
+from reefkit.kafka_topics import ensure_topics
 
 pytestmark = pytest.mark.broker
 

@@ -7,7 +7,7 @@ import redis.asyncio
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 
 
 @pytest.mark.broker

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from reefcommon import topics
 from reefcommon.events import CandidateProposed, Event, Learning, ReleasePublished
-from reefkit.bus import ensure_topics
+from reefkit.kafka_topics import ensure_topics
 from tests.recipes.samples import AT, sample
 from tests.trainer.rig import release
 
