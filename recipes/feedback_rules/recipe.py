@@ -32,8 +32,6 @@ RULE_PREFIX = "feedback-"
 
 
 class FeedbackRulesKnobs(Knobs):
-    """The settings of the recipe in `serve.yaml`."""
-
     batch_size: int = Field(
         4,
         ge=1,
@@ -98,12 +96,11 @@ def first_agreement(usable: Sequence[SampleReady], min_agreement: int) -> tuple[
 
 
 def rule_id(words: str) -> str:
-    """Return the id of a rule: the same for every way of writing its words."""
+    """Return the id of the rule of these words."""
     return RULE_PREFIX + digest("rule", normalise(words), length=16)
 
 
 def rule_text(words: str) -> str:
-    """Return the words as a quotation."""
     # The quotation marks are ours: the words cannot end the quotation.
     quoted = re.sub(r"[\"“”„«»]", "'", words)
     return f'Users asked for this, in their own words: "{quoted}"'
@@ -121,7 +118,6 @@ class FeedbackRulesRecipe(HarnessRecipe):
     knobs: FeedbackRulesKnobs
 
     def decide(self, waiting: Sequence[SampleReady]) -> Decision:
-        """Refuse unusable reports; open a window if enough reports agree."""
         judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
         refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
         usable = [sample for sample, reason in judged if reason is None]
@@ -141,7 +137,6 @@ class FeedbackRulesRecipe(HarnessRecipe):
     def propose(
         self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
-        """Propose a rule, unless the tree has it or it was rejected before."""
         new_id = rule_id(words_of(samples[0]))
         tried = {
             mutation.id

@@ -31,7 +31,6 @@ class Critic:
         )
 
     def values(self, hidden_BRH: Tensor) -> Tensor:
-        """Return the values [B, R] of hidden states [B, R, H]; any leading shape will do."""
         values: Tensor = self.head(hidden_BRH.detach()).squeeze(-1)
         return values
 

@@ -42,8 +42,6 @@ class Scored:
 
 
 class LoraPolicy:
-    """The policy. The base is frozen; only the adapter learns."""
-
     def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 
 def length_adaptive_lambda(actions: int, alpha: float) -> float:
-    """Return clip(1 - 1 / (alpha * actions), 0, 1), after arXiv 2607.07508."""
     return min(max(1.0 - 1.0 / (alpha * actions), 0.0), 1.0) if actions else 0.0
 
 

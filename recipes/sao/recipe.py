@@ -48,7 +48,7 @@ class SAORecipe(WeightRecipe):
     knobs: Knobs
 
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
-        """Admit fit and fresh samples. A batch is the oldest `batch_size`; fewer wait."""
+        # A batch is the oldest `batch_size` samples that are fit and fresh; fewer wait.
         size = self.knobs.batch_size
         admission = admit(waiting, serving, self.knobs.max_staleness, self.knobs.score_range)
         batch = admission.admitted[:size] if len(admission.admitted) >= size else ()

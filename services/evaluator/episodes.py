@@ -32,8 +32,9 @@ class Scores(Protocol):
     async def scores(self, scenario: str, weights: str) -> dict[str, float]:
         """Return the known scores of these weights by sample id."""
 
-    async def put_score(self, scenario: str, weights: str, sample_id: str, score: float) -> None:
-        """Keep a score. May be repeated."""
+    async def put_score(
+        self, scenario: str, weights: str, sample_id: str, score: float
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

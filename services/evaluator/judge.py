@@ -17,23 +17,19 @@ from services.evaluator.trial import Bench, DoesNotServe
 class EvidenceStore(Scores, Protocol):
     """Held-out samples, their scores, and the candidates that wait. Raises Unavailable."""
 
-    async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
-        """Keep a held-out sample; the oldest leaves if there are too many. May be repeated."""
+    async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None: ...
 
-    async def samples(self, scenario: str) -> list[HeldOut]:
-        """Return the newest held-out samples of a scenario, in the order of their ids."""
+    async def samples(self, scenario: str) -> list[HeldOut]: ...
 
     async def wait(self, candidate: CandidateProposed) -> None: ...
 
-    async def waiting(self, scenario: str) -> list[CandidateProposed]:
-        """Return the candidates that wait, newest first: it has learned from more samples."""
+    async def waiting(self, scenario: str) -> list[CandidateProposed]: ...
 
     async def waiting_scenarios(self) -> list[str]: ...
 
     async def done(self, candidate: CandidateProposed) -> None: ...
 
-    async def restored(self) -> bool:
-        """Return whether the store holds the candidates of the log."""
+    async def restored(self) -> bool: ...
 
     async def set_restored(self) -> None:
         """Note that it does. The note goes with the contents."""

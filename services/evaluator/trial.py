@@ -91,7 +91,6 @@ class Bench:
             )
 
     async def check(self, candidate: CandidateProposed) -> None:
-        """Fetch a content that cannot be tried. Raises DoesNotServe if it is damaged."""
         root = self._files(candidate)
         try:
             await self._tried(lambda: self._fetch(candidate.content_id, candidate.scenario, root))

@@ -31,8 +31,7 @@ MAX_ATTEMPTS = 6
 
 
 class CandidateLog(Protocol):
-    async def unjudged(self) -> list[CandidateProposed]:
-        """Return the candidates without a verdict. Raises Unavailable."""
+    async def unjudged(self) -> list[CandidateProposed]: ...
 
 
 class Leases(Protocol):
@@ -46,8 +45,6 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WaitingCandidate:
-    """A candidate without a verdict, and the evidence that it lacks."""
-
     scenario: str
     candidate_id: str
     reason: str
@@ -96,12 +93,10 @@ class Trials:
         await self.evidence.set_restored()
 
     async def settled(self) -> None:
-        """Wait until no trial is running."""
         while self._running:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel the running trials. Their candidates are kept."""
         for task in self._running.values():
             task.cancel()
         await self.settled()
@@ -124,6 +119,7 @@ class Trials:
             self._failing[scenario] = str(error)
 
     async def _judge_all(self, scenario: str) -> None:
+        # The newest first: it has learned from more samples. Those that arrive meanwhile count too.
         lacking: dict[str, WaitingCandidate] = {}
         while True:
             candidates = await self.evidence.waiting(scenario)

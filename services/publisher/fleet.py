@@ -77,8 +77,7 @@ class Fleet:
     async def stage(self, scenario: str, contents: NodeContents) -> dict[str, float]:
         """Load contents on the nodes in rotation and probe them.
 
-        A node that fails is set apart if another node holds the contents. Returns the milliseconds
-        that loading took, by node.
+        A node that fails is set apart if another node holds them. Returns milliseconds by node.
 
         Raises:
             ReleaseRefused: a node answered the probe with another model, or no node takes them.
@@ -114,7 +113,6 @@ class Fleet:
         raise ReleaseRefused(f"every serving node refused {name}: {reasons}")
 
     async def fetch(self, scenario: str, content_id: str) -> Path:
-        """Return the verified files of a content, in a directory that every node can read."""
         return await asyncio.to_thread(
             materialize, self.store, content_id, scenario, self.staging.resolve()
         )
@@ -136,7 +134,6 @@ class Fleet:
         return Staged(contents, path, checkpoint)
 
     async def checkpoint(self, scenario: str, content_id: str) -> Checkpoint:
-        """Read full weights with their digests. Raises ReleaseRefused if they cannot be moved."""
         if self.full is None:
             raise ReleaseRefused(
                 "full weights reach the nodes by weight transfer, which "
@@ -185,7 +182,6 @@ class Fleet:
         return (time.perf_counter() - started) * 1000
 
     async def replace(self, node: WeightNode, staged: Staged) -> None:
-        """Replace the base weights of a node. Raises as `FullWeights.replace` does."""
         base = staged.contents.base
         if self.full is None or staged.checkpoint is None:
             raise Unavailable(f"{node.url} came back with other weights than {base}, or is paused")
@@ -195,7 +191,6 @@ class Fleet:
             await self.rotation.set_apart(node.url, reason)
 
     async def hold(self, node: WeightNode, contents: NodeContents, path: Path | None) -> None:
-        """Load the adapter, if any, and probe. Raises as `probe` does."""
         if contents.adapter is not None:
             await node.load_adapter(contents.adapter, str(path))
         await self.probe(node, contents)
@@ -257,8 +252,9 @@ class Fleet:
             return error if isinstance(error, Unavailable) else Unavailable(str(error))
 
     async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out of rotation. A later reason does not replace a failed update."""
+        """Take a node out of rotation."""
         known = (await self.rotation.apart()).get(url, "")
+        # A later reason does not replace a failed update.
         if known != reason and not known.startswith(SUSPECT):
             log.warning("node_set_apart", node=url, reason=reason)
             await self.rotation.set_apart(url, reason)

@@ -38,8 +38,7 @@ Way = Literal["path", "gloo", "nccl"]
 SetApart = Callable[[str, str], Awaitable[None]]
 
 
-class WrongWeights(Poison):
-    """A node serves other weights than it was sent."""
+class WrongWeights(Poison): ...
 
 
 class Leases(Protocol):
@@ -59,7 +58,6 @@ class Checkpoint:
 
     @classmethod
     async def read(cls, content_id: str, directory: Path) -> "Checkpoint":
-        """Read every byte, in a thread. Raises Poison if there are no weights."""
         files = await asyncio.to_thread(WeightFiles.read, directory)
         return cls(content_id, files, await asyncio.to_thread(files.digests))
 
@@ -185,11 +183,7 @@ class Sender:
 
     @asynccontextmanager
     async def started(self, directory: Path) -> AsyncIterator[int]:
-        """Start a sender and yield the port of its store. It ends with the block.
-
-        Raises:
-            Unavailable: it does not start within `start_within_s`.
-        """
+        """Yield the port of a sender's store. Raises Unavailable if it does not start in time."""
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

@@ -109,7 +109,6 @@ class Handlers:
         )
 
     async def resume(self) -> None:
-        """Finish all work that a stop or a crash interrupted."""
         for work in await self.works.live():
             log.info("work_resumed", scenario=work.scenario, work=work.work_id, state=work.state)
             await self.publication.run(work)
@@ -167,7 +166,6 @@ class Handlers:
         return head
 
     async def _published(self, event: CandidateEvaluated) -> bool:
-        """Whether the chain holds this candidate. Its work may be forgotten, the chain is not."""
         candidate = event.candidate
         chain = await self.heads.chain(event.scenario)
         if any(release.candidate_id == candidate.event_id for release in chain):
@@ -209,6 +207,5 @@ class Handlers:
 
 
 def _evaluated_again(known: Work, event: CandidateEvaluated) -> bool:
-    """Whether this is the verdict on a new head that a requeued candidate waits for."""
     before = known.evaluation.head_release_id if known.evaluation is not None else ""
     return known.state == "requeued" and before != event.evaluation.head_release_id

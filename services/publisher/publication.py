@@ -71,10 +71,7 @@ class Publication:
     _residency: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def begin(self, work: Work) -> Work:
-        """Save new work before its first effect. From here on its adapter stays loaded.
-
-        Returns the saved work if it was begun before.
-        """
+        """Save new work before its first effect. Returns the saved work if there is one."""
         async with self._residency[work.scenario]:
             known = await self.works.get(work.scenario, work.work_id)
             if known is not None and known.state != "requeued":
@@ -102,7 +99,6 @@ class Publication:
         return work
 
     async def reject(self, work: Work, outcome: Outcome, reason: str) -> None:
-        """Announce that work led to no release, then save that."""
         await self._emit_rejection(work, outcome, reason)
         await self.works.save(work.to(outcome, reason=reason))
         ENDED.labels(outcome).inc()
@@ -154,7 +150,6 @@ class Publication:
         return {**resident(chain, self.resident_adapters), **drained, **planned}
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
-        """Return the base weights that live work (but `but`) is about to publish."""
         return frozenset(
             base_weights(work.planned)
             for work in await self.works.live()
@@ -246,7 +241,6 @@ class Publication:
         return work.to(outcome, reason=reason)
 
     async def _clean(self, work: Work) -> None:
-        """Unload the adapter of this work, and put base weights back."""
         await self.tidy(work.scenario, but=work.work_id)
         head = await self.heads.head(work.scenario)
         if head is not None:
@@ -278,7 +272,7 @@ def _equal_but_time(stored: Release, release: Release) -> bool:
 
 
 def is_release_of(scenario: str, adapter: str) -> bool:
-    """Return whether a served name is a release of this scenario, not a trial's or another's."""
+    """Return whether a served name is a release of this scenario."""
     owner, at, release_id = adapter.rpartition("@")
     sequence, dash, _ = release_id.partition("-")
     numbered = sequence[:1] == "r" and sequence[1:].isdigit()

@@ -52,7 +52,6 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
 
 
 async def _known(heads: RebuildableHeads, scenario: str, state: Replay) -> set[str]:
-    """The ids in a chain. A damaged chain is deleted if the log can replace it."""
     try:
         chain: list[Release] = await heads.chain(scenario, limit=WHOLE)
         head = await heads.head(scenario)

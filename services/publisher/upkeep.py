@@ -50,7 +50,6 @@ class Upkeep:
     _unannounced: dict[tuple[str, str], Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
     async def start(self) -> None:
-        """Restore the heads from the log, and create the configured scenarios. May be repeated."""
         await self._restore()
         self.ready = True
 
@@ -64,7 +63,6 @@ class Upkeep:
         self.refused = set(self.scenarios) - set(await self.heads.scenarios())
 
     async def round(self) -> None:
-        """Load missing adapters, unload surplus adapters, and put nodes back that serve again."""
         known = await self.heads.scenarios()
         if any(name not in known and name not in self.refused for name in self.scenarios):
             if not self.ready:

@@ -48,7 +48,6 @@ class WeightFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "WeightFiles":
-        """Read the headers. Raises Poison if there are none, or a file is malformed."""
         found: dict[str, Stored] = {}
         for file in sorted(directory.glob("*.safetensors")):
             found |= _read_header(file)

@@ -131,7 +131,7 @@ async def test_always_must_be_asked_for_and_still_loads(world: World) -> None:
     assert (await world.verdict(candidate("b"))).verdict == "evaluation_failed"
 
 
-async def test_what_is_taken_in_any_case_is_compared_where_there_are_tasks(world: World) -> None:
+async def test_policy_always_still_compares_if_there_are_tasks(world: World) -> None:
     world.text = f"{TASKS}, policy: always}}"
     world.nodes[0].answer = lambda model, *_: "x" if "cand" in model else "good"
     found = await world.verdict(candidate())

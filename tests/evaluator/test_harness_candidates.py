@@ -42,7 +42,7 @@ async def test_a_harness_is_judged_by_the_same_tasks(world: World) -> None:
         ),
     ],
 )
-async def test_h1_h5_a_harness_from_anybody_passes_admission_before_a_model_reads_it(
+async def test_every_harness_is_admitted_before_a_model_reads_it(
     world: World, entry: Entry, says: str
 ) -> None:
     """H1, H5. The verdict names the rule and repeats nothing; no episode was run."""

@@ -187,7 +187,7 @@ async def test_a_node_without_the_head_is_passed_over(world: World) -> None:
     }
 
 
-async def test_a_node_that_is_set_apart_or_away_is_no_place_for_a_trial_and_costs_no_verdict(
+async def test_no_trial_is_held_on_a_node_apart_or_away(
     world: World,
 ) -> None:
     world.nodes = [EpisodeNode(f"http://node-{number}") for number in range(3)]
@@ -198,7 +198,7 @@ async def test_a_node_that_is_set_apart_or_away_is_no_place_for_a_trial_and_cost
     assert [bool(node.asked) for node in world.nodes] == [False, False, True]
 
 
-async def test_what_a_killed_trial_left_goes_with_the_verdict_though_there_is_no_trial_any_more(
+async def test_a_stale_verdict_removes_what_a_killed_trial_left(
     world: World,
 ) -> None:
     event = candidate()

@@ -138,7 +138,7 @@ async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: Worl
     assert all(old.adapter in node.adapters for node in world.nodes)
 
 
-async def test_a_rollback_that_another_process_has_finished_meanwhile_is_not_made_again(
+async def test_a_rollback_that_another_process_finished_is_not_repeated(
     world: World,
 ) -> None:
     """Both had looked when neither had begun; the later of them plans on the head that the earlier has made."""
@@ -162,7 +162,7 @@ async def test_a_rollback_that_another_process_has_finished_meanwhile_is_not_mad
     ]
 
 
-async def test_a_rollback_that_is_resumed_and_read_again_at_once_is_made_once(world: World) -> None:
+async def test_a_rollback_resumed_and_redelivered_is_made_once(world: World) -> None:
     """The head moved while its process was away, so it is planned anew: from where the other run left off, not from its beginning."""
     upkeep = await world.started()
     old = await world.publish(upkeep, "a")

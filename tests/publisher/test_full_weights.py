@@ -138,7 +138,7 @@ async def test_whatever_fails_between_pause_and_resume(
     assert (first.version, first.paused) == (head.content_id, False)
 
 
-async def test_a_node_that_does_not_resume_is_out_of_rotation_until_it_does(world: World) -> None:
+async def test_a_node_is_out_of_rotation_until_it_resumes(world: World) -> None:
     """P2: resume itself fails for long."""
     upkeep = await world.started()
     stuck = world.nodes[0]
@@ -260,7 +260,7 @@ async def test_killed_at_any_effect_of_an_update(world: World, when: str, effect
     assert await RedisWorks(world.redis, kept_s=600).live() == []
 
 
-async def test_a_node_that_was_restarted_or_left_paused_is_brought_back(world: World) -> None:
+async def test_a_restarted_or_paused_node_is_brought_back(world: World) -> None:
     upkeep = await world.started()
     head = await world.publish(upkeep, "full", kind="checkpoint")
     restarted, paused = world.nodes
@@ -294,7 +294,7 @@ async def test_nobody_else_touches_a_node_under_replacement(world: World) -> Non
     assert node.steps == list(STEPS)
 
 
-async def test_a_lease_ends_with_its_holder_and_cannot_be_lost_unnoticed(world: World) -> None:
+async def test_a_lease_ends_with_its_holder_and_its_loss_is_noticed(world: World) -> None:
     rotation = (await world.started()).fleet.full.leases  # type: ignore[union-attr]
     async with rotation.lease("http://n", wait_s=0.1):  # type: ignore[call-arg]
         with pytest.raises(Unavailable, match="another process"):
@@ -339,7 +339,7 @@ async def test_full_weights_need_nodes_of_their_own(world: World) -> None:
     ]
 
 
-async def test_where_full_weights_are_off_they_are_refused_with_the_setting(world: World) -> None:
+async def test_full_weights_that_are_off_are_refused_with_the_setting(world: World) -> None:
     world.full = False
     upkeep = await world.started()
     root = await world.head()

@@ -58,7 +58,7 @@ async def test_the_kill_test_reaches_every_effect(world: World) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("effect", ["load_adapter", "advance"])
-async def test_a_release_that_was_interrupted_serves_since_its_head_moved(
+async def test_an_interrupted_release_serves_since_its_head_moved(
     world: World, when: str, effect: str
 ) -> None:
     """Not since it was planned; and what the log says is what the chain holds, to the byte."""

@@ -72,7 +72,7 @@ def compared(event: CandidateEvaluated, head: Release) -> CandidateEvaluated:
 
 
 @pytest.mark.parametrize(("ours", "others"), [("lora", "harness"), ("harness", "lora")])
-async def test_a_head_moved_by_another_kind_has_the_candidate_judged_again(
+async def test_a_head_moved_by_another_kind_requeues_the_candidate(
     world: World, ours: Kind, others: Kind
 ) -> None:
     upkeep = await world.started()

@@ -149,7 +149,7 @@ async def test_a_scenario_that_nobody_created(world: World) -> None:
     assert len(incarnations) == 2
 
 
-async def test_what_is_published_while_another_tidies_stays_on_the_nodes(world: World) -> None:
+async def test_tidying_spares_a_release_that_is_being_published(world: World) -> None:
     """Between its look at the works and its look at the chain: it is seen in the one or in the other."""
     await world.started()
     event = evaluated("default", (await world.head()).release_id)

@@ -57,7 +57,7 @@ def test_a_sample_without_weights_is_refused():
     assert [reason for _, reason, _ in decision.refused] == ["unknown_weights"]
 
 
-def test_grpo_takes_complete_groups_drops_flat_ones_and_lets_the_rest_wait():
+def test_grpo_takes_complete_groups_and_drops_flat_groups():
     recipe = GRPORecipe(GRPOKnobs(batch_size=2, group_size=2))
     a = [sample(i, tokens=(1, 2, 3, 4, 5), score=float(i)) for i in (0, 1)]
     flat = [sample(i, tokens=(7, 7, 3, 4, 5), score=0.5) for i in (2, 3)]

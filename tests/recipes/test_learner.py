@@ -49,7 +49,7 @@ def adapter(learner):
     }
 
 
-def test_log_probabilities_equal_those_of_the_sampler_in_any_padding(model_path):
+def test_log_probabilities_equal_the_samplers_in_any_padding(model_path):
     """Prompts and responses of different lengths in one batch, at temperature 0.7, against one plain forward each."""
     from recipes.policy_gradient.rollouts import rollout
 
@@ -114,7 +114,7 @@ def test_warm_up_trains_the_critic_alone(model_path):
     assert any(not torch.equal(tensor, adapter(one)[name]) for name, tensor in before.items())
 
 
-def test_a_saved_state_continues_to_the_bit_and_exports_the_same_bytes(model_path, tmp_path):
+def test_a_saved_state_continues_to_the_bit(model_path, tmp_path):
     first = learner(model_path)
     for seed in range(3):
         first.step(batch(first, seed))

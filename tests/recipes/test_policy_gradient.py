@@ -32,7 +32,7 @@ def test_gae_steps_over_observations():
     assert returns == pytest.approx([0.65, 0.8, 0.0, 0.0, 1.0])
 
 
-def test_reward_falls_on_the_last_action_even_if_an_observation_ends_the_response():
+def test_reward_falls_on_the_last_action_not_on_an_observation():
     advantages, _ = skip_observation_gae((1, 0), (0.25, 5.0), 1.0, gamma=1.0, lam=1.0)
     assert advantages == pytest.approx([0.75, 0.0])
 
@@ -54,13 +54,13 @@ def test_length_adaptive_lambda_is_clipped_for_a_small_alpha():
     assert length_adaptive_lambda(1, 0.5) == 0.0
 
 
-def test_credit_uses_the_adaptive_lambda_for_the_actor_and_monte_carlo_for_the_critic():
+def test_actor_and_critic_have_lambdas_of_their_own():
     advantages, returns = credit((1, 1), (0.0, 0.4), 1.0, Knobs())
     assert advantages == pytest.approx([0.4 + 2 / 3 * 0.6, 0.6])
     assert returns == pytest.approx([1.0, 1.0])
 
 
-def test_dis_bounds_are_strict_on_both_sides_and_carry_no_gradient():
+def test_dis_bounds_are_strict_and_carry_no_gradient():
     ratio = torch.tensor([0.5, 0.50001, 1.0, 2.9999, 3.0, 100.0], requires_grad=True)
     weight = dis_weight(ratio, 0.5, 2.0)
     assert weight.tolist() == pytest.approx([0.0, 0.50001, 1.0, 2.9999, 0.0, 0.0])
@@ -74,7 +74,7 @@ def test_aggregation_is_a_mean_over_tokens_then_over_samples():
     assert sample_mean(per_token, mask).item() == pytest.approx((6.0 + 2.0) / 2)
 
 
-def test_a_masked_token_gives_no_gradient_and_stays_in_the_denominator():
+def test_a_masked_token_stays_in_the_denominator():
     logp = torch.tensor([[-1.0, -1.0]], requires_grad=True)
     ones = torch.ones(1, 2)
     loss = policy_loss(logp, ones, torch.tensor([[0.0, 1.5]]), torch.tensor([[2.0, 2.0]]), ones)

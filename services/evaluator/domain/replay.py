@@ -46,7 +46,6 @@ def held_out(sample: SampleReady) -> HeldOut | None:
 
 
 def advantages(samples: Sequence[HeldOut]) -> list[tuple[HeldOut, float]]:
-    """Pair each sample with score - mean score. Samples at the mean carry no information."""
     if not samples:
         return []
     mean = fsum(sample.score for sample in samples) / len(samples)

@@ -17,8 +17,7 @@ class BadTask(ValueError):
     """An item is not a task. The message says which forms are allowed."""
 
 
-class BadScore(ValueError):
-    """A verifier returned something else than a finite number."""
+class BadScore(ValueError): ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ def release_id(scenario: str, sequence: int, parent_id: str | None, cause: str) 
 
 
 def creation(scenario: str, cause: str, incarnation: str, at: datetime) -> Release:
-    """Return the first release of a scenario: the base model. `incarnation` names the chain."""
     load = str(LoadId(incarnation, 0))
     return Release(
         release_id=release_id(scenario, 0, None, f"{cause}:{incarnation}"),
@@ -171,7 +170,6 @@ def rebased(release: Release, head: Release, cause: str) -> Release:
 
 
 def needs_nodes(release: Release) -> bool:
-    """Return whether serving nodes must load content before the head may move."""
     if release.operation in ("creation", "rollback"):
         return release.operation == "rollback"
     return release.kind not in _WITHOUT_NODES
@@ -192,7 +190,6 @@ def needed(release: Release) -> NodeContents:
 
 
 def adapter_of(release: Release) -> dict[str, str]:
-    """Return the adapter of a release with its content; empty if the base weights serve it."""
     return {release.adapter: release.contents["lora"]} if release.adapter is not None else {}
 
 
@@ -218,10 +215,7 @@ def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
 def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
     """Check that nodes with full weights serve a single scenario.
 
-    Args:
-        planned: the release that is about to be published.
-        before: the base weights of its scenario now.
-        others: the base weights of every other scenario, by name.
+    `before` are the base weights of its scenario now, `others` those of the others by name.
 
     Raises:
         NotPublished: the same nodes serve other scenarios.
