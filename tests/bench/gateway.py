@@ -133,8 +133,13 @@ class Servers:
 
 
 @contextlib.asynccontextmanager
-async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
-    """The pass-through and the gateway, before the same serving node; `broker` is `memory` or `s3`."""
+async def servers(
+    *, broker: str, idempotence: bool = False, scenarios: int = 1
+) -> AsyncIterator[Servers]:
+    """The pass-through and the gateway, before the same serving node; `broker` is `memory` or `s3`.
+
+    idempotence: as in production. Tansu has none, so a door before it acknowledges the events.
+    """
     from reefcommon.config import parse
     from reefstack.embedded import Options, embedded_stack
 
@@ -149,15 +154,20 @@ async def servers(*, broker: str, scenarios: int = 1) -> AsyncIterator[Servers]:
     with tempfile.TemporaryDirectory() as state:
         async with embedded_stack(config, Path(state), roles) as stack:
             await prepared(stack.kafka_bootstrap, stack.redis_url, scenarios)
-            node, bare, gateway = free_port(), free_port(), free_port()
+            node, bare, gateway, door = free_port(), free_port(), free_port(), free_port()
             env = {
-                "REEF_KAFKA_BOOTSTRAP": stack.kafka_bootstrap,
+                "REEF_KAFKA_BOOTSTRAP": f"127.0.0.1:{door}"
+                if idempotence
+                else stack.kafka_bootstrap,
+                "REEF_KAFKA_IDEMPOTENCE": str(idempotence).lower(),
                 "REEF_REDIS_URL": stack.redis_url,
                 "REEF_ENGINE_URLS": f"http://127.0.0.1:{node}",
                 "REEF_STATE_DIR": state,
                 "REEF_GATEWAY_PORT": str(gateway),
             }
+            arguments = ["-m", "tests.bench.peers", "door", str(door), stack.kafka_bootstrap]
             with (
+                program(*arguments, port=door),
                 program("-m", "tests.bench.peers", "canned", str(node), port=node),
                 program(
                     "-m",
@@ -218,6 +228,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kinds", nargs="+", choices=["unary", "stream"], default=["unary", "stream"]
     )
+    parser.add_argument(
+        "--idempotence",
+        nargs="+",
+        choices=["off", "on"],
+        default=["on", "off"],
+        help="the producer's setting; `on` is that of production, with `--brokers memory` alone",
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument(
         "--requests", type=int, default=450, help="unary exchanges a round; a third as many streams"
@@ -231,8 +248,8 @@ async def run(options: argparse.Namespace) -> Table:
     if options.quick:
         options.brokers, options.clients, options.requests, options.rounds = ["memory"], [2], 30, 1
     rows = []
-    for broker in options.brokers:
-        async with servers(broker=broker) as found:
+    for broker, idempotence in _settings(options):
+        async with servers(broker=broker, idempotence=idempotence == "on") as found:
             for kind in options.kinds:
                 for clients in options.clients:
                     count = (
@@ -243,11 +260,24 @@ async def run(options: argparse.Namespace) -> Table:
                     row = await compare(
                         found, Traffic(kind, options.sessions), clients, count, options.rounds
                     )
-                    rows.append({"broker": broker, "kind": kind, "clients": clients, **row})
+                    rows.append(
+                        {
+                            "broker": broker,
+                            "idempotence": idempotence,
+                            "kind": kind,
+                            "clients": clients,
+                            **row,
+                        }
+                    )
                     tell(
-                        f"{broker} {kind} x{clients}: {row['cpu_ms']:.3f} ms, {row['ratio']:.2f} of bare, p50 {row['p50_ms']:.2f} ms"
+                        f"{broker}, idempotence {idempotence}, {kind} x{clients}: {row['cpu_ms']:.3f} ms, {row['ratio']:.2f} of bare, p50 {row['p50_ms']:.2f} ms"
                     )
     return Table(NAME, "an exchange through the gateway (a stream has 51 events)", rows)
+
+
+def _settings(options: argparse.Namespace) -> list[tuple[str, str]]:
+    pairs = [(broker, setting) for broker in options.brokers for setting in options.idempotence]
+    return [(broker, setting) for broker, setting in pairs if (broker, setting) != ("s3", "on")]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 import uvloop
 
+from tests.bench.idempotent import door
+
 TOKENS = 50
 
 
@@ -179,5 +181,7 @@ def passthrough(port: int, upstream: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "canned":
         uvloop.run(canned(int(sys.argv[2])))
+    elif sys.argv[1] == "door":
+        uvloop.run(door(int(sys.argv[2]), sys.argv[3]))
     else:
         passthrough(int(sys.argv[2]), sys.argv[3])

@@ -36,20 +36,8 @@ class Producer:
     batch_bytes: int = 1 << 16
     _round: dict[int, list[bytes]] | None = None
 
-    @property
-    def client(self) -> "Producer":
-        return self
-
-    @property
-    def cluster(self) -> "Producer":
-        return self
-
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return set(range(PARTITIONS)) if self.known else None
-
     async def partitions_for(self, topic: str) -> set[int]:
-        await asyncio.sleep(0)
-        if self.raises is not None:
+        if not self.known and self.raises is not None:
             raise self.raises
         return set(range(PARTITIONS))
 

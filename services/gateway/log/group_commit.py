@@ -116,19 +116,20 @@ class GroupCommit:
     ) -> tuple[dict[TopicPartition, _Batch], list[Pending]]:
         """One batch a partition, and the events that did not fit into them, in order."""
         batches: dict[TopicPartition, _Batch] = {}
+        partitions: dict[str, int] = {}
         full: set[TopicPartition] = set()
         rest: list[Pending] = []
-        cluster, asked = self._producer.client.cluster, self._producer.partitions_for
         for pending in queue:
             if pending.abandoned:
                 continue
             topic = pending.event.topic
-            try:
-                partitions = cluster.partitions_for_topic(topic) or await asked(topic)
-            except (KafkaError, OSError) as error:
-                pending.end(error)
-                continue
-            at = TopicPartition(topic, hash_of(pending.event.shard) % len(partitions))
+            if topic not in partitions:
+                try:
+                    partitions[topic] = len(await self._producer.partitions_for(topic))
+                except (KafkaError, OSError) as error:
+                    pending.end(error)
+                    continue
+            at = TopicPartition(topic, hash_of(pending.event.shard) % partitions[topic])
             batch = batches.get(at)
             if batch is None:
                 batch = batches[at] = _Batch(self._producer.create_batch())

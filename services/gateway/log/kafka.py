@@ -4,13 +4,17 @@ The producer is used directly: a publish through FastStream costs more than the 
 """
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 import structlog
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+)
 
 from reefcommon import topics
 from reefcommon.errors import Unavailable
@@ -129,8 +133,12 @@ class KafkaRecordLog:
             NotDurable: it may be in the log or not.
         """
         try:
-            await self._send(*await self._checked(event))
+            if len(event.data) <= CLAIM_OVER_BYTES:
+                await self._send(event, headers_of(event))
+            else:
+                await self._send(*await self._checked(event))
         except EventRefused:
+            # A broker may have a smaller limit than ours.
             await self._send(*await self._checked(event, over=0))
 
     async def append_all(self, events: Sequence[LogEvent]) -> None:
@@ -149,7 +157,7 @@ class KafkaRecordLog:
     async def _checked(
         self, event: LogEvent, *, over: int = CLAIM_OVER_BYTES
     ) -> tuple[LogEvent, Headers]:
-        """The event as it travels: a large one as a claim check. A broker may have a smaller limit."""
+        """The event as it travels: a large one as a claim check."""
         headers = headers_of(event)
         if len(event.data) <= over:
             return event, headers
@@ -236,11 +244,13 @@ class KafkaRecordLog:
 
 async def _abandon(producer: AIOKafkaProducer) -> None:
     # `stop` of an idempotent producer waits until its batches are acknowledged, also for a broker
-    # that never comes back. Their events are in the spool.
+    # that never comes back. Their events are in the spool. No public call ends that wait.
     log.warning("producer_abandoned")
+    sender, batches = producer._sender, producer._message_accumulator  # noqa: SLF001
     await producer.client.close()
-    with contextlib.suppress(KafkaError, OSError):
-        await producer._sender.close()  # noqa: SLF001 - `stop` is the only public way
+    await sender.close()
+    batches.fail_all(KafkaConnectionError("the producer was abandoned"))
+    await producer.stop()
 
 
 def headers_of(event: LogEvent) -> Headers:
