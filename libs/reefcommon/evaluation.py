@@ -1,8 +1,7 @@
-"""The evaluation plan of a recipe, and which samples are withheld from training for it.
+"""The evaluation plan of a recipe, and the samples that are withheld from training for it."""
 
-If candidates are judged by `replay`, one scored sample in five is held out: the trainer must not
-learn from it, and the evaluator judges by it.
-"""
+# If candidates are judged by `replay`, a fifth of the scored samples is held out: the trainer must
+# not learn from them, and the evaluator judges by them.
 
 import hashlib
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ MIN_HELD_OUT = 20
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """How candidates of one recipe are judged. `min_pairs`: the pairs that a comparison needs."""
+    """How candidates of a recipe are judged. `min_pairs`: the pairs that a comparison needs."""
 
     method: str
     policy: Policy
@@ -30,12 +29,12 @@ class ChosenPlan:
 
     @property
     def withholds_samples(self) -> bool:
-        """Whether one scored sample in five is kept from training."""
+        """Whether a fifth of the scored samples is kept from training."""
         return self.method == "replay" and self.policy != "always"
 
 
 def is_held_out(sample_id: str) -> bool:
-    """Return whether a sample is one of the withheld fifth. The id alone decides."""
+    """Return whether a sample is in the withheld fifth. The id alone decides."""
     return int.from_bytes(hashlib.sha256(sample_id.encode()).digest()[:8]) % HELD_OUT_SHARE == 0
 
 

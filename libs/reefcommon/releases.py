@@ -1,7 +1,6 @@
-"""Release heads: one append-only chain a scenario, whose head moves by compare-and-swap.
+"""Release heads: an append-only chain per scenario; the head moves by compare-and-swap."""
 
-The adapter over Redis is `reefkit.redis_heads`. It is a projection of the log `reef.releases.v1`.
-"""
+# The adapter over Redis is `reefkit.redis_heads`. It is a projection of `reef.releases.v1`.
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -35,19 +34,17 @@ class ReleaseHeads(Protocol):
         """Return the chain, newest first."""
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
-        """Return one release of the chain, or a pending one."""
+        """Return a release of the chain, or a pending release."""
 
     async def advance(self, release: Release) -> None:
-        """Append `release` and make it the head, in one step, if its parent is the head.
-
-        May be repeated while it is the head.
+        """Append `release` and make it the head, atomically. May be repeated.
 
         Raises:
-            Conflict: the head is another release. Nothing has changed.
+            Conflict: its parent is not the head.
         """
 
     async def scenarios(self) -> list[str]:
-        """Return every scenario that has a head."""
+        """Return the scenarios that have a head."""
 
     async def put_pending(self, release: Release) -> None:
         """Keep a winner that waits for review."""
@@ -60,10 +57,8 @@ class ReleaseHeads(Protocol):
 
 
 def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[str, str]:
-    """Return the parent's contents with that of one kind replaced.
-
-    Full weights end the parent's adapter: it was trained on other ones.
-    """
+    """Return the parent's contents with that of a kind replaced."""
+    # Full weights end the parent's adapter, which was trained on other weights.
     contents = dict(parent.contents) if parent else {}
     if kind == "checkpoint":
         contents.pop("lora", None)
@@ -76,7 +71,7 @@ def loads_of(release: Release) -> dict[str, str]:
 
 
 def group_contents(contents: Mapping[str, str], group: str) -> dict[str, str]:
-    """Return the contents of one group."""
+    """Return the contents of a group of kinds."""
     found = {kind: content for kind, content in contents.items() if LOAD_GROUPS[kind] == group}
     # The base model is below every adapter, whether or not an old release names it.
     return {"base": BASE_CONTENT_ID, **found} if group == "weights" else found
@@ -99,8 +94,6 @@ def base_weights(release: Release) -> str:
 
 
 def adapter_name(scenario: str, release_id: str) -> str:
-    """Return the engine-side name of a release's adapter.
-
-    It is new for every release: an engine's prefix cache keys on the name and the path.
-    """
+    """Return the engine-side name of a release's adapter."""
+    # It is new for every release: an engine's prefix cache keys on the name and the path.
     return f"{scenario}@{release_id}"

@@ -17,9 +17,9 @@ _SEED_DIGITS = 13
 
 
 def independent_seed(*parts: object) -> int:
-    """Return the sampling seed, in [0, 2**52), of one draw: purpose, subject, task, repeat.
+    """Return the sampling seed, in [0, 2**52), of the draw that the parts name.
 
-    If one part differs, the seed is unrelated; the same parts repeat it.
+    If a part differs, the seed is unrelated; the same parts repeat it.
     """
     # 52 bits: exact in JSON, and neighbours of two seeds practically never meet.
     return int(digest("seed", *map(str, parts), length=_SEED_DIGITS), 16)
@@ -52,7 +52,7 @@ def lower_bound(values: Sequence[float], confidence: float) -> float:
 def sign_flip_test(effects: Sequence[float]) -> float:
     """One-sided p-value of a paired randomization test of the mean effect.
 
-    It is the share of sign assignments whose mean is at least the observed one. If both sides
+    It is the share of sign assignments whose mean is at least the observed mean. If both sides
     are interchangeable, p <= a happens with probability <= a. Exact up to 12 effects unequal to 0.
     """
     moved = [effect for effect in effects if effect]

@@ -1,1 +1,1 @@
-"""Publishes releases: stages a verdict's winner on the nodes, moves the head, announces it."""
+"""Publishes releases: stages a winner, moves the head, announces it."""
