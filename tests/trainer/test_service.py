@@ -211,3 +211,42 @@ async def test_a_source_that_ends_before_the_last_publish(tmp_path, own_kafka_bo
     finally:
         async with asyncio.timeout(20):
             assert await stop(process, signal.SIGTERM) == 0
+
+
+async def ready(port: int) -> dict:
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{port}/readyz") as response,
+        ):
+            return await response.json()
+    except aiohttp.ClientError:
+        return {}
+
+
+async def test_a_second_trainer_stands_by_until_the_first_is_gone(
+    tmp_path, own_kafka_bootstrap, redis_url
+):
+    """Each has a directory of its own; the second joins no consumer group before it has the lease."""
+    await ensure_topics(own_kafka_bootstrap)
+    processes, ports = [], (free_port(), free_port())
+    for name, port in zip("ab", ports, strict=True):
+        home = tmp_path / name
+        home.mkdir()
+        (home / "serve.yaml").write_text(CONFIG.format(scenario=f"t-{uuid.uuid4().hex[:8]}"))
+        processes.append(await start(home, own_kafka_bootstrap, redis_url, port))
+        async with asyncio.timeout(90):
+            while True:
+                seen = await ready(port)
+                if seen.get("ready") if name == "a" else "stands by" in str(seen):
+                    break
+                await asyncio.sleep(0.1)
+    try:
+        assert (await ready(ports[0]))["ready"]
+        assert not (await ready(ports[1]))["ready"]
+        await stop(processes[0], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            while not (await ready(ports[1])).get("ready"):
+                await asyncio.sleep(0.1)
+    finally:
+        assert await stop(processes[1], signal.SIGTERM) == 0
