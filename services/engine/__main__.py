@@ -17,7 +17,7 @@ log = structlog.get_logger("services.engine")
 
 
 def main() -> int:
-    """Run until a signal. Exit status 1 after a crash of the generation loop, 2 where a setting is wrong."""
+    """Run until a signal. Exit status: 1 after a crash of the loop, 2 if a setting is wrong."""
     try:
         settings = Settings()
     except ValidationError as error:
@@ -38,7 +38,6 @@ def main() -> int:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn serves the node."""
     return uvicorn.Config(
         app,
         host=settings.host,

@@ -1,7 +1,7 @@
-"""The adapters that are served by name. Requests hold their adapter itself, so unloading never disturbs them."""
+"""The adapters that are served by name."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -12,25 +12,25 @@ from services.engine.lora import Adapter, AdapterError, load_adapter
 log = structlog.get_logger(__name__)
 
 
+@dataclass(kw_only=True)
 class AdapterRegistry:
-    """Name -> loaded adapter, at most `limit`. An unloaded adapter's memory goes with its last request."""
+    """Loaded adapters by name, at most `limit`."""
 
-    def __init__(
-        self, *, base_name: str, shapes: Mapping[str, tuple[int, int]], limit: int, max_rank: int
-    ) -> None:
-        self._base_name = base_name
-        self._shapes = shapes
-        self._limit = limit
-        self._max_rank = max_rank
-        self._loaded: dict[str, Adapter] = {}
+    # A request holds its adapter itself: unloading does not disturb it, and the memory is freed
+    # when its last request ends.
+
+    base_name: str
+    shapes: Mapping[str, tuple[int, int]]
+    limit: int
+    max_rank: int
+    _loaded: dict[str, Adapter] = field(default_factory=dict, init=False)
 
     def loaded(self) -> list[Adapter]:
-        """In order of loading."""
         return list(self._loaded.values())
 
     def resolve(self, model: str | None) -> Adapter | None:
-        """The adapter that a request's `model` names; None for the base. Raises `NotServedError`."""
-        if not model or model == self._base_name:
+        """The adapter that `model` names; None for the base model. Raises `NotServedError`."""
+        if not model or model == self.base_name:
             return None
         adapter = self._loaded.get(model)
         if adapter is None:
@@ -38,15 +38,16 @@ class AdapterRegistry:
         return adapter
 
     def load(self, name: str, path: str, *, in_place: bool, base_version: str) -> Adapter:
-        """Read an adapter from its directory and serve it; blocks on the disk.
+        """Read an adapter from its directory and serve it. Blocks on the disk.
 
-        `in_place` replaces one of the same name: requests in flight finish on the old. Raises `InvalidRequestError`
-        (name taken, no room, unfit adapter) or `NotServedError` (no adapter at that path).
+        With `in_place` it replaces an adapter of the same name; requests in flight keep the old.
+
+        Raises `InvalidRequestError` or, if there is no adapter at that path, `NotServedError`.
         """
         self._check_room(name, in_place=in_place)
         try:
             adapter = replace(
-                load_adapter(name, Path(path), self._shapes, self._max_rank),
+                load_adapter(name, Path(path), self.shapes, self.max_rank),
                 base_version=base_version,
             )
         except AdapterError as error:
@@ -59,21 +60,21 @@ class AdapterRegistry:
         return adapter
 
     def unload(self, name: str) -> None:
-        """Serve it no longer. Raises `NotServedError`."""
+        """Stop serving an adapter. Raises `NotServedError`."""
         if self._loaded.pop(name, None) is None:
             raise NotServedError("lora_name", f"The lora adapter '{name}' cannot be found.")
         log.info("adapter_unloaded", name=name)
 
     def _check_room(self, name: str, *, in_place: bool) -> None:
-        if name == self._base_name:
+        if name == self.base_name:
             raise InvalidRequestError("lora_name", f"'{name}' is the name of the base model")
         if name in self._loaded:
             if not in_place:
                 msg = (
-                    f"The lora adapter '{name}' has already been loaded. If you want to load the adapter in place, "
-                    "set 'load_inplace' to True."
+                    f"The lora adapter '{name}' has already been loaded. If you want to load the "
+                    "adapter in place, set 'load_inplace' to True."
                 )
                 raise InvalidRequestError("lora_name", msg)
-        elif len(self._loaded) >= self._limit:
-            msg = f"{self._limit} adapters are loaded, which is the most this server holds (max_loras): unload one first"
+        elif len(self._loaded) >= self.limit:
+            msg = f"{self.limit} adapters are loaded, the most that max_loras allows: unload one"
             raise InvalidRequestError("lora_name", msg)

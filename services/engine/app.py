@@ -1,4 +1,4 @@
-"""Composition root: settings -> model, loop, engine -> routes."""
+"""Composition root."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ KEYED_ROUTERS = (chat.router, completions.router, tokens.router, models.router, 
 
 
 def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
-    """The server. The model is loaded at start-up, before the first connection is taken."""
+    """The server. It loads the model before it takes the first connection."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -61,11 +61,11 @@ def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
 def build_engine(
     settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed | None = None
 ) -> Engine:
-    """Load the model and put the parts together; events of the loop arrive on `events`."""
+    """Load the model and connect the parts; the loop's events arrive on `events`."""
     model = load_model(settings.model_path, settings.torch_threads)
     if settings.max_model_len > model.config.max_position_embeddings:
-        msg = f"max_model_len ({settings.max_model_len}) is above what the model knows ({model.config.max_position_embeddings})"
-        raise ValueError(msg)
+        longest = model.config.max_position_embeddings
+        raise ValueError(f"max_model_len ({settings.max_model_len}) is above the model's {longest}")
     tokenizer = EngineTokenizer(settings.model_path)
     runner = ModelRunner(model, length=settings.max_model_len)
     rules = TextRules(
@@ -78,7 +78,7 @@ def build_engine(
         Lane(runner, RunningBatch(runner, rules, settings.max_num_seqs), counters) for _ in range(2)
     )
     loop = GenerationLoop(
-        runner,
+        runner=runner,
         users=users,
         background=background,
         share=BackgroundShare(settings.background_share, settings.background_linger_s),
@@ -106,7 +106,7 @@ def build_engine(
 
 
 def eos_ids(configured: int | list[int] | None) -> frozenset[int]:
-    """A model's end-of-sequence ids, of which there may be several or none."""
+    """The model's end-of-sequence ids."""
     if configured is None:
         return frozenset()
     return frozenset([configured] if isinstance(configured, int) else configured)

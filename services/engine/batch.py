@@ -21,7 +21,8 @@ log = structlog.get_logger(__name__)
 
 
 def attempt(action: Callable[[], T], what: str) -> T | Failed:
-    """Run one sequence's part of the work. An exception ends that sequence, not the loop."""
+    """Run a part of the work. If it raises, log the error and return it as `Failed`."""
+    # An exception belongs to the sequences of that part. It must not end the loop for all others.
     try:
         return action()
     except Exception as error:
@@ -31,24 +32,24 @@ def attempt(action: Callable[[], T], what: str) -> T | Failed:
 
 @dataclass(frozen=True, slots=True)
 class TextRules:
-    """How ids become text, and how a sequence ends by itself."""
+    """Rules of text and length that all sequences share."""
 
     eos_ids: frozenset[int]
+    # Prompt plus answer, tokens.
     max_length: int
-    """Prompt plus answer, tokens."""
     decode: Callable[[list[int]], str]
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A row: a choice and the request it belongs to."""
+    """A row: a choice and its request."""
 
     work: Work
     state: SequenceState
 
 
 class RunningBatch:
-    """Row i of the key/value store belongs to entry i of `rows`."""
+    """The rows that generate. Row i of the key/value store belongs to `rows[i]`."""
 
     def __init__(self, runner: ModelRunner, rules: TextRules, max_rows: int) -> None:
         self._runner = runner
@@ -59,7 +60,6 @@ class RunningBatch:
 
     @property
     def free_rows(self) -> int:
-        """Choices that may still join."""
         return self.max_rows - len(self.rows)
 
     @property
@@ -70,9 +70,9 @@ class RunningBatch:
     def join(
         self, work: Work, logits: Tensor, version: str, scratch: KVRows, source: int = 0
     ) -> list[Post]:
-        """Sample the first token of each choice; logits [1, V]. The prompt is in row `source`.
+        """Sample the first token of each choice from logits [1, V].
 
-        Raises any exception of the request; its rows are then left to `drop`.
+        The prompt is in row `source` of `scratch`. If it raises, the caller drops the request.
         """
         choices = [Running(work, self._state(work, index)) for index in range(work.params.n)]
         if work.params.max_tokens == 0:
@@ -88,7 +88,7 @@ class RunningBatch:
         return posts
 
     def step(self, base_version: str) -> list[Post]:
-        """One token for every row. Complete rows leave; a request with a failed row fails."""
+        """Sample a token for every row. A request with a failed row fails; complete rows leave."""
         posts: list[Post] = []
         ended: set[int] = set()
         failed: dict[Work, Failed] = {}
@@ -106,7 +106,7 @@ class RunningBatch:
         return posts
 
     def drop(self, request_id: str | None) -> list[Running]:
-        """Remove a request's rows (all rows for None) and return them."""
+        """Remove a request's rows (None: all rows) and return them."""
         leaving = [
             i for i, row in enumerate(self.rows) if request_id in (None, row.work.request_id)
         ]
@@ -162,10 +162,9 @@ class RunningBatch:
 
 
 def version_of(work: Work, base_version: str) -> str:
-    """The version that a request's tokens are tagged with: of the base weights, or its adapter's name.
-
-    Both, if the base weights were replaced after the adapter was loaded.
-    """
+    """The version tag of a request's tokens: the adapter's name, or the base weights' version."""
+    # Both, if the base weights below the adapter were replaced after it was loaded: these tokens
+    # are those of neither release.
     if work.adapter is None:
         return base_version
     if base_version == work.adapter.base_version:

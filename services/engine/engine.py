@@ -1,4 +1,4 @@
-"""The node as its routes see it: requests in, streams of events out; everything else is an order to the loop."""
+"""The node as its routes see it."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 from services.engine.adapters import AdapterRegistry
@@ -20,37 +21,35 @@ from services.engine.work import Post, T, Work
 
 
 class Generation:
-    """The events of one HTTP request, over all its prompts. `close` cancels what is unfinished and frees its rows."""
+    """The events of an HTTP request, over all its prompts."""
 
     def __init__(self, loop: GenerationLoop, seed: int) -> None:
         self._loop = loop
+        # The seed that the request draws with, its own or the node's choice.
         self.seed = seed
-        """The seed that the request draws with, its own or the node's choice."""
         self._open: dict[int, tuple[str, int]] = {}
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
     @property
     def ended(self) -> bool:
-        """Every choice has ended."""
+        """True if every choice has ended."""
         return not self._open
 
     def add(self, prompt_index: int, work: Work) -> None:
-        """Count a queued prompt in."""
         self._open[prompt_index] = (work.request_id, work.params.n)
 
     def put(self, prompt_index: int, event: Event) -> None:
-        """Called on the event loop for every event."""
         self._events.put_nowait((prompt_index, event))
 
     def close(self) -> None:
-        """Cancel what has not ended; harmless at any time."""
+        """Cancel the unfinished choices and free their rows. May be repeated."""
         with contextlib.suppress(EngineStoppedError):
             for request_id, _ in self._open.values():
                 self._loop.cancel(request_id)
         self._open.clear()
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """(prompt index, event) until every choice has ended. Raises what the loop reports as a request's failure."""
+        """(prompt index, event) of every choice. Raises the error of a failed request."""
         while self._open:
             index, event = await self._events.get()
             if isinstance(event, Failed):
@@ -68,27 +67,20 @@ class Generation:
             self._open[index] = (request_id, left - 1)
 
 
+@dataclass(eq=False, kw_only=True)
 class Engine:
-    """Everything the routes need. Lives on one asyncio loop."""
+    """Everything that the routes need. Lives on an asyncio loop."""
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        loop: GenerationLoop,
-        tokenizer: EngineTokenizer,
-        adapters: AdapterRegistry,
-        weights: WeightSync,
-        vocab_size: int,
-    ) -> None:
-        self.settings = settings
-        self.loop = loop
-        self.tokenizer = tokenizer
-        self.adapters = adapters
-        self.weights = weights
-        self.vocab_size = vocab_size
+    settings: Settings
+    loop: GenerationLoop
+    tokenizer: EngineTokenizer
+    adapters: AdapterRegistry
+    weights: WeightSync
+    vocab_size: int
+
+    def __post_init__(self) -> None:
         self._texts = ThreadPoolExecutor(2, thread_name_prefix="texts")
-        self._seeds = random.Random(settings.seed)
+        self._seeds = random.Random(self.settings.seed)
 
     def encode(self, text: str, field: str) -> list[int]:
         """Ids of a prompt. Raises `InvalidRequestError` if it does not fit into the context."""
@@ -103,7 +95,8 @@ class Engine:
         return ids
 
     def check_length(self, characters: int, field: str) -> None:
-        """Raises `InvalidRequestError` for a text that cannot fit, before it costs any time."""
+        """Raises `InvalidRequestError` if a text of so many characters cannot fit."""
+        # Without it a text of 8 MB is tokenized for seconds before it is refused.
         limit = self.settings.max_model_len
         if characters > limit * self.tokenizer.longest_token:
             raise InvalidRequestError(
@@ -113,10 +106,10 @@ class Engine:
             )
 
     async def aside(self, work: Callable[[], T], field: str) -> T:
-        """Run work on a client's text on a thread, so that a long text holds up nobody else.
+        """Run work on a client's text on a thread.
 
-        Raises `InvalidRequestError` if it takes longer than `text_timeout_s`, `OverloadedError`
-        if no thread was free for that long.
+        Raises `InvalidRequestError` if it takes longer than `text_timeout_s`, `OverloadedError` if
+        no thread was free for so long.
         """
         limit_s = self.settings.text_timeout_s
         future = self._texts.submit(work)
@@ -132,9 +125,10 @@ class Engine:
     def generate(
         self, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], model: str | None
     ) -> Generation:
-        """Queue prompts, all or none, each with its own parameters and all with the seed of the first.
+        """Queue prompts, all or none, with the seed of the first.
 
-        Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`, `EngineStoppedError`.
+        Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`,
+        `EngineStoppedError`.
         """
         adapter = self.adapters.resolve(model)
         for ids, one in zip(prompts, params, strict=True):
@@ -166,13 +160,15 @@ class Engine:
             raise InvalidRequestError("n", f"n must not be above max_num_seqs ({most})")
         if not self.loop.alive:
             raise EngineStoppedError("the generation loop has stopped")
-        waiting = self.loop.waiting_in(background=any(one.priority > 0 for one in params))
+        waiting = self.loop.lane(background=any(one.priority > 0 for one in params)).waiting
         if waiting + count > self.settings.max_queued_requests:
             raise OverloadedError(f"{waiting} requests are waiting already; try again later")
 
 
 def deliver_on(loop: asyncio.AbstractEventLoop, posts: list[Post]) -> None:
-    """Hand events of the loop's thread over to asyncio: one wake-up per step, whatever the batch size."""
+    """Hand events of the loop's thread to asyncio."""
+    # A wake-up per step, not per event: with 32 rows the wake-ups cost more than the step's own
+    # Python.
     if not loop.is_closed():
         loop.call_soon_threadsafe(_hand_out, posts)
 

@@ -1,8 +1,6 @@
-"""The receiving end of a weight transfer over gloo: the trainer is rank 0, hosts the store and broadcasts.
-
-The trainer's side is `ProcessGroupGloo(PrefixStore("reef", TCPStore(host, port, world_size, is_master=True)), 0,
-world_size, timeout)` and one `broadcast` from rank 0 per tensor, in the order announced to `/update_weights`.
-"""
+"""The receiving end of a weight transfer over gloo."""
+# The trainer is rank 0 and hosts the store: PrefixStore("reef", TCPStore(host, port, world_size,
+# is_master=True)). It broadcasts the tensors in the order that /update_weights announces.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import (  # type: ignore[attr-defined]  # torch's stubs leave the stores out
+
+# torch's stubs leave the stores out.
+from torch.distributed import (  # type: ignore[attr-defined]
     BroadcastOptions,
     PrefixStore,
     ProcessGroupGloo,
@@ -25,7 +25,7 @@ STORE_PREFIX = "reef"
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where to meet. All waits are bounded by `timeout_s`."""
+    """Address of the trainer's store. `timeout_s` bounds every wait."""
 
     host: str
     port: int
@@ -35,7 +35,9 @@ class Rendezvous:
 
 
 class GlooReceiver:
-    """A process group of its own, apart from torch's default one, so that a dead trainer can be followed by a new one."""
+    """Membership in the trainer's process group."""
+
+    # Not torch's default group, which cannot be made again after a trainer has died.
 
     def __init__(self, group: Any, timeout_s: float) -> None:
         self._group = group
@@ -43,7 +45,7 @@ class GlooReceiver:
 
     @classmethod
     def join(cls, meeting: Rendezvous) -> "GlooReceiver":
-        """Blocks until all ranks have come. Raises `WeightTransferError`."""
+        """Wait until all ranks have come. Blocks. Raises `WeightTransferError`."""
         timeout = timedelta(seconds=meeting.timeout_s)
         try:
             store = TCPStore(
@@ -62,7 +64,7 @@ class GlooReceiver:
         return cls(group, meeting.timeout_s)
 
     def receive(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """The next tensor that rank 0 broadcasts. Blocks; raises `WeightTransferError`."""
+        """The next tensor from rank 0. Blocks. Raises `WeightTransferError`."""
         tensor = torch.empty(tuple(shape), dtype=dtype)
         options = BroadcastOptions()
         options.rootRank = 0

@@ -1,4 +1,4 @@
-"""Keys and values in dense rows: the batch is always rows 0..B-1, so attention reads slices and never copies."""
+"""Keys and values in dense rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,13 @@ _KEEP_BYTES = 1 << 29
 
 
 class KVRows:
-    """Per layer two tensors [rows, kv_heads, length, head_dim], with a window that the running forward writes to.
+    """Two tensors [rows, kv_heads, length, head_dim] per layer, and a window for the next forward.
 
-    It is what transformers' attention layers call `update` on. Rows and length double when needed, up to the limits
-    (allocating the limits at once would cost gigabytes on systems with huge pages, where lazily zeroed memory becomes
-    resident as soon as it is read). Zeroed, never uninitialised: a masked NaN is still a NaN.
+    transformers' attention layers call `update`. Rows and length double up to the limits.
     """
+
+    # Memory grows on demand: with huge pages, zeroed memory becomes resident as soon as it is read,
+    # and the limits are gigabytes. Zeroed, not uninitialised: a masked NaN is still a NaN.
 
     def __init__(
         self, *, layers: int, rows: int, kv_heads: int, length: int, head_dim: int
@@ -33,15 +34,14 @@ class KVRows:
 
     @property
     def capacity(self) -> tuple[int, int]:
-        """(rows, length) allocated now."""
         return self.keys[0].shape[0], self.keys[0].shape[2]
 
     def window_decode(self, positions: Sequence[int], first: int = 0) -> None:
-        """The next forward has one token for each row from `first` on, at `positions`."""
+        """The next forward has a token for each row from `first` on, at `positions`."""
         self._span = slice(first, first + len(positions))
         self._length = max(positions) + 1
         self._reserve(self._span.stop, self._length)
-        # Rows of equal length are written as a slice: a tenth of the cost of a scatter, twice a layer.
+        # Rows of equal length are written as a slice, at a tenth of the cost of a scatter.
         if min(positions) + 1 == self._length:
             self._rows, self._at = self._span, slice(positions[0], self._length)
         else:
@@ -57,7 +57,7 @@ class KVRows:
     def update(
         self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store key and value [B, kv_heads, q, head_dim]; give all keys and values of the window."""
+        """Store key and value [B, kv_heads, q, head_dim]; return all of the window."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         if isinstance(self._at, slice):
             keys[self._rows, :, self._at] = key
@@ -69,14 +69,14 @@ class KVRows:
 
     @torch.inference_mode()
     def copy_row(self, source: "KVRows", from_row: int, to_row: int, length: int) -> None:
-        """Copy the first `length` tokens of a row, also between two stores."""
+        """Copy the first `length` tokens of a row, also from another store."""
         self._reserve(to_row + 1, length)
         for mine, theirs in ((self.keys, source.keys), (self.values, source.values)):
             for target, origin in zip(mine, theirs, strict=True):
                 target[to_row, :, :length] = origin[from_row, :, :length]
 
     def shrink(self) -> None:
-        """Forget everything and, if a lot of it was grown, give memory back."""
+        """Forget everything, and free memory if much of it was grown."""
         if 2 * self._layers * self.keys[0].nbytes > _KEEP_BYTES:
             self._allocate(min(_FIRST_ROWS, self._limits[0]), min(_FIRST_LENGTH, self._limits[1]))
 

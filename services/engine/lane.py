@@ -1,4 +1,4 @@
-"""The requests of one class of priority: a queue, the prompt that is being read, a running batch."""
+"""The requests of a class of priority: a queue, the prompt being read, a running batch."""
 
 from bisect import insort
 from functools import partial
@@ -15,11 +15,10 @@ from services.engine.work import Counters, Post, Work
 
 
 class Lane:
-    """Users have one lane and background work another, each with rows of its own.
+    """Users have a lane and background work another, each with rows of its own."""
 
-    So a long prompt of one can wait, half read, while the other goes on. Only the loop's thread
-    uses a lane, but for the counts.
-    """
+    # So a long background prompt can wait, half read, while users' prompts are read, and full
+    # background rows keep no user out.
 
     def __init__(self, runner: ModelRunner, batch: RunningBatch, counters: Counters) -> None:
         self._runner = runner
@@ -38,11 +37,10 @@ class Lane:
 
     @property
     def started(self) -> bool:
-        """A request is being read or generated."""
+        """True if a request is being read or generated."""
         return bool(self.batch.rows) or self._reading is not None
 
     def works(self) -> set[Work]:
-        """All requests."""
         reading = [self._reading] if self._reading else []
         return {*reading, *self._queue, *(row.work for row in self.batch.rows)}
 
@@ -51,11 +49,11 @@ class Lane:
         insort(self._queue, work, key=lambda one: one.params.priority)
 
     def can_read(self, *, admit: bool) -> bool:
-        """A prompt is half read, or the first in the queue fits (if `admit`)."""
+        """True if a prompt is half read, or (with `admit`) the first in the queue fits."""
         return self._reading is not None or (admit and self._fit(1) == 1)
 
     def read(self, budget: int, version: str, *, admit: bool) -> list[Post]:
-        """Read at most `budget` prompt tokens: the bound on how long running rows wait."""
+        """Read at most `budget` prompt tokens, the bound on how long running rows wait."""
         posts: list[Post] = []
         if admit and self._reading is None:
             budget -= self._read_together(budget, version, posts)
@@ -66,7 +64,7 @@ class Lane:
         return posts
 
     def step(self, version: str) -> list[Post]:
-        """One token for every running row."""
+        """Sample a token for every running row."""
         if not self.batch.rows:
             return []
         self._counters.steps += 1
@@ -101,7 +99,7 @@ class Lane:
         return admissible(rows, self.batch.free_rows)
 
     def _read_together(self, budget: int, version: str, posts: list[Post]) -> int:
-        """Read whole prompts from the front of the queue in one forward. Gives the tokens it cost."""
+        # Gives the tokens that it cost, padding included.
         if self._apart:
             self._apart -= 1
             return 0
@@ -140,7 +138,7 @@ class Lane:
         return end - start
 
     def _forward(self, work: Work, start: int, end: int) -> Tensor:
-        """Read one chunk and score it if that was asked for. Logits [1, V] of its last token."""
+        # Logits [1, V] of the chunk's last token; the chunk is scored if that was asked for.
         asked = work.params.prompt_logprobs
         ids = work.prompt_ids[start:end]
         logits = self._runner.prefill(

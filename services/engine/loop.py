@@ -1,10 +1,12 @@
-"""The generation loop: one thread that reads prompts and steps the batches of users and background."""
+"""The generation loop: a thread that reads prompts and steps the batches."""
 
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from services.engine.domain.errors import EngineStoppedError
 from services.engine.domain.outputs import Delta, Failed
@@ -16,76 +18,64 @@ from services.engine.work import Counters, Post, T, Work
 
 
 class PauseMode(Enum):
-    """What a pause does to the requests in flight."""
+    """The effect of a pause on the requests in flight."""
 
     ABORT = "abort"
     WAIT = "wait"
     KEEP = "keep"
 
 
+@dataclass(eq=False, kw_only=True)
 class GenerationLoop:
-    """Public methods may be called from any thread; each hands an order to the loop's own thread.
+    """Its public methods may be called from any thread: each queues an order for the loop's own.
 
-    `deliver` gets the events of one step at once, in order, on the loop's thread.
+    `deliver` gets the events of a step in order, on the loop's thread.
     """
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        *,
-        users: Lane,
-        background: Lane,
-        share: BackgroundShare,
-        counters: Counters,
-        prefill_chunk: int,
-        background_chunk: int,
-        version: str,
-        deliver: Callable[[list[Post]], None],
-        on_crash: Callable[[BaseException], None],
-    ) -> None:
-        self._runner = runner
-        self._users = users
-        self._background = background
-        self._lanes = (users, background)
-        self._share = share
-        self._prefill_chunk = prefill_chunk
-        self._background_chunk = background_chunk
-        self._deliver = deliver
-        self._on_crash = on_crash
+    runner: ModelRunner
+    users: Lane
+    background: Lane
+    share: BackgroundShare
+    counters: Counters
+    prefill_chunk: int
+    background_chunk: int
+    # Version of the base weights. Only orders change it, so it changes between two steps.
+    version: str
+    deliver: Callable[[list[Post]], None]
+    on_crash: Callable[[BaseException], None]
+
+    def __post_init__(self) -> None:
+        self._lanes = (self.users, self.background)
         self._orders = Orders()
         self._outbox: list[Post] = []
         self._pause: PauseMode | None = None
         self._drained: list[Future[None]] = []
         self._stopping = False
         self._read_next = True
-        self.version = version
-        """Of the base weights; changed by orders alone, so between two steps."""
-        self.counters = counters
         self._thread = threading.Thread(target=self._run, name="generation-loop", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End the thread after the step in progress; requests in flight fail."""
         if self.alive:
-            self._orders.put(self._stop)
+            self._orders.put(partial(setattr, self, "_stopping", True))
             self._thread.join(timeout_s)
 
     @property
     def alive(self) -> bool:
-        """Whether tokens can still be made."""
+        """True if tokens can still be made."""
         return self._thread.is_alive() and not self._stopping
 
     @property
     def waiting(self) -> int:
-        """Requests that have no row yet."""
+        """Requests without a row."""
         return sum(lane.waiting for lane in self._lanes)
 
-    def waiting_in(self, *, background: bool) -> int:
-        """The same for background work alone, or for users alone."""
-        return self._lane(background=background).waiting
+    def lane(self, *, background: bool) -> Lane:
+        """The lane of background work, or that of users."""
+        return self.background if background else self.users
 
     @property
     def running(self) -> int:
@@ -94,38 +84,34 @@ class GenerationLoop:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens held in the batches' rows."""
+        """Tokens in the batches' rows."""
         return sum(lane.batch.cached_tokens for lane in self._lanes)
 
     @property
     def paused(self) -> bool:
-        """No step is made and none will be until `resume`."""
+        """True if no step follows until `resume`."""
         return self._pause is not None and not self._drained
 
     def submit(self, work: Work) -> None:
         """Queue a request. Raises `EngineStoppedError`, as every order does."""
-        self._orders.put(lambda: self._lane(background=work.background).submit(work))
+        self._orders.put(lambda: self.lane(background=work.background).submit(work))
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request wherever it is; nothing more is delivered for it. Unknown ids are ignored."""
+        """Forget a request, and deliver no more of it. Unknown ids are ignored."""
         self._orders.put(lambda: self._cancel(request_id))
 
     def call(self, action: Callable[[], T]) -> "Future[T]":
-        """Run `action` between two steps, also while paused. Its error goes to the future."""
+        """Run `action` between two steps, also during a pause. Its error goes to the future."""
         return self._orders.call(action)
 
     def pause(self, mode: PauseMode) -> "Future[None]":
-        """Stop stepping. Done when no step will follow (for `WAIT`: when the running requests have ended)."""
+        """Stop stepping. Done when no step will follow (`WAIT`: when running requests end)."""
         future: Future[None] = Future()
         self._orders.put(lambda: self._do_pause(mode, future))
         return future
 
     def resume(self) -> "Future[None]":
-        """Step again."""
         return self.call(self._do_resume)
-
-    def _lane(self, *, background: bool) -> Lane:
-        return self._background if background else self._users
 
     def _run(self) -> None:
         crash: Exception | None = None
@@ -137,7 +123,7 @@ class GenerationLoop:
         self._stopping = True
         self._fail_everything()
         if crash is not None:
-            self._on_crash(crash)
+            self.on_crash(crash)
 
     def _tick(self) -> None:
         self._orders.take(self._idle_s())
@@ -145,24 +131,22 @@ class GenerationLoop:
             return
         if self._pause in (None, PauseMode.WAIT):
             self._serve_users()
+            self._flush()  # users' tokens do not wait for the background unit
             self._serve_background()
-        if self._drained and not any(lane.started for lane in self._lanes):
-            self._settle_drained()
         if not any(lane.started for lane in self._lanes):
-            self._runner.lora.rest()
+            self._settle_drained()
+            self.runner.lora.rest()
         self._flush()
 
     def _idle_s(self) -> float | None:
-        """How long to wait for an order: 0 if there is work, None if only an order brings some."""
-        if self._pause is PauseMode.KEEP or self._pause is PauseMode.ABORT:
-            return None
+        # 0 if there is work, None if only an order can bring some.
         admit = self._pause is None
         if not admit and not self._drained:
             return None
-        if self._has_work(self._users, admit=admit):
+        if self._has_work(self.users, admit=admit):
             return 0.0
-        if self._has_work(self._background, admit=admit):
-            return self._share.wait_s(time.perf_counter())
+        if self._has_work(self.background, admit=admit):
+            return self.share.wait_s(time.perf_counter())
         return None
 
     def _has_work(self, lane: Lane, *, admit: bool) -> bool:
@@ -170,26 +154,26 @@ class GenerationLoop:
 
     def _serve_users(self) -> None:
         admit = self._pause is None
-        if not self._has_work(self._users, admit=admit):
+        if not self._has_work(self.users, admit=admit):
             return
         start = time.perf_counter()
-        self._post(self._users.read(self._prefill_chunk, self.version, admit=admit))
-        self._post(self._users.step(self.version))
-        self._share.users_worked(start, time.perf_counter())
+        self._post(self.users.read(self.prefill_chunk, self.version, admit=admit))
+        self._post(self.users.step(self.version))
+        self.share.users_worked(start, time.perf_counter())
 
     def _serve_background(self) -> None:
-        """One unit: a chunk of a prompt, or a step. Users may come in between two units."""
+        # One unit, a chunk of a prompt or a step: users' requests come in between two units.
         admit, start = self._pause is None, time.perf_counter()
-        lane = self._background
-        if not self._has_work(lane, admit=admit) or self._share.wait_s(start) > 0:
+        lane = self.background
+        if not self._has_work(lane, admit=admit) or self.share.wait_s(start) > 0:
             return
         self._read_next = lane.can_read(admit=admit) and (self._read_next or not lane.batch.rows)
         if self._read_next:
-            self._post(lane.read(self._background_chunk, self.version, admit=admit))
+            self._post(lane.read(self.background_chunk, self.version, admit=admit))
         else:
             self._post(lane.step(self.version))
         self._read_next = not self._read_next
-        self._share.background_worked(start, time.perf_counter())
+        self.share.background_worked(start, time.perf_counter())
 
     def _post(self, posts: list[Post]) -> None:
         for _, event in posts:
@@ -199,12 +183,12 @@ class GenerationLoop:
         self._outbox += posts
         if any(isinstance(event, Failed) for _, event in posts):
             # Raises if the model cannot make a step at all: then the node ends, not the request.
-            self._runner.probe()
+            self.runner.probe()
 
     def _flush(self) -> None:
         if self._outbox:
             posts, self._outbox = self._outbox, []
-            self._deliver(posts)
+            self.deliver(posts)
 
     def _cancel(self, request_id: str) -> None:
         for lane in self._lanes:
@@ -231,9 +215,6 @@ class GenerationLoop:
         for future in self._drained:
             future.set_result(None)
         self._drained.clear()
-
-    def _stop(self) -> None:
-        self._stopping = True
 
     def _fail_everything(self) -> None:
         stopped = Failed(EngineStoppedError("the generation loop has stopped"))

@@ -1,8 +1,7 @@
-"""LoRA adapters (PEFT's file format) applied per row of a batch, without touching the base weights.
-
-peft's own mixed-batch inference wraps every module, renames the parameters that weight transfer addresses by name and
-copies rows per adapter on every layer; here a forward hook adds `scale * x A^T B^T` to the rows that ask for it.
-"""
+"""LoRA adapters in PEFT's format, applied per row of a batch."""
+# A forward hook adds `scale * x A^T B^T` to the rows that ask for it. peft's own mixed batches wrap
+# every module, rename the parameters that weight transfers address by name, and copy rows per
+# adapter on every layer.
 
 import math
 import re
@@ -23,12 +22,12 @@ _KEY = re.compile(r"^(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
 
 
 class AdapterError(ValueError):
-    """The adapter's files are missing, or are of a kind that cannot be served here; the text says which."""
+    """The adapter's files are missing or cannot be served here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One module's update; down: [rank, in], up: [out, rank] with the scale already in it."""
+    """The update of a module; down: [rank, in], up: [out, rank] with the scale in it."""
 
     down: Tensor
     up: Tensor
@@ -36,26 +35,28 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class Adapter:
-    """A loaded adapter. `deltas` is keyed by module name as in the base model."""
+    """A loaded adapter. `deltas` is keyed by the base model's module names."""
 
     name: str
     path: str
     rank: int
     deltas: Mapping[str, Delta]
+    # Of the base weights when it was loaded.
     base_version: str = ""
-    """Of the base weights when it was loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterGroup:
-    """The rows [k] of a batch that use one adapter; None: all of them."""
+    """The rows [k] of a batch that use an adapter; None: all rows."""
 
     adapter: Adapter
     rows: Tensor | None
 
 
 class LoraLayers:
-    """Hooks on the linear layers of a model, there only while adapters are in use: each costs its layer some microseconds a call."""
+    """Hooks on the linear layers of a model."""
+
+    # They exist only while adapters are in use: each costs its layer some microseconds a call.
 
     def __init__(self, model: nn.Module) -> None:
         self._groups: tuple[AdapterGroup, ...] = ()
@@ -63,13 +64,13 @@ class LoraLayers:
             name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
         }
         self._hooks: list[RemovableHandle] = []
+        # (out, in) of every module that an adapter may target.
         self.shapes = {
             name: (layer.out_features, layer.in_features) for name, layer in self._layers.items()
         }
-        """(out, in) of every module that an adapter may target."""
 
     def use(self, groups: tuple[AdapterGroup, ...]) -> None:
-        """The adapters of the forwards that follow."""
+        """Set the adapters of the forwards that follow."""
         self._groups = groups
         if groups and not self._hooks:
             self._hooks = [
@@ -78,7 +79,7 @@ class LoraLayers:
             ]
 
     def rest(self) -> None:
-        """No request is left that could ask for one."""
+        """Remove the hooks."""
         self._groups = ()
         for hook in self._hooks:
             hook.remove()
@@ -162,9 +163,7 @@ def _delta(
     rows, columns = shapes[module]
     if down.shape != (rank, columns) or up.shape != (rows, rank):
         sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"
-        raise AdapterError(
-            f"the adapter's shapes for {module!r} ({sizes}) do not fit the layer ({rows} x {columns})"
-        )
+        raise AdapterError(f"{module!r}: shapes {sizes} do not fit the layer ({rows} x {columns})")
     if not (bool(down.isfinite().all()) and bool(up.isfinite().all())):
         raise AdapterError(f"the adapter's weights for {module!r} are not finite numbers")
     if rank > max_rank:
@@ -175,7 +174,7 @@ def _delta(
 
 
 def _for_module(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:
-    """PEFT matches a pattern's keys against the end of the module name."""
+    # PEFT matches the keys of a pattern against the end of the module's name.
     for key, value in (pattern or {}).items():
         if re.match(rf"(.*\.)?({key})$", module):
             return value

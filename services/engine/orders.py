@@ -1,4 +1,4 @@
-"""Orders to the generation loop: functions that its own thread runs between two steps."""
+"""Orders to the generation loop: functions that its thread runs between two steps."""
 
 import contextlib
 import queue
@@ -12,7 +12,7 @@ from services.engine.work import T
 
 
 class Orders:
-    """A queue of functions that is either taken by the loop or closed; nothing is ever left in it unanswered."""
+    """A queue of functions. Every function in it is run, also after `close`."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -20,7 +20,7 @@ class Orders:
         self._closed = False
 
     def put(self, order: Callable[[], None]) -> None:
-        """Raises `EngineStoppedError` once closed."""
+        """Queue a function. Raises `EngineStoppedError` once closed."""
         with self._lock:
             if self._closed:
                 raise EngineStoppedError("the generation loop has stopped")
@@ -41,7 +41,7 @@ class Orders:
             self._queue.get_nowait()()
 
     def close(self) -> None:
-        """Refuse further orders and run the last ones."""
+        """Refuse further orders and run the last."""
         with self._lock:
             self._closed = True
         self.take(0)

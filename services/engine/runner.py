@@ -1,4 +1,4 @@
-"""Forward passes of the model: chunks of prompts, whole prompts, and decode steps of a batch."""
+"""Forward passes of the model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ class ModelRunner:
         return KVRows(rows=rows, length=self._length, **self._sizes)
 
     def probe(self) -> None:
-        """One forward of one token, in rows of its own. An exception means that the node is broken."""
+        """A forward of a single token. Raises if the model cannot make a step at all."""
         self.prefill([0], 0, None, self._probe_rows, all_logits=False)
 
     @torch.inference_mode()
@@ -65,10 +65,8 @@ class ModelRunner:
     def prefill_whole(
         self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None], kv: KVRows
     ) -> Tensor:
-        """Read prompts into the first rows of `kv`. Logits [B, V] of the last token of each.
-
-        They are padded on the right; the causal mask hides the padding from every real token.
-        """
+        """Read prompts into the first rows of `kv`. Logits [B, V] of the last token of each."""
+        # Padded on the right: the causal mask hides the padding from every real token.
         length = max(map(len, prompts))
         positions = self._columns[:length]
         mask = _additive(positions > positions.unsqueeze(1))
@@ -92,7 +90,7 @@ class ModelRunner:
         kv: KVRows,
         first: int = 0,
     ) -> Tensor:
-        """One token for each row of `kv` from `first` on, at its position. Logits [B, V]."""
+        """A token for each row of `kv` from `first` on, at its position. Logits [B, V]."""
         length = max(positions) + 1
         at = torch.tensor(positions)
         mask = _additive(self._columns[:length] > at.unsqueeze(1))
@@ -104,7 +102,7 @@ class ModelRunner:
     def _forward(
         self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int | Tensor
     ) -> Tensor:
-        # The cache goes by position: its keyword changed its name between transformers 5.19 and 5.24.
+        # The cache goes by position: its keyword has another name in transformers 5.19 and 5.24.
         output = self.model(
             torch.tensor(ids), mask, positions, kv, use_cache=True, logits_to_keep=keep
         )
@@ -131,7 +129,7 @@ def _grouped(adapters: Sequence[Adapter | None]) -> tuple[AdapterGroup, ...]:
 
 
 def load_model(path: Path, threads: int) -> Any:
-    """A transformers causal language model in float32 on the CPU, ready for inference."""
+    """A transformers causal language model in float32 on the CPU."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 

@@ -1,4 +1,4 @@
-"""From logits to one token per row, with the log-probability of what was drawn."""
+"""A token per row out of logits, with its log-probability."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,23 +15,22 @@ _BLOCK = 256
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Sampler input of one row."""
+    """Sampler input of a row."""
 
     params: SamplingParams
     prompt_ids: Sequence[int]
+    # Sampled so far.
     token_ids: Sequence[int]
-    """Sampled so far."""
+    # The row's own random number in [0, 1): the other rows of the batch cannot change it.
     draw: float
-    """The row's own random number in [0, 1): the other rows of the batch cannot change it."""
     banned: frozenset[int]
 
 
 @torch.inference_mode()
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
-    """Draw one token per row of logits [B, V], by inversion of the cumulative distribution.
+    """Draw a token per row of logits [B, V], by inversion of the cumulative distribution.
 
-    A row without a distribution (its logits are NaN or overflow) gets some token with the
-    log-probability NaN; the other rows are correct.
+    A row of NaN or overflowing logits gets some token with the log-probability NaN.
     """
     logits = _adjusted(logits, rows)
     temperatures = [1.0 if row.params.greedy else row.params.temperature for row in rows]
@@ -75,12 +74,12 @@ def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> 
 
 
 def _ranks(logits: Tensor, chosen: Tensor) -> list[int]:
-    """1 for the likeliest; logits [B, V], chosen [B, 1]. numpy counts booleans in half the time of torch."""
+    # 1 for the likeliest; logits [B, V], chosen [B, 1]. numpy counts booleans in half the time.
     return [int(above) + 1 for above in np.count_nonzero((logits > chosen).numpy(), axis=1)]
 
 
 def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
-    """Logits after bias, penalties and bans, in vLLM's order; a copy if anything changes."""
+    # In vLLM's order: bias, penalties, bans. A copy if anything changes: a step may be repeated.
     if not any(row.params.logit_bias or row.params.penalised or row.banned for row in rows):
         return logits
     logits = logits.clone()
@@ -96,7 +95,7 @@ def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
 
 
 def _penalise(logits: Tensor, row: Row) -> None:
-    """logits [V]. Repetition covers prompt and output, the other two the output alone (as in vLLM)."""
+    # logits [V]. As in vLLM: repetition covers prompt and output, the others only the output.
     if row.params.repetition_penalty != 1.0:
         seen = torch.tensor(sorted({*row.prompt_ids, *row.token_ids}))
         values = logits[seen]
@@ -108,7 +107,7 @@ def _penalise(logits: Tensor, row: Row) -> None:
 
 
 def _draw(logits: Tensor, norm: Tensor, rows: Sequence[Row]) -> list[int]:
-    """logits [B, V], norm [B, 1]."""
+    # logits [B, V], norm [B, 1].
     if all(row.params.greedy for row in rows):
         return [int(token) for token in logits.argmax(dim=-1).tolist()]
     probabilities = (logits - norm).exp_()
@@ -122,11 +121,10 @@ def _draw(logits: Tensor, norm: Tensor, rows: Sequence[Row]) -> list[int]:
 
 
 def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The id [B] at which the cumulative distribution [B, V] passes uniform [B, 1] of its total; never one of probability 0.
-
-    In two levels: first the block, then the place in it. One running sum over 49k tokens would cost more than the draw's other parts
-    together. Double precision: a float32 running sum loses the small ones.
-    """
+    """The id [B] at which the distribution [B, V] passes uniform [B, 1] of its total."""
+    # In two levels, first the block, then the place in it: a single running sum over 49,000 tokens
+    # costs more than the rest of the draw. Double precision: a float32 running sum loses the small
+    # probabilities.
     padded = torch.nn.functional.pad(probabilities, (0, -probabilities.shape[1] % _BLOCK)).view(
         len(probabilities), -1, _BLOCK
     )
@@ -139,7 +137,8 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
         .cumsum(dim=-1, dtype=torch.float64)
     )
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
-    # right=True never lands on a token of probability 0; the bounds are for a target that rounding put just outside the block.
+    # right=True never lands on a token of probability 0. The bounds are for a target that rounding
+    # put just outside the block.
     place = torch.searchsorted(
         inside, (target - before).clamp_(min=0).minimum(inside[:, -1:] * (1 - 1e-12)), right=True
     )
@@ -147,10 +146,8 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
-    """Boolean [V]: min-p and top-k, then the smallest set within them that reaches top-p.
-
-    The mass for top-p is that of the tokens that min-p and top-k keep.
-    """
+    # Boolean [V]: min-p and top-k, then the smallest set within them that reaches top-p of their
+    # mass.
     if params.min_p > 0.0:
         likely = probabilities >= params.min_p * probabilities.max()
         probabilities = probabilities.where(likely, 0.0)
@@ -170,7 +167,7 @@ def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
 def _described(
     logits: Tensor, norm: Tensor, token: int, logprob: float, rank: int, alternatives: int | None
 ) -> TokenLogprob:
-    """logits [V], norm [1]."""
+    # logits [V], norm [1].
     if alternatives is None:
         return TokenLogprob(token, logprob)
     if alternatives == 0:

@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """Unknown keys are refused when given directly; in the environment only known names are looked at."""
+    """Unknown keys are refused if given directly; of the environment only known names are read."""
 
     model_config = SettingsConfigDict(
         env_prefix="REEF_ENGINE_", extra="forbid", frozen=True, protected_namespaces=()
@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     max_queued_requests: int = Field(default=256, ge=1)
     """Requests that may wait for a row before new ones get 503."""
     prefill_chunk_tokens: int = Field(default=256, ge=1)
-    """Prompt tokens read between two decode steps: the bound on how long a long prompt holds up the others."""
+    """Prompt tokens read between two decode steps: the bound on how long others wait."""
     background_chunk_tokens: int = Field(default=64, ge=1)
     """The same for prompts of background requests (`priority` above 0)."""
     background_share: float = Field(default=0.12, gt=0, lt=1)
@@ -47,5 +47,5 @@ class Settings(BaseSettings):
     weight_transfer_timeout_s: float = Field(default=60.0, gt=0)
     """Longest wait for one step of a weight transfer (rendezvous, one tensor)."""
     torch_threads: int = Field(default=1, ge=1)
-    """More than one makes each step faster on an idle machine and many times slower on a busy one."""
+    """More than 1 is faster on an idle machine and many times slower on a busy machine."""
     log_level: str = "INFO"

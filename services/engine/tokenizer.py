@@ -1,4 +1,4 @@
-"""The model's tokenizer: chat template, ids to text and back. Safe to use from several threads."""
+"""The model's tokenizer and chat template. Safe to use from several threads."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,8 @@ from services.engine.domain.errors import InvalidRequestError
 
 
 def _byte_letters() -> dict[str, int]:
-    """Byte-level BPE writes each byte as one letter: printable Latin-1 as itself, the rest from U+0100 on."""
+    # Byte-level BPE writes a byte as a letter: printable Latin-1 as itself, the rest from U+0100
+    # on.
     plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {
@@ -23,7 +24,9 @@ _BYTE_OF = _byte_letters()
 
 
 class EngineTokenizer:
-    """A transformers tokenizer, with decoding straight from its Rust core (it is called once per token)."""
+    """A transformers tokenizer."""
+
+    # It decodes with the Rust core directly, since it does so for every token.
 
     def __init__(self, path: Path) -> None:
         from transformers import AutoTokenizer
@@ -31,10 +34,11 @@ class EngineTokenizer:
         self._hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         self._core: Any = self._hf.backend_tokenizer
         self._byte_level = type(self._core.decoder).__name__ == "ByteLevel"
-        own = {*_SERVER_OPTIONS, *self._hf.special_tokens_map}
+        own = {*_SERVER_OPTIONS.split(), *self._hf.special_tokens_map}
         self._options = _template_variables(self._hf.chat_template) - own
+        # Letters. A text of n bytes has at least n / longest_token tokens where each letter is a
+        # byte.
         self.longest_token = max(map(len, self._core.get_vocab(with_added_tokens=True)))
-        """Letters. A text of n bytes has at least n / longest_token tokens where each letter is a byte."""
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Ids of a text; special tokens in the text become their ids."""
@@ -42,27 +46,25 @@ class EngineTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of ids."""
         text: str = self._core.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
     def token_text(self, token_id: int) -> str:
-        """One token's text, special tokens included; part of a character shows as replacement characters."""
+        """A token's text; a part of a character becomes a replacement character."""
         text: str = self._core.decode([token_id], skip_special_tokens=False)
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a token stands for, also where they are only part of a character."""
+        """The bytes of a token, also if they are only a part of a character."""
         name = self._core.id_to_token(token_id) or ""
         if self._byte_level and all(letter in _BYTE_OF for letter in name):
             return bytes(_BYTE_OF[letter] for letter in name)
         return self.token_text(token_id).encode()
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raises `InvalidRequestError` for an option that a client may not give to the template.
-
-        An option is a plain value of a variable that the model's own template reads.
-        """
+        """Raises `InvalidRequestError` for an option that a client may not give to the template."""
+        # Only a plain value of a variable that the model's own template reads. apply_chat_template
+        # has keywords of its own (`chat_template`, `tokenize`) that would run a client's program.
         for name, value in options.items():
             if name not in self._options:
                 known = ", ".join(sorted(self._options)) or "none"
@@ -96,18 +98,10 @@ class EngineTokenizer:
         return text
 
 
-_SERVER_OPTIONS = frozenset(
-    [
-        "messages",
-        "tools",
-        "documents",
-        "tokenize",
-        "chat_template",
-        "strftime_now",
-        "raise_exception",
-        "add_generation_prompt",
-        "continue_final_message",
-    ]
+# Variables that the server itself gives to a template.
+_SERVER_OPTIONS = (
+    "messages tools documents tokenize chat_template strftime_now raise_exception "
+    "add_generation_prompt continue_final_message"
 )
 
 

@@ -1,7 +1,5 @@
-"""New base weights: collected beside the live ones, then put in place at once between two steps.
-
-Nothing is ever computed on half-updated weights, and a trainer that dies in mid-transfer changes nothing.
-"""
+"""New base weights: collected beside the live weights, put in place between two steps."""
+# No step ever uses half-updated weights, and a trainer that dies changes nothing.
 
 import asyncio
 import hashlib
@@ -24,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor that will come: Hugging Face name, dtype name as in torch, shape."""
+    """A tensor to come: its Hugging Face name, torch dtype name and shape."""
 
     name: str
     dtype: str
@@ -32,7 +30,7 @@ class TensorSpec:
 
 
 class WeightSync:
-    """The update routes' state: rendezvous, start, any number of transfers, finish. One caller at a time."""
+    """State of the update routes: rendezvous, start, transfers, finish. Calls are serialised."""
 
     def __init__(self, model: nn.Module, loop: GenerationLoop) -> None:
         # state_dict has tied weights under both names; both lead to the one live tensor.
@@ -45,13 +43,13 @@ class WeightSync:
 
     @property
     def parameters(self) -> int:
-        """Number of weights, tied ones counted once."""
+        """Number of weights; tied weights count once."""
         return sum(
             tensor.numel() for tensor in {t.data_ptr(): t for t in self._live.values()}.values()
         )
 
     async def connect(self, meeting: Rendezvous) -> None:
-        """Meet the trainer; an earlier connection is dropped. Raises `WeightTransferError`."""
+        """Meet the trainer and drop an earlier connection. Raises `WeightTransferError`."""
         async with self._busy:
             self._receiver = None
             self._receiver = await asyncio.to_thread(GlooReceiver.join, meeting)
@@ -60,7 +58,7 @@ class WeightSync:
         )
 
     async def start(self) -> None:
-        """Begin an update; what an unfinished one had collected is dropped."""
+        """Begin an update; drop the tensors of an unfinished update."""
         async with self._busy:
             self._staged = {}
 
@@ -83,7 +81,7 @@ class WeightSync:
                 raise
 
     async def read(self, path: Path) -> None:
-        """Take tensors from a safetensors file or a directory of them. Raises `WeightUpdateError`."""
+        """Take tensors from a safetensors file or directory. Raises `WeightUpdateError`."""
         async with self._busy:
             staged = self._started()
             tensors = await asyncio.to_thread(_read_all, path)
@@ -92,7 +90,7 @@ class WeightSync:
             staged |= tensors
 
     async def finish(self, version: str) -> None:
-        """Put the collected weights in place and name them. Takes effect between two steps, also while paused."""
+        """Put the collected weights in place and name them, also during a pause."""
         async with self._busy:
             staged = self._started()
             if not staged:
@@ -102,19 +100,19 @@ class WeightSync:
         log.info("weights_updated", version=version, tensors=len(staged))
 
     async def rename(self, version: str) -> None:
-        """Change the version's name alone."""
+        """Change the name of the version only."""
         async with self._busy:
             await asyncio.wrap_future(self._loop.call(lambda: self._name(version)))
 
     async def digests(self) -> dict[str, str]:
-        """SHA-256 of each weight's float32 bytes, in order of name; a tied weight is there under each of its names."""
+        """SHA-256 of each weight's float32 bytes, by name; tied weights under each name."""
         async with self._busy:
             if self._digests is None:
                 self._digests = await asyncio.to_thread(_digests, self._live)
             return self._digests
 
     async def checksum(self) -> str:
-        """SHA-256 over (name, digest) of all weights in order of name."""
+        """SHA-256 over name and digest of all weights."""
         lines = (f"{name} {one}\n" for name, one in (await self.digests()).items())
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -148,7 +146,7 @@ def _receive_all(receiver: GlooReceiver, specs: Sequence[TensorSpec]) -> dict[st
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """`float32`, `torch.bfloat16`, … Raises `WeightUpdateError`."""
+    """A dtype by its name. Raises `WeightUpdateError`."""
     dtypes: dict[str, torch.dtype] = {
         "float32": torch.float32,
         "float16": torch.float16,

@@ -13,25 +13,25 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One prompt of an HTTP request. `sink` gets each of its events, on the submitter's side."""
+    """A prompt of an HTTP request. `sink` gets its events, on the submitter's side."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     adapter: Adapter | None
     seed: int
+    # Number of its first choice among all choices of the HTTP request.
     first_stream: int
-    """Number of its first choice among all choices of the HTTP request."""
     sink: Callable[[Event], None]
+    # Prompt tokens that are in the scratch row.
     read: int = 0
-    """Prompt tokens that are in the scratch row."""
+    # Version of the base weights that read them.
     read_under: str = ""
-    """Version of the base weights that read them."""
     scores: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def background(self) -> bool:
-        """Work that waits for users."""
+        """True if it waits for users."""
         return self.params.priority > 0
 
 

@@ -209,6 +209,12 @@ def test_messages_become_what_templates_take():
         ({"role": "user", "content": None}, "messages[0].content"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0]"),
         ({"role": "assistant", "tool_calls": [{"function": {}}]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": 5}, "messages[0].tool_calls"),
+        ({"role": "assistant", "tool_calls": [None]}, "messages[0].tool_calls[0]"),
+        ({"role": ["user"], "content": "x"}, "messages[0].role"),
+        ({"role": "user", "content": 5}, "messages[0].content"),
+        ({"role": "user", "content": [{"type": ["text"], "text": "x"}]}, "messages[0].content[0]"),
+        ({"role": "user", "content": [{"type": "text", "text": 1}]}, "messages[0].content[0]"),
     ],
 )
 def test_a_bad_message_is_named(message, param):

@@ -110,7 +110,7 @@ def test_a_sequence_that_fails_takes_no_other_with_it(own_node, monkeypatch, pla
     from services.engine.domain.sequence import SequenceState
 
     node = own_node()
-    runner, bad_top_k = node.engine.loop._runner, 77
+    runner, bad_top_k = node.engine.loop.runner, 77
     fields = [{"seed": i, "max_tokens": 30, "ignore_eos": True} for i in range(3)]
     alone = [node.chat(**one)["choices"][0]["token_ids"] for one in fields]
 
@@ -158,7 +158,7 @@ def test_a_sequence_that_fails_takes_no_other_with_it(own_node, monkeypatch, pla
 def test_many_failures_in_a_row_do_not_end_the_node(own_node, monkeypatch):
     """A stream gets an error event and no `[DONE]`."""
     node = own_node()
-    runner = node.engine.loop._runner
+    runner = node.engine.loop.runner
     monkeypatch.setattr(runner, "decode", failing(runner.decode, lambda *_: True))
     body = {"messages": CHAT, "max_tokens": 9, "ignore_eos": True}
     with node.client() as client:

@@ -80,14 +80,14 @@ def test_more_requests_than_rows_all_end(own_node):
 
 def test_a_prompt_that_breaks_the_model_breaks_its_own_request_only(own_node, monkeypatch):
     node = own_node()
-    prefill = node.engine.loop._runner.prefill
+    prefill = node.engine.loop.runner.prefill
 
     def fragile(ids, *args, **names):
         if len(ids) > 100:
             raise RuntimeError("out of memory")
         return prefill(ids, *args, **names)
 
-    monkeypatch.setattr(node.engine.loop._runner, "prefill", fragile)
+    monkeypatch.setattr(node.engine.loop.runner, "prefill", fragile)
     with node.client() as client:
         broken = client.post(
             "/v1/chat/completions", json={"messages": [{"role": "user", "content": "x" * 150}]}
@@ -110,7 +110,7 @@ def test_a_broken_loop_fails_requests_and_health(own_node, monkeypatch):
         running = pool.submit(client.post, "/v1/chat/completions", json=LONG)
         wait_until(lambda: node.engine.loop.running == 1)
         assert client.get("/health").status_code == 200
-        monkeypatch.setattr(node.engine.loop._runner, "_forward", lambda *_: 1 / 0)
+        monkeypatch.setattr(node.engine.loop.runner, "_forward", lambda *_: 1 / 0)
         assert running.result().status_code == 503
         assert client.get("/health").status_code == 503
         assert client.post("/v1/chat/completions", json=LONG).status_code == 503

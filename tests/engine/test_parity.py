@@ -190,7 +190,7 @@ def test_prompts_that_wait_are_read_together(own_node, reference):
         for i in range(7)
     ]
     alone = [node.chat(**fields) for fields in wanted]
-    runner = node.engine.loop._runner
+    runner = node.engine.loop.runner
     forwards, whole = [], runner.prefill_whole
     runner.prefill_whole = lambda prompts, adapters, rows: (
         forwards.append(len(prompts)) or whole(prompts, adapters, rows)
@@ -217,7 +217,7 @@ def test_a_prompt_that_breaks_the_model_breaks_none_of_those_read_with_it(own_no
     def broken(*_):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(loop._runner, "prefill_whole", broken)
+    monkeypatch.setattr(loop.runner, "prefill_whole", broken)
     with node.client() as client, ThreadPoolExecutor(3) as pool:
         client.post("/pause?mode=keep")
         held = [pool.submit(node.chat, max_tokens=4, ignore_eos=True) for _ in range(3)]

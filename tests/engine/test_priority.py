@@ -14,7 +14,7 @@ SCORED = {"prompt": [65] * 1500, "max_tokens": 1, "prompt_logprobs": 0, "priorit
 
 def slowed(node, seconds):
     """Every forward takes that long, so that orders of events do not depend on the machine."""
-    runner, forward = node.engine.loop._runner, node.engine.loop._runner._forward
+    runner, forward = node.engine.loop.runner, node.engine.loop.runner._forward
 
     def slow(*args):
         time.sleep(seconds)

@@ -295,7 +295,7 @@ def test_a_prompt_that_is_half_read_is_read_anew(own_node, tuned, monkeypatch):
 
     node, (path, model) = own_node(prefill_chunk_tokens=16), tuned
     loop, weights, read = node.engine.loop, load_file(path), []
-    prefill = loop._runner.prefill
+    prefill = loop.runner.prefill
 
     def reading(ids, start, *args, **names):
         read.append(start)
@@ -303,7 +303,7 @@ def test_a_prompt_that_is_half_read_is_read_anew(own_node, tuned, monkeypatch):
             loop.call(lambda: node.engine.weights._put_in_place(weights, "v2"))
         return prefill(ids, start, *args, **names)
 
-    monkeypatch.setattr(loop._runner, "prefill", reading)
+    monkeypatch.setattr(loop.runner, "prefill", reading)
     answer = node.chat(
         messages=[{"role": "user", "content": "long " * 40}],
         max_tokens=10,

@@ -1,13 +1,12 @@
-"""Scheduling decisions: who joins the batch, how much prompt is read per step, how rows close up."""
+"""Scheduling rules: admission, prompt chunks, dense rows."""
 
 from collections.abc import Iterable, Sequence
 
 
 def admissible(waiting: Sequence[int], free_rows: int) -> int:
-    """How many requests from the front of the queue fit; `waiting` holds the rows (choices) that each needs.
-
-    Strictly first come, first served: a large request is not overtaken, so it cannot starve.
-    """
+    """Count the requests at the front of the queue that fit; `waiting` holds rows per request."""
+    # First come, first served. If a small request could overtake a large request, the large request
+    # could wait for ever.
     count = 0
     for rows in waiting:
         if rows > free_rows:
@@ -18,10 +17,9 @@ def admissible(waiting: Sequence[int], free_rows: int) -> int:
 
 
 def together(lengths: Iterable[int], budget: int, limit: int) -> int:
-    """How many prompts from the front of the queue are read whole in one forward, each padded to the longest, within `budget` tokens.
-
-    A matrix product over a few hundred tokens costs half per token of what it costs over a few dozen.
-    """
+    """Count the prompts at the front that one forward reads, each padded to the longest."""
+    # A matrix product over a few hundred tokens costs half per token of what it costs over a few
+    # dozen.
     count = longest = 0
     for length in lengths:
         longest = max(longest, length)
@@ -32,15 +30,13 @@ def together(lengths: Iterable[int], budget: int, limit: int) -> int:
 
 
 def chunk_end(done: int, total: int, budget: int) -> int:
-    """Where the next prefill chunk ends (at least one token further than `done`)."""
+    """End of the next chunk of a prompt, at least one token after `done`."""
     return min(total, done + max(1, budget))
 
 
 def closing_moves(size: int, leaving: Iterable[int]) -> list[tuple[int, int]]:
-    """Moves `(from, to)` that make the rows that stay occupy 0..k-1, each moved at most once.
-
-    Rows are kept dense so that attention reads a slice of the cache and never a gathered copy.
-    """
+    """Moves `(from, to)` after which the rows that stay are 0..k-1."""
+    # Attention reads dense rows as a slice of the cache, without a gathered copy.
     gone = set(leaving)
     kept = size - len(gone)
     holes = sorted(row for row in gone if row < kept)

@@ -1,13 +1,13 @@
-"""The random numbers that choose tokens: a pure function of seed, stream and position."""
+"""The random numbers that choose tokens."""
 
 import hashlib
 import struct
 
 
 def uniform(seed: int, stream: int, position: int) -> float:
-    """Number `position` of a stream, in [0, 1). The same arguments always give the same number.
+    """Number `position` of a stream, in [0, 1); the same arguments give the same number.
 
-    The streams of one seed, and the streams of different seeds, are independent of each other.
+    All streams, of a seed or of different seeds, are independent.
     """
     # Counter-based: a generator that is seeded with `seed + choice` would give choice 1 of seed 7
     # the numbers of choice 0 of seed 8, and then two answers count as two draws but are one.

@@ -1,8 +1,8 @@
-"""What can be wrong with a request, and with the node."""
+"""Errors of a request and of the node, with their HTTP status."""
 
 
 class InvalidRequestError(ValueError):
-    """The request can never work as sent (HTTP 400). `param` names the field."""
+    """400: a field is wrong, and `param` names it."""
 
     def __init__(self, param: str | None, message: str) -> None:
         super().__init__(message)
@@ -10,7 +10,7 @@ class InvalidRequestError(ValueError):
 
 
 class NotServedError(LookupError):
-    """No such model or adapter here (HTTP 404)."""
+    """404: no such model or adapter."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
@@ -18,28 +18,28 @@ class NotServedError(LookupError):
 
 
 class ForbiddenError(PermissionError):
-    """No API key, or a wrong one (HTTP 401)."""
+    """401: no API key, or a wrong key."""
 
 
 class ClientLeftError(ConnectionError):
-    """The client closed the connection before its answer was ready; nobody reads what is sent."""
+    """499: the client closed the connection before its answer was ready."""
 
 
 class RequestFailedError(RuntimeError):
-    """The model, the sampler or the tokenizer failed on this request (HTTP 500)."""
+    """500: model, sampler or tokenizer failed on this request."""
 
 
 class OverloadedError(RuntimeError):
-    """The waiting queue is full (HTTP 503 with Retry-After)."""
+    """503 with Retry-After: the queue is full."""
 
 
 class EngineStoppedError(RuntimeError):
-    """The generation loop has ended; nothing is served any more (HTTP 503)."""
+    """503: the generation loop has ended."""
 
 
 class WeightUpdateError(RuntimeError):
-    """A step of a weight update came out of order or does not fit the model (HTTP 409)."""
+    """409: a step of a weight update is out of order or does not fit the model."""
 
 
 class WeightTransferError(RuntimeError):
-    """A transfer broke off or timed out (HTTP 500). The live weights are untouched; begin again with the rendezvous."""
+    """500: a transfer broke off. The live weights are untouched; begin at the rendezvous."""

@@ -17,30 +17,25 @@ ROLES = {
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Text parts joined, `developer` as `system`, call arguments as objects. Raises `InvalidRequestError`."""
+    """Join text parts, parse call arguments, and map `developer` to `system`.
+
+    Raises `InvalidRequestError`.
+    """
     if not messages:
-        raise InvalidRequestError("messages", "messages must hold at least one message")
+        raise _wrong("messages", "must hold at least one message")
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
 def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str, Any]]:
-    """Each tool must be a named function. Raises `InvalidRequestError`."""
+    """The tools, each a named function. Raises `InvalidRequestError`."""
     for i, tool in enumerate(tools or ()):
-        function = tool.get("function")
-        if (
-            tool.get("type") != "function"
-            or not isinstance(function, dict)
-            or not isinstance(function.get("name"), str)
-        ):
-            raise InvalidRequestError(
-                f"tools[{i}]",
-                f"tools[{i}] must be of type 'function' and have a function with a name",
-            )
+        if tool.get("type") != "function" or not _named(tool.get("function")):
+            raise _wrong(f"tools[{i}]", "must be of type 'function' and have a named function")
     return list(tools or ())
 
 
 def characters(value: Any) -> int:
-    """Characters in a JSON value, each entry counted as at least one."""
+    """Count the characters in a JSON value, and each entry as at least 1."""
     count, rest = 0, [value]
     while rest:  # a loop, since a deep value would end a recursion
         one = rest.pop()
@@ -52,62 +47,57 @@ def characters(value: Any) -> int:
     return count
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
-    role = message.get("role")
-    if role not in ROLES:
-        raise InvalidRequestError(
-            f"{where}.role", f"{where}.role must be one of {', '.join(ROLES)}, got {role!r}"
-        )
-    calls = message.get("tool_calls")
-    plain: dict[str, Any] = {
-        "role": ROLES[role],
-        "content": _text(message.get("content"), f"{where}.content"),
-    }
+def _wrong(field: str, words: str) -> InvalidRequestError:
+    return InvalidRequestError(field, f"{field} {words}")
+
+
+def _named(function: Any) -> bool:
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _message(message: Mapping[str, Any], field: str) -> dict[str, Any]:
+    role, calls = message.get("role"), message.get("tool_calls")
+    if not isinstance(role, str) or role not in ROLES:
+        raise _wrong(f"{field}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
+    plain: dict[str, Any] = {"role": ROLES[role]}
+    plain["content"] = _text(message.get("content"), f"{field}.content")
     if calls:
-        plain["tool_calls"] = [
-            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)
-        ]
+        field = f"{field}.tool_calls"
+        if not isinstance(calls, list):
+            raise _wrong(field, "must be a list")
+        plain["tool_calls"] = [_call(call, f"{field}[{i}]") for i, call in enumerate(calls)]
     elif message.get("content") is None:
-        raise InvalidRequestError(
-            f"{where}.content", f"{where}.content must not be null without tool_calls"
-        )
-    for extra in ("name", "tool_call_id"):
-        if extra in message:
-            plain[extra] = message[extra]
-    return plain
+        raise _wrong(f"{field}.content", "must not be null without tool_calls")
+    return plain | {key: message[key] for key in ("name", "tool_call_id") if key in message}
 
 
-def _text(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
+def _text(content: Any, field: str) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
     if not isinstance(content, list):
-        raise InvalidRequestError(where, f"{where} must be a string or a list of parts")
-    return "".join(_part(part, f"{where}[{i}]") for i, part in enumerate(content))
+        raise _wrong(field, "must be a string or a list of parts")
+    return "".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))
 
 
-def _part(part: Any, where: str) -> str:
-    if not isinstance(part, dict) or part.get("type") not in {"text", "refusal"}:
+def _part(part: Any, field: str) -> str:
+    # A tuple: a type that is a list cannot be looked up in a set.
+    if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        raise InvalidRequestError(where, f"{where}: this model takes text parts only, got {kind!r}")
+        raise _wrong(field, f"must be a text part for this model, got {kind!r}")
     text = part.get(part["type"])
     if not isinstance(text, str):
-        raise InvalidRequestError(where, f"{where}.text must be a string")
+        raise _wrong(field, "must have a string as its text")
     return text
 
 
-def _call(call: Any, where: str) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise InvalidRequestError(where, f"{where} must be a function call with a name")
+def _call(call: Any, field: str) -> dict[str, Any]:
+    function: Any = call.get("function") if isinstance(call, dict) else None
+    if not _named(function):
+        raise _wrong(field, "must be a function call with a name")
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         # A call that max_tokens cut off is no JSON. It is history: templates print it as it is.
         with contextlib.suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
-    return {
-        "id": call.get("id"),
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
+    function = {"name": function["name"], "arguments": arguments}
+    return {"id": call.get("id"), "type": "function", "function": function}

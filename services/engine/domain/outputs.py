@@ -1,4 +1,4 @@
-"""What the generation loop tells the request's side, in order: prompt scores (if asked), deltas, one end per choice."""
+"""Events of the generation loop: scores of the prompt, deltas, and an end for each choice."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,10 @@ from services.engine.domain.spans import VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token with its natural-log probability; `rank` counts from 1; `top` are the best (id, logprob), best first."""
+    """A token with its natural-log probability.
+
+    `rank` 1 is the likeliest; `top` holds (id, logprob) of the likeliest tokens in order.
+    """
 
     token_id: int
     logprob: float
@@ -17,14 +20,16 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """Log-probabilities of prompt tokens 1.. (the first has none); comes before every delta."""
+    """Log-probabilities of the prompt's tokens from the second on. Comes before every delta."""
 
     scores: tuple[TokenLogprob, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What one step added to one choice. `tokens` holds exactly what the engine sampled, EOS included; `text` may lag."""
+    """Tokens and text that a step added to a choice."""
+
+    # `tokens` holds each sampled id, EOS included. `text` may lag behind them.
 
     index: int
     text: str
@@ -32,8 +37,8 @@ class Delta:
     version: str
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    # All of the choice's spans; set with the finish reason.
     spans: tuple[VersionSpan, ...] = ()
-    """All of the choice's spans; set with the finish reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ Event = PromptScores | Delta | Failed
 
 @dataclass(slots=True)
 class Choice:
-    """A whole answer, summed up from its deltas."""
+    """A whole answer, the sum of its deltas."""
 
     index: int
     text: str = ""
@@ -59,13 +64,9 @@ class Choice:
     spans: tuple[VersionSpan, ...] = ()
 
     def add(self, delta: Delta) -> None:
-        """Take one more delta of this choice."""
         self.text += delta.text
         self.tokens.extend(delta.tokens)
         self.version = delta.version
         if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason, self.spans = (
-                delta.finish_reason,
-                delta.stop_reason,
-                delta.spans,
-            )
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+            self.spans = delta.spans

@@ -1,4 +1,4 @@
-"""Sampling parameters, checked where a request enters."""
+"""Sampling parameters and their checks."""
 
 import math
 from collections.abc import Iterable
@@ -15,39 +15,40 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Sampling of one request. Raises `InvalidRequestError` with the name of a field out of range.
+    """Sampling of a request. Raises `InvalidRequestError` if a field is out of range.
 
-    A log-probability in an answer is `log_softmax(logits / temperature)` after `logit_bias`,
-    penalties and `min_tokens`, and before top-k, top-p and min-p; temperature 0 counts as 1.
-    If only the temperature is set, a trainer can recompute it from the ids.
+    A log-probability is `log_softmax(logits / temperature)` after `logit_bias`, penalties and
+    `min_tokens`, before top-k, top-p and min-p. Temperature 0 counts as 1.
     """
+
+    # A trainer recomputes log_softmax(logits / temperature) from the ids. It can correct a
+    # truncated or penalised distribution only if it knows of it: see `effective`.
 
     max_tokens: int
     n: int = 1
+    # 0 is greedy; a value below `GREEDY_BELOW` becomes 0.
     temperature: float = 1.0
-    """0 is greedy; a value below `GREEDY_BELOW` becomes 0."""
     top_p: float = 1.0
+    # 0 and -1: off.
     top_k: int = 0
-    """0 and -1: off."""
+    # Least probability of a token, as a share of the likeliest token's.
     min_p: float = 0.0
-    """Least probability of a token, as a share of the likeliest token's."""
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     min_tokens: int = 0
+    # Alternatives per token; 0: only the sampled token; None: no log-probabilities.
     logprobs: int | None = None
-    """Alternatives per token; 0: only the sampled token; None: no log-probabilities."""
     prompt_logprobs: int | None = None
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    # Lower is served first; above 0 is background work.
     priority: int = 0
-    """Lower is served first; above 0 is background work."""
 
     def __post_init__(self) -> None:
-        """Check every range that does not depend on the model."""
         for field, low, high in _RANGES:
             _check_range(field, getattr(self, field), low, high)
         for field in ("top_p", "repetition_penalty"):
@@ -68,7 +69,7 @@ class SamplingParams:
             object.__setattr__(self, "temperature", 0.0)
 
     def check_vocabulary(self, size: int) -> None:
-        """Raises `InvalidRequestError` if a token id is not in a vocabulary of this size."""
+        """Raises `InvalidRequestError` if a token id is outside a vocabulary of this size."""
         check_ids("stop_token_ids", self.stop_token_ids, size)
         check_ids("logit_bias", (token for token, _ in self.logit_bias), size)
         if self.min_tokens and len(self.stop_token_ids) >= size - 1:
@@ -77,7 +78,7 @@ class SamplingParams:
             )
 
     def effective(self, seed: int) -> dict[str, object]:
-        """The values that decide the distribution, defaults included; `top_k` 0: off."""
+        """The values that decide the distribution, defaults included."""
         stated = {name: getattr(self, name) for name in _STATED}
         return stated | {
             "top_k": max(self.top_k, 0),
@@ -87,12 +88,11 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Take the likeliest token."""
         return self.temperature == 0.0
 
     @property
     def penalised(self) -> bool:
-        """The logits depend on the tokens so far."""
+        """True if the logits depend on the tokens so far."""
         return (
             self.frequency_penalty != 0.0
             or self.presence_penalty != 0.0
@@ -101,7 +101,7 @@ class SamplingParams:
 
     @property
     def filtered(self) -> bool:
-        """Only a part of the vocabulary can be drawn."""
+        """True if only a part of the vocabulary can be drawn."""
         return not self.greedy and (self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0)
 
 
@@ -128,7 +128,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 
 
 def check_ids(field: str, ids: Iterable[int], size: int) -> None:
-    """Raises `InvalidRequestError` for an id outside a vocabulary of `size` tokens."""
+    """Raises `InvalidRequestError` if an id is outside a vocabulary of `size` tokens."""
     bad = next((i for i in ids if not 0 <= i < size), None)
     if bad is not None:
         raise InvalidRequestError(
@@ -153,7 +153,7 @@ def _check_count(field: str, count: int, most: int) -> None:
 def token_budget(
     prompt_length: int, asked: int | None, max_model_len: int, field: str = "max_tokens"
 ) -> int:
-    """How many tokens may be generated: the number asked for, or the rest of the context.
+    """Tokens that may be generated: the number asked for, or the rest of the context.
 
     Raises `InvalidRequestError` if the prompt is empty or the sum exceeds the context.
     """

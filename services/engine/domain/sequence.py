@@ -1,4 +1,4 @@
-"""One choice while it is being generated."""
+"""A choice while it is generated."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,30 +19,30 @@ class SequenceState:
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     eos_ids: frozenset[int]
+    # Most tokens that prompt and answer may have together.
     max_length: int
-    """Most tokens that prompt and answer may have together."""
     decode: Callable[[list[int]], str]
     seed: int
+    # The choice's number among all choices of the HTTP request.
     stream: int = 0
-    """The choice's number among all choices of the HTTP request."""
     token_ids: list[int] = field(default_factory=list, init=False)
     spans: tuple[VersionSpan, ...] = field(default=(), init=False)
     _detokenizer: Detokenizer = field(init=False)
     _scanner: StopScanner = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set up the text state."""
         self._detokenizer = Detokenizer(self.decode)
         self._scanner = StopScanner(self.params.stop)
 
     @property
     def draw(self) -> float:
-        """The random number for the next token; the same until a token is accepted."""
+        """The random number for the next token."""
+        # It changes only when a token is accepted, so that a step may be tried again.
         return uniform(self.seed, self.stream, len(self.token_ids))
 
     @property
     def last_position(self) -> int:
-        """Position of the newest sampled token in prompt and answer."""
+        """Position of the newest token in prompt and answer."""
         return len(self.prompt_ids) + len(self.token_ids) - 1
 
     @property
@@ -51,7 +51,7 @@ class SequenceState:
         return banned_tokens(self.params, self.eos_ids, len(self.token_ids))
 
     def accept(self, token: TokenLogprob, version: str) -> Delta:
-        """The delta of a newly sampled token, with a finish reason if the choice is complete."""
+        """The delta of a sampled token, with a finish reason if the choice is complete."""
         self.token_ids.append(token.token_id)
         self.spans = extended(self.spans, version)
         sampled = len(self.token_ids)
@@ -61,7 +61,7 @@ class SequenceState:
         return self._delta(text, (token,), version, finish)
 
     def ended(self, reason: str, version: str) -> Delta:
-        """A last delta without a token: aborted, or max_tokens is 0."""
+        """A last delta without a token."""
         text = self._detokenizer.flush() + self._scanner.flush()
         return self._delta(text, (), version, Finish(reason))
 

@@ -1,4 +1,4 @@
-"""How much of the node's time background work gets while users are served."""
+"""The share of the node's time for background work while users are served."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,33 +8,30 @@ MOST_CREDIT_S = 0.1
 
 @dataclass(slots=True)
 class BackgroundShare:
-    """Background work may use `share` of the time while users are served, and all of it otherwise.
+    """Gives background work `share` of the time while users are present, else all of it."""
 
-    Every second of users' work earns `share / (1 - share)` seconds of credit. A unit of background
-    work starts if the credit is positive, and its time is taken from it afterwards: a long unit
-    leaves a debt. So background work always ends, and users lose no more than the share.
-    """
+    # Each second of users' work earns share / (1 - share) seconds of credit. A unit of background
+    # work starts if the credit is positive and then pays its whole time, so that a long unit leaves
+    # a debt. Background work always ends, and users lose no more than the share.
 
     share: float
+    # Users count as present for this long after their last work: a client that answers at once must
+    # not meet a background unit each time.
     linger_s: float
-    """Users count as present for this long after their last work: a client that answers at once
-    must not meet a background unit each time."""
     _present_until: float = field(default=-math.inf, init=False)
     _credit_s: float = field(default=0.0, init=False)
 
     def users_worked(self, start: float, end: float) -> None:
-        """Users' work took the time from `start` to `end`."""
         earned = (end - start) * self.share / (1 - self.share)
         self._credit_s = min(self._credit_s + earned, MOST_CREDIT_S)
         self._present_until = end + self.linger_s
 
     def background_worked(self, start: float, end: float) -> None:
-        """A unit of background work took the time from `start` to `end`."""
         if self.users_present(start):
             self._credit_s -= end - start
 
     def users_present(self, now: float) -> bool:
-        """Users are served, or were a moment ago."""
+        """True while users are served and for `linger_s` afterwards."""
         return now < self._present_until
 
     def wait_s(self, now: float) -> float:

@@ -1,11 +1,11 @@
-"""Which weights produced which tokens: half-open spans over a choice's sampled tokens."""
+"""The weights' version of each sampled token, as half-open spans."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class VersionSpan:
-    """Tokens `start` (included) to `end` (not included) came from `version`."""
+    """Tokens from `start` up to, but not including, `end`."""
 
     version: str
     start: int
@@ -15,7 +15,7 @@ class VersionSpan:
 def extended(
     spans: tuple[VersionSpan, ...], version: str, tokens: int = 1
 ) -> tuple[VersionSpan, ...]:
-    """`spans` with `tokens` more tokens of `version`. Spans stay adjacent, in order, and without empty members."""
+    """`spans` with `tokens` more tokens of `version`; adjacent, in order, none empty."""
     if tokens <= 0:
         return spans
     if spans and spans[-1].version == version:

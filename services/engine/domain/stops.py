@@ -1,4 +1,4 @@
-"""When a choice ends, and which text may be shown before that is known."""
+"""The end of a choice, and the text that may be shown before it is known."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from services.engine.domain.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """`reason` as OpenAI names it (`stop`, `length`), or `abort`; `detail` is vLLM's `stop_reason`."""
+    """OpenAI's `finish_reason` (or `abort`) and vLLM's `stop_reason`."""
 
     reason: str
     detail: int | str | None = None
@@ -16,7 +16,9 @@ class Finish:
 def finish_by_token(
     params: SamplingParams, eos_ids: frozenset[int], token_id: int, sampled: int, room: int
 ) -> Finish | None:
-    """Does this token end the choice? `sampled` counts it; `room` is how many more the context can hold."""
+    """The end that this token brings, if any. `sampled` counts it; `room` is the rest of the
+    context.
+    """
     if sampled >= params.min_tokens:
         if token_id in eos_ids and not params.ignore_eos:
             return Finish("stop")
@@ -28,7 +30,7 @@ def finish_by_token(
 
 
 def banned_tokens(params: SamplingParams, eos_ids: frozenset[int], sampled: int) -> frozenset[int]:
-    """Ids that must not be drawn next because fewer than `min_tokens` were sampled."""
+    """Ids that end the choice, while fewer than `min_tokens` are sampled."""
     if sampled >= params.min_tokens:
         return frozenset()
     return params.stop_token_ids if params.ignore_eos else params.stop_token_ids | eos_ids
@@ -36,13 +38,13 @@ def banned_tokens(params: SamplingParams, eos_ids: frozenset[int], sampled: int)
 
 @dataclass(slots=True)
 class StopScanner:
-    """Lets text through up to a stop string; holds back what might be the start of one."""
+    """Passes text on up to a stop string; holds back a possible beginning of a stop string."""
 
     stops: tuple[str, ...]
     _held: str = field(default="", init=False)
 
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
-        """The text that may be shown now, and the stop string that was met, if any (it is not shown).
+        """The text that may be shown, and the stop string that was met (it is not shown).
 
         While not `armed` (below min_tokens) text passes unsearched.
         """
@@ -59,13 +61,12 @@ class StopScanner:
         return text[: len(text) - keep], None
 
     def flush(self) -> str:
-        """What was held back, once no stop string can follow."""
+        """The text that was held back."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper beginning of `stop`."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[len(text) - size :]):
             return size

@@ -1,4 +1,4 @@
-"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>` in generated text -> tool calls, also while it streams."""
+"""`<tool_call>{"name": …, "arguments": {…}}</tool_call>` in a text becomes tool calls."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ CLOSE = "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call in the order of appearance; `arguments` is JSON text, as OpenAI sends it."""
+    """A call; `arguments` is JSON text, as in OpenAI's API."""
 
     index: int
     name: str
@@ -18,17 +18,16 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCallParser:
-    """Splits text into content and calls. A block that is no valid call is left in the content, tags and all.
+    """Splits text into content and calls; the result does not depend on how the text is cut.
 
-    White space between content and a call, and around calls, belongs to neither. The results do not depend on how the
-    text was cut into pieces.
+    A block that is no valid call stays in the content. White space around calls belongs to neither.
     """
 
     _text: str = field(default="", init=False)
     _inside: bool = field(default=False, init=False)
     _after_call: bool = field(default=False, init=False)
+    # Calls found so far.
     count: int = field(default=0, init=False)
-    """Calls found so far."""
 
     def push(self, piece: str) -> tuple[str, list[ToolCall]]:
         """Content and calls that are certain now."""
@@ -54,7 +53,7 @@ class ToolCallParser:
             self._inside = True
 
     def flush(self) -> tuple[str, list[ToolCall]]:
-        """The rest, at the end of the text; an unclosed block counts if it is a whole call."""
+        """The rest. An unclosed block counts if it is a whole call."""
         rest, self._text = self._text, ""
         if self._inside:
             self._inside = False
@@ -63,7 +62,6 @@ class ToolCallParser:
         return self._content(rest), []
 
     def _content(self, text: str) -> str:
-        """Without the white space that follows a call."""
         if self._after_call:
             text = text.lstrip()
             self._after_call = not text
@@ -75,7 +73,6 @@ class ToolCallParser:
         return self._call(block[len(OPEN) : end]) or block
 
     def _take_plain(self) -> str:
-        """All but an end that may turn out to be the beginning of a tag, or white space before one."""
         keep = next(
             (
                 n

@@ -1,1 +1,1 @@
-"""The HTTP surface: OpenAI's routes, vLLM's extras and its administration routes."""
+"""The HTTP surface: OpenAI's routes, vLLM's extras, its administration routes."""

@@ -1,4 +1,5 @@
-"""The node's one API key. It opens the administration routes too: it is for Reef's own parts, not for their clients."""
+"""The node's API key."""
+# It opens the administration routes too: it is for Reef's own services, not for their clients.
 
 import secrets
 from typing import Annotated

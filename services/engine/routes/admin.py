@@ -1,10 +1,11 @@
-"""vLLM's administration routes: pause, weight updates. They have no authentication: keep them off public networks."""
+"""vLLM's administration routes."""
+# They need the node's key or nothing at all: keep them off public networks.
 
 import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Body, Depends, Query
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.engine import Engine
@@ -12,14 +13,7 @@ from services.engine.gloo import Rendezvous
 from services.engine.loop import PauseMode
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import engine_of
-from services.engine.routes.schemas import (
-    FinishUpdateRequest,
-    InitTransferRequest,
-    NewVersionRequest,
-    PauseName,
-    UpdateInfo,
-    UpdateWeightsRequest,
-)
+from services.engine.routes.schemas import Named, PauseName, TransferInit, UpdateInfo
 from services.engine.weights import TensorSpec, torch_dtype
 
 router = APIRouter(route_class=JsonRoute)
@@ -30,28 +24,28 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 async def pause(
     engine: EngineParam, mode: Annotated[PauseName, Query()] = "abort"
 ) -> dict[str, str]:
-    """Stop stepping: `abort` ends requests in flight, `wait` lets them finish first, `keep` freezes them."""
+    """Stop stepping: `abort` ends running requests, `wait` lets them end, `keep` freezes them."""
     await asyncio.wrap_future(engine.loop.pause(PauseMode(mode)))
     return {"status": "paused"}
 
 
 @router.post("/resume")
 async def resume(engine: EngineParam) -> dict[str, str]:
-    """Step again; frozen and queued requests go on."""
     await asyncio.wrap_future(engine.loop.resume())
     return {"status": "resumed"}
 
 
 @router.get("/is_paused")
 async def is_paused(engine: EngineParam) -> dict[str, bool]:
-    """True when no step is made."""
     return {"is_paused": engine.loop.paused}
 
 
 @router.post("/init_weight_transfer_engine")
-async def init_weight_transfer(body: InitTransferRequest, engine: EngineParam) -> dict[str, str]:
+async def init_weight_transfer(
+    init_info: Annotated[TransferInit, Body(embed=True)], engine: EngineParam
+) -> dict[str, str]:
     """Meet the trainer; answers when all ranks have come."""
-    info = body.init_info
+    info = init_info
     if info.rank_offset >= info.world_size:
         raise InvalidRequestError("init_info", "rank_offset must be below world_size")
     timeout_s = info.timeout_s or engine.settings.weight_transfer_timeout_s
@@ -65,15 +59,16 @@ async def init_weight_transfer(body: InitTransferRequest, engine: EngineParam) -
 
 @router.post("/start_weight_update")
 async def start_weight_update(engine: EngineParam) -> dict[str, str]:
-    """Begin collecting."""
     await engine.weights.start()
     return {"message": "Weight update started"}
 
 
 @router.post("/update_weights")
-async def update_weights(body: UpdateWeightsRequest, engine: EngineParam) -> dict[str, str]:
-    """Collect tensors: from the trainer's broadcasts, which must be under way, or from a file."""
-    info = body.update_info
+async def update_weights(
+    update_info: Annotated[UpdateInfo, Body(embed=True)], engine: EngineParam
+) -> dict[str, str]:
+    """Collect tensors, from the trainer's broadcasts or from a file."""
+    info = update_info
     if info.weights_path is not None:
         await engine.weights.read(Path(info.weights_path))
     else:
@@ -82,17 +77,17 @@ async def update_weights(body: UpdateWeightsRequest, engine: EngineParam) -> dic
 
 
 @router.post("/finish_weight_update")
-async def finish_weight_update(body: FinishUpdateRequest, engine: EngineParam) -> dict[str, str]:
-    """Put what was collected in place, under its version, between two steps."""
-    await engine.weights.finish(body.weight_version)
+async def finish_weight_update(weight_version: Named, engine: EngineParam) -> dict[str, str]:
+    """Put the collected tensors in place, between two steps."""
+    await engine.weights.finish(weight_version)
     return {"message": "Weight update finished"}
 
 
 @router.post("/update_weight_version")
-async def update_weight_version(body: NewVersionRequest, engine: EngineParam) -> dict[str, str]:
+async def update_weight_version(new_version: Named, engine: EngineParam) -> dict[str, str]:
     """Rename the version that is served."""
-    await engine.weights.rename(body.new_version)
-    return {"message": "Weight version updated", "new_version": body.new_version}
+    await engine.weights.rename(new_version)
+    return {"message": "Weight version updated", "new_version": new_version}
 
 
 @router.get("/weight_info")
@@ -101,7 +96,8 @@ async def weight_info(
     checksum: Annotated[bool, Query()] = True,
     tensors: Annotated[bool, Query()] = False,
 ) -> dict[str, Any]:
-    """Version of the base weights, with their checksum (a look at every byte after each update) and each tensor's on request."""
+    """Version of the base weights, checksum, and on request the digest of each tensor."""
+    # The first digest after an update reads every byte of the weights.
     info: dict[str, Any] = {
         "weight_version": engine.loop.version,
         "dtype": "float32",
@@ -116,7 +112,7 @@ async def weight_info(
 
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache() -> dict[str, Any]:
-    """Nothing to reset: this server reads every prompt anew."""
+    # vLLM's route. Prompts are always read anew here.
     return {"message": "No prefix cache is kept", "entries": 0}
 
 

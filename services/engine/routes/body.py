@@ -1,4 +1,4 @@
-"""How request bodies are read."""
+"""Reading of request bodies."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,13 +11,13 @@ from services.engine.routes.errors import respond
 
 
 class JsonRequest(Request):
-    """Parses its body with orjson, which refuses NaN, Infinity and lone halves of characters.
+    """Parses its body with orjson."""
 
-    The json module accepts them, and each breaks a place further in.
-    """
+    # The json module accepts NaN, Infinity and lone halves of characters, and each of them breaks a
+    # place further in.
 
     async def json(self) -> Any:
-        """The parsed body. Raises `json.JSONDecodeError`, or 415 for a compressed body."""
+        """The parsed body. Raises `json.JSONDecodeError`, or 415 if it is compressed."""
         encoding = self.headers.get("content-encoding", "identity").lower()
         if encoding != "identity":
             raise HTTPException(
@@ -29,10 +29,9 @@ class JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route whose requests are `JsonRequest` and whose errors have OpenAI's shape."""
+    """A route with `JsonRequest`, whose errors have OpenAI's shape."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, given the other kind of request."""
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:

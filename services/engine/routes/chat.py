@@ -15,7 +15,7 @@ from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import Answer, engine_of
 from services.engine.routes.params import chat_params, check_supported
-from services.engine.routes.schemas import ChatRequest, TokenizeRequest
+from services.engine.routes.schemas import ChatRequest, TemplateFields
 from services.engine.routes.writer import AnswerWriter, Json
 
 router = APIRouter(route_class=JsonRoute)
@@ -25,20 +25,22 @@ router = APIRouter(route_class=JsonRoute)
 async def chat_completions(
     body: ChatRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
 ) -> Response:
-    """An OpenAI chat completion, streamed or whole, with vLLM's token ids on request."""
+    """Answer in OpenAI's shape, streamed or whole, with vLLM's token ids on request."""
     check_supported(body)
     tools = parses_tools(body)
-    prompt = await render_chat(engine, body)
+    prompt = await render_chat(engine, body, body.messages)
     params = chat_params(body, len(prompt), engine.settings.max_model_len)
     generation = engine.generate([prompt], [params], body.model)
     parsers = [ToolCallParser() for _ in range(params.n)] if tools else []
     return await ChatWriter(engine, body, [prompt], params, generation, parsers).respond(request)
 
 
-async def render_chat(engine: Engine, body: ChatRequest | TokenizeRequest) -> list[int]:
+async def render_chat(
+    engine: Engine, body: TemplateFields, conversation: Sequence[Json]
+) -> list[int]:
     """Prompt ids of a conversation. Raises `InvalidRequestError`."""
     engine.tokenizer.check_options(body.chat_template_kwargs or {})
-    messages, tools = template_messages(body.messages or ()), checked_tools(body.tools)
+    messages, tools = template_messages(conversation), checked_tools(body.tools)
     engine.check_length(characters([messages, tools]), "messages")
     options = (body.chat_template_kwargs or {}) | {
         "add_generation_prompt": body.add_generation_prompt,
@@ -52,7 +54,7 @@ async def render_chat(engine: Engine, body: ChatRequest | TokenizeRequest) -> li
 
 
 def parses_tools(body: ChatRequest) -> bool:
-    """Whether calls are looked for in the answer. Raises `InvalidRequestError` if one is forced."""
+    """True if the answer may hold calls. Raises `InvalidRequestError` if a call is forced."""
     if body.tool_choice not in (None, "auto", "none"):
         raise InvalidRequestError(
             "tool_choice", "tool_choice must be 'auto' or 'none': calls cannot be forced here"
@@ -70,19 +72,17 @@ class ChatWriter(AnswerWriter):
     whole_kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
 
+    # One per choice if calls are looked for, else none.
     parsers: list[ToolCallParser]
-    """One per choice if calls are looked for, else none."""
     _opened: set[bool] = field(default_factory=set)
 
     def extras(self, answers: list[Answer]) -> Json:
-        """Prompt ids and prompt scores stand beside the choices."""
         fields: Json = {"prompt_token_ids": self.prompts[0]} if self.body.return_token_ids else {}
         if self.params.prompt_logprobs is not None:
             fields["prompt_logprobs"] = self.formats.prompt(answers[0].scores)
         return fields
 
     def choice(self, _prompt_index: int, _answer: Answer, choice: Choice) -> Json:
-        """With a whole `message`."""
         content, calls = self._split(choice.index, choice.text, ended=True)
         message: Json = {"role": "assistant", "content": content if content or not calls else None}
         if calls:
@@ -91,7 +91,6 @@ class ChatWriter(AnswerWriter):
         return shape | self._ending(choice) | self.tail(choice)
 
     def parts(self, _prompt_index: int, event: Delta) -> Iterator[Json]:
-        """A `delta`; before the first, every choice's role."""
         if not self._opened:
             self._opened.add(True)
             yield from self._opening()

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: text or token ids in, one or several prompts."""
+"""`POST /v1/completions`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ router = APIRouter(route_class=JsonRoute)
 async def completions(
     body: CompletionRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
 ) -> Response:
-    """An OpenAI completion; choices are numbered prompt by prompt. `echo` cannot be streamed."""
+    """Answer one or several prompts; choices are numbered prompt by prompt."""
     check_supported(body)
     if body.echo and body.stream:
         raise InvalidRequestError("echo", "echo cannot be streamed by this server")
@@ -63,7 +63,6 @@ class CompletionWriter(AnswerWriter):
     _offsets: dict[int, int] = field(default_factory=dict)
 
     def choice(self, prompt_index: int, answer: Answer, choice: Choice) -> Json:
-        """With the prompt before it if `echo` was asked for."""
         prompt = self.prompts[prompt_index]
         decode = self.engine.tokenizer.decode
         echoed = decode(prompt, skip_special_tokens=False) if self.body.echo else ""
@@ -83,7 +82,6 @@ class CompletionWriter(AnswerWriter):
         return shape
 
     def parts(self, prompt_index: int, event: Delta) -> Iterator[Json]:
-        """One chunk; a choice's first carries its prompt's ids if they were asked for."""
         index = prompt_index * self.params.n + event.index
         choice: Json = {
             "index": index,

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape, as the gateway's: `{"error": {message, type, param, code}}`."""
+"""Errors in OpenAI's shape: `{"error": {message, type, param, code}}`."""
 
 from http import HTTPStatus
 
@@ -38,13 +38,12 @@ _TYPES = {401: "authentication_error", 409: "conflict_error"}
 
 
 def error_body(status: int, code: str, message: str, param: str | None = None) -> dict[str, object]:
-    """The error object of an answer or of a stream."""
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def describe(error: Exception) -> tuple[int, dict[str, object]]:
-    """HTTP status and body of an error. An unexpected one is logged and is a 500."""
+    """HTTP status and body of an error. An unexpected error is logged and gives 500."""
     if type(error) not in _STATUS:
         log.error("unexpected_error", exc_info=error)
     status, code = _STATUS.get(type(error), (500, "internal_error"))
@@ -90,6 +89,7 @@ def _unreadable(error: RequestValidationError) -> Response:
 def json_response(
     body: object, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """orjson, with integer keys allowed (prompt_logprobs is keyed by token id)."""
+    """A JSON answer."""
+    # orjson needs an option for integer keys: prompt_logprobs is keyed by token id.
     content = orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
     return Response(content, status, headers, media_type="application/json")

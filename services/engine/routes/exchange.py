@@ -1,4 +1,4 @@
-"""The life of one HTTP request around a generation: wait for it or stream it, and stop it when the client leaves."""
+"""An HTTP request around its generation: wait, stream, stop when the client leaves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -19,26 +19,24 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(slots=True)
 class Answer:
-    """All of one prompt's results."""
+    """The results of a prompt."""
 
     choices: list[Choice]
     scores: tuple[TokenLogprob, ...] = ()
 
     @property
     def completion_tokens(self) -> int:
-        """Over all choices."""
         return sum(len(choice.tokens) for choice in self.choices)
 
 
 @dataclass(slots=True)
 class Usage:
-    """OpenAI's `usage`, added up while streaming."""
+    """OpenAI's `usage`."""
 
     prompt_tokens: int
     completion_tokens: int = field(default=0)
 
     def as_json(self) -> dict[str, int]:
-        """With the total."""
         total = self.prompt_tokens + self.completion_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -54,7 +52,7 @@ def engine_of(request: Request) -> Engine:
 
 
 async def collect(request: Request, generation: Generation, prompts: int, n: int) -> list[Answer]:
-    """Wait for every choice of every prompt. Raises `ClientLeftError`; the generation is closed in any case."""
+    """Wait for every choice. Raises `ClientLeftError`; closes the generation in any case."""
     reading = asyncio.ensure_future(_gather(generation, prompts, n))
     leaving = asyncio.ensure_future(_until_client_leaves(request))
     try:
@@ -84,16 +82,15 @@ async def _until_client_leaves(request: Request) -> None:
 
 
 def sse(chunk: MutableMapping[str, Any]) -> bytes:
-    """One server-sent event."""
+    """A server-sent event."""
     return b"data: " + orjson.dumps(chunk, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
 
 
 class EventStream(StreamingResponse):
-    """Streams chunks of a generation and closes it however the response ends.
+    """Streams a generation and closes it however the response ends."""
 
-    An error after the first byte becomes an error event; the stream then ends without `[DONE]`, so that nobody takes
-    it for a complete answer.
-    """
+    # An error after the first byte becomes an error event. The stream then ends without [DONE], so
+    # that it is not taken for a complete answer.
 
     def __init__(self, generation: Generation, chunks: AsyncIterator[bytes]) -> None:
         super().__init__(
@@ -107,7 +104,6 @@ class EventStream(StreamingResponse):
         receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
         send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
     ) -> None:
-        """ASGI."""
         try:
             await super().__call__(scope, receive, send)
         finally:

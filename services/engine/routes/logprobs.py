@@ -1,18 +1,21 @@
-"""Log-probabilities in the three shapes that clients expect."""
+"""Log-probabilities in OpenAI's and vLLM's shapes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from services.engine.domain.outputs import TokenLogprob
 from services.engine.tokenizer import EngineTokenizer
 
 
+@dataclass(frozen=True)
 class LogprobFormat:
-    """`as_ids` writes tokens as `token_id:<id>` (vLLM's `return_tokens_as_token_ids`), for text that is not unique."""
+    """`as_ids` writes a token as `token_id:<id>`, vLLM's `return_tokens_as_token_ids`."""
 
-    def __init__(self, tokenizer: EngineTokenizer, *, as_ids: bool = False) -> None:
-        self._tokenizer = tokenizer
-        self._as_ids = as_ids
+    # Parts of a character have the same text, so that names by text are not unique.
+
+    tokenizer: EngineTokenizer
+    as_ids: bool = False
 
     def chat(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`{"content": [{token, logprob, bytes, top_logprobs}]}`."""
@@ -32,16 +35,12 @@ class LogprobFormat:
         return shape
 
     def completion(self, tokens: Sequence[TokenLogprob | int], offset: int = 0) -> dict[str, Any]:
-        """Parallel lists; a bare id (the first prompt token) has null for its log-probability. `offset` in characters."""
-        shape: dict[str, Any] = {
-            "text_offset": [],
-            "token_logprobs": [],
-            "tokens": [],
-            "top_logprobs": [],
-        }
+        """Parallel lists; a bare id has null for its log-probability. `offset` in characters."""
+        names = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
+        shape: dict[str, Any] = {name: [] for name in names}
         for token in tokens:
             token_id = token if isinstance(token, int) else token.token_id
-            text = self._tokenizer.token_text(token_id)
+            text = self.tokenizer.token_text(token_id)
             shape["text_offset"].append(offset)
             shape["tokens"].append(self._name(token_id))
             shape["token_logprobs"].append(None if isinstance(token, int) else token.logprob)
@@ -50,7 +49,7 @@ class LogprobFormat:
         return shape
 
     def prompt(self, scores: Sequence[TokenLogprob]) -> list[dict[int, Any] | None]:
-        """vLLM's `prompt_logprobs`: null for the first token, then a map from id to its description."""
+        """vLLM's `prompt_logprobs`: null for the first token, then a map from id to its entry."""
         return [None, *(self._prompt_entry(token) for token in scores)]
 
     def _prompt_entry(self, token: TokenLogprob) -> dict[int, Any]:
@@ -62,7 +61,7 @@ class LogprobFormat:
             token_id: {
                 "logprob": value,
                 "rank": rank,
-                "decoded_token": self._tokenizer.token_text(token_id),
+                "decoded_token": self.tokenizer.token_text(token_id),
             }
             for token_id, (value, rank) in ranked.items()
         }
@@ -76,8 +75,8 @@ class LogprobFormat:
         return {
             "token": self._name(token_id),
             "logprob": logprob,
-            "bytes": list(self._tokenizer.token_bytes(token_id)),
+            "bytes": list(self.tokenizer.token_bytes(token_id)),
         }
 
     def _name(self, token_id: int) -> str:
-        return f"token_id:{token_id}" if self._as_ids else self._tokenizer.token_text(token_id)
+        return f"token_id:{token_id}" if self.as_ids else self.tokenizer.token_text(token_id)

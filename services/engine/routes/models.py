@@ -1,4 +1,4 @@
-"""`GET /v1/models` and the adapters behind the names."""
+"""`GET /v1/models` and the adapters."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from services.engine.domain.errors import InvalidRequestError
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import engine_of
-from services.engine.routes.schemas import LoadAdapterRequest, UnloadAdapterRequest
+from services.engine.routes.schemas import LoadAdapterRequest, Named
 
 router = APIRouter(route_class=JsonRoute)
 STARTED = int(time.time())
@@ -21,29 +21,20 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 @router.get("/v1/models")
 async def list_models(engine: EngineParam) -> dict[str, Any]:
     """The base model and each loaded adapter."""
-    settings = engine.settings
-    base: dict[str, Any] = {
-        "id": settings.served_model_name,
-        "root": str(settings.model_path),
-        "parent": None,
-    }
-    base |= {"max_model_len": settings.max_model_len}
+    name, root = engine.settings.served_model_name, str(engine.settings.model_path)
+    common = {"object": "model", "created": STARTED, "owned_by": "reef"}
+    base: dict[str, Any] = {"id": name, "root": root, "parent": None}
+    base["max_model_len"] = engine.settings.max_model_len
     adapters = [
-        {
-            "id": adapter.name,
-            "root": adapter.path,
-            "parent": settings.served_model_name,
-            "max_model_len": None,
-        }
+        {"id": adapter.name, "root": adapter.path, "parent": name, "max_model_len": None}
         for adapter in engine.adapters.loaded()
     ]
-    common = {"object": "model", "created": STARTED, "owned_by": "reef"}
     return {"object": "list", "data": [common | model for model in (base, *adapters)]}
 
 
 @router.post("/v1/load_lora_adapter")
 async def load_adapter(body: LoadAdapterRequest, engine: EngineParam) -> PlainTextResponse:
-    """Serve an adapter under a name. 400: name taken, no room, unfit adapter; 404: nothing at that path."""
+    """Serve an adapter under a name."""
     if not engine.settings.enable_lora:
         raise InvalidRequestError("lora_name", "this server runs without LoRA (enable_lora)")
     version = engine.loop.version
@@ -58,7 +49,7 @@ async def load_adapter(body: LoadAdapterRequest, engine: EngineParam) -> PlainTe
 
 
 @router.post("/v1/unload_lora_adapter")
-async def unload_adapter(body: UnloadAdapterRequest, engine: EngineParam) -> PlainTextResponse:
-    """Refuse new requests for an adapter; those in flight finish. 404: not loaded."""
-    engine.adapters.unload(body.lora_name)
-    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+async def unload_adapter(lora_name: Named, engine: EngineParam) -> PlainTextResponse:
+    """Refuse new requests for an adapter; requests in flight finish."""
+    engine.adapters.unload(lora_name)
+    return PlainTextResponse(f"Success: LoRA adapter '{lora_name}' removed successfully.")

@@ -18,7 +18,7 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 
 @router.get("/health")
 async def health(engine: EngineParam) -> Response:
-    """200 while tokens can be made, else 503."""
+    """200 if tokens can be made, else 503."""
     if not engine.loop.alive:
         raise EngineStoppedError("the generation loop has stopped")
     return Response()
@@ -26,7 +26,8 @@ async def health(engine: EngineParam) -> Response:
 
 @router.get("/metrics")
 async def metrics(engine: EngineParam) -> Response:
-    """Prometheus text, under vLLM's names, so that its dashboards fit."""
+    """Prometheus text."""
+    # Under vLLM's names, so that its dashboards fit.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(EngineMetrics(engine))
     return Response(
@@ -41,34 +42,26 @@ class EngineMetrics(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
-        loop, settings = self._engine.loop, self._engine.settings
+        loop, settings, counters = (
+            self._engine.loop,
+            self._engine.settings,
+            self._engine.loop.counters,
+        )
+        # Users and background work have rows of their own.
         capacity = 2 * settings.max_num_seqs * settings.max_model_len
-        counters = loop.counters
-        yield self._gauge("num_requests_running", "Choices in the batch.", loop.running)
-        yield self._gauge("num_requests_waiting", "Requests without a row.", loop.waiting)
-        yield self._gauge(
-            "kv_cache_usage_perc",
-            "Share of the key/value rows in use, 0 to 1.",
-            loop.cached_tokens / capacity,
-        )
-        yield self._counter("prompt_tokens", "Prompt tokens read.", counters.prompt_tokens)
-        yield self._counter("generation_tokens", "Tokens sampled.", counters.generated_tokens)
-        yield self._counter("request_success", "Choices that ended.", counters.finished)
-        yield self._counter(
-            "request_cancelled", "Choices dropped because the client left.", counters.aborted
-        )
-        yield self._counter("engine_steps", "Decode steps.", counters.steps)
-        yield self._gauge(
-            "num_loras_loaded", "Adapters served.", len(self._engine.adapters.loaded())
-        )
-
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name"])
-        family.add_metric([self._engine.settings.served_model_name], value)
-        return family
-
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        family = CounterMetricFamily(f"vllm:{name}", text, labels=["model_name"])
-        family.add_metric([self._engine.settings.served_model_name], value)
-        return family
+        usage, loras = loop.cached_tokens / capacity, len(self._engine.adapters.loaded())
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        for family, name, text, value in (
+            (gauge, "num_requests_running", "Choices in the batches.", loop.running),
+            (gauge, "num_requests_waiting", "Requests without a row.", loop.waiting),
+            (gauge, "kv_cache_usage_perc", "Share of the key/value rows in use.", usage),
+            (counter, "prompt_tokens", "Prompt tokens read.", counters.prompt_tokens),
+            (counter, "generation_tokens", "Tokens sampled.", counters.generated_tokens),
+            (counter, "request_success", "Choices that ended.", counters.finished),
+            (counter, "request_cancelled", "Choices whose client left.", counters.aborted),
+            (counter, "engine_steps", "Decode steps.", counters.steps),
+            (gauge, "num_loras_loaded", "Adapters served.", loras),
+        ):
+            metric = family(f"vllm:{name}", text, labels=["model_name"])
+            metric.add_metric([settings.served_model_name], value)
+            yield metric

@@ -1,4 +1,4 @@
-"""From a request body to checked sampling parameters."""
+"""Checked sampling parameters from a request body."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ _PLAIN_FIELDS = (
 
 
 def chat_params(body: ChatRequest, prompt_length: int, max_model_len: int) -> SamplingParams:
-    """`max_completion_tokens` wins over `max_tokens`; without either the rest of the context may be used."""
+    """`max_completion_tokens` wins over `max_tokens`; the default is the rest of the context."""
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs: true")
     field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -35,7 +35,7 @@ def chat_params(body: ChatRequest, prompt_length: int, max_model_len: int) -> Sa
 def completion_params(
     body: CompletionRequest, prompt_length: int, max_model_len: int
 ) -> SamplingParams:
-    """`max_tokens: 0` is allowed where the prompt itself is wanted back (`echo`, `prompt_logprobs`)."""
+    """`max_tokens: 0` is allowed if the prompt itself is wanted (`echo`, `prompt_logprobs`)."""
     asked = COMPLETIONS_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     scoring = body.echo or body.prompt_logprobs is not None
     if asked < (0 if scoring else 1):
@@ -49,7 +49,7 @@ def completion_params(
 
 
 def generate_params(body: GenerateRequest, max_model_len: int) -> SamplingParams:
-    """As `SamplingParams` of vLLM: 16 tokens unless said otherwise."""
+    """vLLM's `SamplingParams`: 16 tokens by default."""
     fields = body.sampling_params
     asked = COMPLETIONS_DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
     if asked < 1:
@@ -63,17 +63,20 @@ def generate_params(body: GenerateRequest, max_model_len: int) -> SamplingParams
 _NEUTRAL: dict[str, object] = {"best_of": 1, "length_penalty": 1.0, "typical_p": 1.0, "tfs": 1.0}
 _NEUTRAL |= {"skip_special_tokens": True, "parallel_tool_calls": True, "modalities": ["text"]}
 _NEUTRAL |= {"function_call": "none", "reasoning_effort": "none"}
-_EMPTY = frozenset(
-    ["use_beam_search", "top_a", "bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "prompt_embeds", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "include_stop_str_in_output", "functions", "audio", "prediction", "web_search_options", "chat_template", "documents"]
+_EMPTY = (
+    "use_beam_search top_a bad_words allowed_token_ids logits_processors truncate_prompt_tokens "
+    "prompt_embeds structured_outputs guided_json guided_regex guided_choice guided_grammar "
+    "include_stop_str_in_output functions audio prediction web_search_options chat_template "
+    "documents"
 )
 
 
 def check_unsupported(extra: Mapping[str, object] | None) -> None:
-    """Raises `InvalidRequestError` for a field that this server would have to ignore."""
+    """Raises `InvalidRequestError` if this server would have to ignore a field."""
     for name, value in (extra or {}).items():
         if value is None or (name in _NEUTRAL and value == _NEUTRAL[name]):
             continue
-        if name in _NEUTRAL or (name in _EMPTY and value):
+        if name in _NEUTRAL or (value and name in _EMPTY.split()):
             raise InvalidRequestError(name, f"{name} is not supported by this server")
 
 

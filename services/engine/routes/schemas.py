@@ -1,12 +1,11 @@
-"""Request bodies. Types are checked here, ranges in the domain.
+"""Request bodies. Types are checked here, ranges in the domain."""
+# Numbers are strict, as OpenAI's are: "0.5" or false for a temperature is an error of the client,
+# and whatever it is taken for, the record says something else. Flags are read as vLLM reads them.
+# Unknown fields are ignored; for known but unsupported fields see params.py.
 
-Numbers are strict, as OpenAI's are: text, booleans and 1.0 for an integer are refused, since a
-request that means something else than it says is sampled from another distribution. Flags are
-read as vLLM reads them. An unknown field is ignored, but see `params.UNSUPPORTED`.
-"""
+from typing import Annotated, Any, Literal
 
-from typing import Any, Literal
-
+from fastapi import Body
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 
 
@@ -17,15 +16,15 @@ class StreamOptions(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Only `text` is served; the rest is refused with a reason."""
+    """Only `text` is served."""
 
     type: str = "text"
 
 
 class SamplingFields(BaseModel):
-    """What all generating routes take."""
+    """Fields of all generating routes."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow")
 
     n: StrictInt | None = None
     max_tokens: StrictInt | None = None
@@ -47,7 +46,7 @@ class SamplingFields(BaseModel):
 
 
 class GenerationFields(SamplingFields):
-    """What the two OpenAI routes share."""
+    """Fields of OpenAI's two routes."""
 
     model: str | None = None
     stream: bool | None = None
@@ -57,18 +56,23 @@ class GenerationFields(SamplingFields):
     return_tokens_as_token_ids: bool | None = None
 
 
-class ChatRequest(GenerationFields):
+class TemplateFields(BaseModel):
+    """Input of the chat template beside the messages."""
+
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ChatRequest(TemplateFields, GenerationFields):
     """`POST /v1/chat/completions`."""
 
     messages: list[dict[str, Any]]
     max_completion_tokens: StrictInt | None = None
     logprobs: bool | None = None
     top_logprobs: StrictInt | None = None
-    tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class CompletionRequest(GenerationFields):
@@ -89,8 +93,6 @@ class TokenSampling(SamplingFields):
 class GenerateRequest(BaseModel):
     """`POST /inference/v1/generate`: token ids in, token ids out."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
     token_ids: list[StrictInt]
     sampling_params: TokenSampling = Field(default_factory=TokenSampling)
     model: str | None = None
@@ -98,26 +100,18 @@ class GenerateRequest(BaseModel):
     stream: bool | None = None
 
 
-class TokenizeRequest(BaseModel):
-    """`POST /tokenize`: of a text, or of a conversation as the chat route would render it."""
-
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+class TokenizeRequest(TemplateFields):
+    """`POST /tokenize`, of a text or of a conversation."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
 
 class DetokenizeRequest(BaseModel):
     """`POST /detokenize`."""
-
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     model: str | None = None
     tokens: list[StrictInt]
@@ -131,14 +125,8 @@ class LoadAdapterRequest(BaseModel):
     load_inplace: bool = False
 
 
-class UnloadAdapterRequest(BaseModel):
-    """`POST /v1/unload_lora_adapter`."""
-
-    lora_name: str = Field(min_length=1)
-
-
 class TransferInit(BaseModel):
-    """Where the trainer waits. This node's rank is `rank_offset`; rank 0 is the trainer and hosts the store."""
+    """Address of the trainer, which is rank 0. This node's rank is `rank_offset`."""
 
     master_address: str
     master_port: int = Field(ge=1, le=65535)
@@ -147,14 +135,8 @@ class TransferInit(BaseModel):
     timeout_s: float | None = Field(default=None, gt=0)
 
 
-class InitTransferRequest(BaseModel):
-    """`POST /init_weight_transfer_engine`."""
-
-    init_info: TransferInit
-
-
 class UpdateInfo(BaseModel):
-    """Tensors in the order in which they are broadcast; or a directory (or file) of safetensors to read instead."""
+    """Tensors in the order of their broadcast, or a path to safetensors."""
 
     names: list[str] = Field(default_factory=list)
     dtype_names: list[str] = Field(default_factory=list)
@@ -164,22 +146,6 @@ class UpdateInfo(BaseModel):
     timeout_s: float | None = Field(default=None, gt=0)
 
 
-class UpdateWeightsRequest(BaseModel):
-    """`POST /update_weights`."""
-
-    update_info: UpdateInfo
-
-
-class FinishUpdateRequest(BaseModel):
-    """`POST /finish_weight_update`."""
-
-    weight_version: str = Field(min_length=1)
-
-
-class NewVersionRequest(BaseModel):
-    """`POST /update_weight_version`."""
-
-    new_version: str = Field(min_length=1)
-
-
 PauseName = Literal["abort", "wait", "keep"]
+# A string that is the only field of its body.
+Named = Annotated[str, Body(embed=True, min_length=1)]

@@ -1,4 +1,4 @@
-"""Token ids in and out: `/inference/v1/generate`, `/tokenize`, `/detokenize`."""
+"""`/inference/v1/generate`, `/tokenize`, `/detokenize`."""
 
 import uuid
 from functools import partial
@@ -25,7 +25,7 @@ EngineParam = Annotated[Engine, Depends(engine_of)]
 
 @router.post("/inference/v1/generate")
 async def generate(body: GenerateRequest, request: Request, engine: EngineParam) -> Response:
-    """Generate from ids; the answer says which weights produced which tokens."""
+    """Generate from ids; the answer has the weights' version of each token."""
     if body.stream:
         raise InvalidRequestError(
             "stream", "this route does not stream; use /v1/completions with token ids"
@@ -51,12 +51,12 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineParam)
 
 @router.post("/tokenize")
 async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
-    """Ids of `prompt`, or of `messages` as the chat route would render them."""
+    """Ids of `prompt`, or of `messages` as the chat route renders them."""
     engine.adapters.resolve(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("prompt", "give either prompt or messages")
     if body.messages is not None:
-        ids = await render_chat(engine, body)
+        ids = await render_chat(engine, body, body.messages)
     else:
         ids = await engine.aside(
             partial(

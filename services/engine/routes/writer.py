@@ -1,4 +1,4 @@
-"""The common part of chat and text answers: whole or streamed, with usage, ids and versions."""
+"""The common part of chat and text answers."""
 
 import time
 import uuid
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class AnswerWriter(ABC):
-    """Writes one request's answer in OpenAI's shape. Whole and streamed answers say the same."""
+    """Writes an answer in OpenAI's shape. Whole and streamed answers have the same content."""
 
     engine: Engine
     body: GenerationFields
@@ -39,7 +39,6 @@ class AnswerWriter(ABC):
 
     @cached_property
     def formats(self) -> LogprobFormat:
-        """How log-probabilities are written."""
         as_ids = bool(self.body.return_tokens_as_token_ids)
         return LogprobFormat(self.engine.tokenizer, as_ids=as_ids)
 
@@ -52,11 +51,11 @@ class AnswerWriter(ABC):
 
     @abstractmethod
     def choice(self, prompt_index: int, answer: Answer, choice: Choice) -> Json:
-        """One entry of `choices` of a whole answer."""
+        """An entry of `choices` of a whole answer."""
 
     @abstractmethod
     def parts(self, prompt_index: int, event: Delta) -> Iterator[Json]:
-        """The chunks that an event gives, without the fields that all chunks share."""
+        """The chunks of an event, without the fields that all chunks share."""
 
     def extras(self, _answers: list[Answer]) -> Json:
         """More fields of a whole answer."""
