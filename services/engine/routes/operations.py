@@ -1,7 +1,7 @@
 """`GET /health` and `GET /metrics`."""
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Response
 from prometheus_client import CollectorRegistry, generate_latest
@@ -50,18 +50,24 @@ class EngineMetrics(Collector):
         # Users and background work have rows of their own.
         capacity = 2 * settings.max_num_seqs * settings.max_model_len
         usage, loras = loop.cached_tokens / capacity, len(self._engine.adapters.loaded())
-        gauge, counter = GaugeMetricFamily, CounterMetricFamily
-        for family, name, text, value in (
-            (gauge, "num_requests_running", "Choices in the batches.", loop.running),
-            (gauge, "num_requests_waiting", "Requests without a row.", loop.waiting),
-            (gauge, "kv_cache_usage_perc", "Share of the key/value rows in use.", usage),
-            (counter, "prompt_tokens", "Prompt tokens read.", counters.prompt_tokens),
-            (counter, "generation_tokens", "Tokens sampled.", counters.generated_tokens),
-            (counter, "request_success", "Choices that ended.", counters.finished),
-            (counter, "request_cancelled", "Choices whose client left.", counters.aborted),
-            (counter, "engine_steps", "Decode steps.", counters.steps),
-            (gauge, "num_loras_loaded", "Adapters served.", loras),
-        ):
-            metric = family(f"vllm:{name}", text, labels=["model_name"])
-            metric.add_metric([settings.served_model_name], value)
-            yield metric
+        yield self._gauge("num_requests_running", "Choices in the batches.", loop.running)
+        yield self._gauge("num_requests_waiting", "Requests without a row.", loop.waiting)
+        yield self._gauge("kv_cache_usage_perc", "Share of the key/value rows in use.", usage)
+        yield self._gauge("num_loras_loaded", "Adapters served.", loras)
+        yield self._counter("prompt_tokens", "Prompt tokens read.", counters.prompt_tokens)
+        yield self._counter("generation_tokens", "Tokens sampled.", counters.generated_tokens)
+        yield self._counter("request_success", "Choices that ended.", counters.finished)
+        yield self._counter("request_cancelled", "Choices whose client left.", counters.aborted)
+        yield self._counter("engine_steps", "Decode steps.", counters.steps)
+
+    # docs/metrics.md is made from the calls of these two.
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        return self._metric(GaugeMetricFamily, name, text, value)
+
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        return self._metric(CounterMetricFamily, name, text, value)
+
+    def _metric(self, kind: Any, name: str, text: str, value: float) -> Metric:
+        family: Metric = kind(f"vllm:{name}", text, labels=["model_name"])
+        kind.add_metric(family, [self._engine.settings.served_model_name], value)
+        return family
