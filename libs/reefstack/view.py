@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
 from typing import Protocol, Self
 
 import orjson
@@ -33,12 +32,7 @@ class View(Protocol):
         """Show one event. Never blocks for long."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class PlainView:
@@ -52,12 +46,7 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def __call__(self, event: StackEvent) -> None:
@@ -112,12 +101,7 @@ class LiveView:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def __call__(self, event: StackEvent) -> None:

@@ -1,8 +1,10 @@
 """The contract of the store below the broker, on our own and on SeaweedFS, by the client of the broker."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -51,7 +53,27 @@ class Running:
 
 @pytest.fixture(params=object_store.KINDS)
 async def running(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
-    kind: object_store.Kind = request.param
+    async with started(request.param, tmp_path) as store:
+        yield store
+
+
+@pytest.fixture(params=object_store.KINDS)
+async def on_small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Running]:
+    """The store on a disk of 100 MB, which only root can make."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(disk))
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk")
+    try:
+        async with started(request.param, disk) as store:
+            yield store
+    finally:
+        subprocess.run(("umount", "-l", str(disk)), check=True)
+
+
+@contextlib.asynccontextmanager
+async def started(kind: object_store.Kind, tmp_path: Path) -> AsyncIterator[Running]:
     chosen = ports.choose(object_store.listeners(kind), asked={}, last={}, prefer_defaults=False)
     binaries = {seaweedfs.NAME: seaweedfs.binary()} if kind == seaweedfs.NAME else {}
     spec = object_store.spec(kind, binaries, chosen, tmp_path, secrets_of(tmp_path))
@@ -237,3 +259,28 @@ async def test_later_writes_are_listed_as_younger(running: Running) -> None:
     pages = obstore.list(running.store, prefix="age")
     ages = {entry["path"]: entry["last_modified"] async for page in pages for entry in page}
     assert all(ages[before] < ages[after] for before, after in pairwise(keys))
+
+
+async def test_a_full_disk_loses_nothing_acknowledged(on_small_disk: Running) -> None:
+    """Writes are refused until there is room. Ours takes them again once objects are deleted."""
+    store, value = on_small_disk.store, os.urandom(1_000_000)
+    known: list[str] = []
+    with contextlib.suppress(BaseError):
+        for n in range(200):
+            await put(store, f"fill/{n:03}", value)
+            known.append(f"fill/{n:03}")
+    assert 20 < len(known) < 100
+    assert await names(store, "fill") == known
+    if on_small_disk.spec.name == object_store.NAME:
+        await obstore.delete_async(store, known[::2])
+        known = known[1::2]
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(BaseError):
+                    await put(store, "fill/room", value)
+                    break
+        known.append("fill/room")
+        await on_small_disk.kill()  # SeaweedFS would not be ready again: its probe is a write
+    assert await names(store, "fill") == known
+    for key in known:
+        assert await get(store, key) == value
