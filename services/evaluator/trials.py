@@ -113,10 +113,14 @@ class Trials:
                 async with self.leases.lease(scenario, wait_s=0):
                     await self._judge_all(scenario)
             self._failing.pop(scenario, None)
-        except ReefError as error:
-            if self._failing.get(scenario) != str(error):
-                log.warning("trials_interrupted", scenario=scenario, reason=str(error))
-            self._failing[scenario] = str(error)
+        except Exception as error:  # `round` reports it; other scenarios go on
+            reason = str(error) or repr(error)
+            if self._failing.get(scenario) != reason:
+                mistake = not isinstance(error, ReefError)
+                log.warning(
+                    "trials_interrupted", scenario=scenario, reason=reason, exc_info=mistake
+                )
+            self._failing[scenario] = reason
 
     async def _judge_all(self, scenario: str) -> None:
         # The newest first: it has learned from more samples. Those that arrive meanwhile count too.

@@ -1,10 +1,12 @@
 """Trials in the background: scenarios side by side, and no candidate is forgotten."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Release
 from reefkit.redis_heads import RedisReleaseHeads
 from reefkit.redis_rotation import RedisLeases
@@ -91,3 +93,18 @@ async def test_a_mistake_of_ours_becomes_a_verdict_at_last(world: World) -> None
     [found] = world.verdicts()
     assert found.verdict == "evaluation_failed"
     assert found.reason == "the evaluator failed: KeyError: 'oh'"
+
+
+async def test_a_value_that_cannot_be_read_is_reported_and_stops_no_other(world: World) -> None:
+    process = await world.process()
+    await process.on_candidate(await other_scenario(world))
+    key = "reef:{default}:waiting"
+    await world.redis.hset(key, "cnd", "{")  # type: ignore[misc]
+    await world.redis.sadd("reef:waiting", "default")  # type: ignore[misc]
+    with suppress(Unavailable):
+        await process.trials.round()
+    await process.trials.settled()
+    assert [event.scenario for event in world.events.of(CandidateEvaluated)] == ["other"]
+    with pytest.raises(Unavailable, match="Invalid JSON"):
+        await process.trials.round()
+    await process.trials.settled()

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import RollbackRequested, ScenarioCreateRequested, utc_now
+from services.publisher.full_weights import Sender
 from services.publisher.redis_works import RedisWorks
 from tests.publisher.conftest import World
 from tests.publisher.fakes import FakeNode, Fuse, Killed, evaluated
@@ -355,3 +357,20 @@ async def test_full_weights_that_are_off_are_refused_with_the_setting(world: Wor
 def test_the_fake_has_every_step() -> None:
     assert set(POINTS) >= {"before pause", "after resume", "before verify"}
     assert FakeNode().version == "base"
+
+
+async def test_the_start_of_the_sender_is_not_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine torch takes longer to import than a step may take."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nsleep 0.6\necho 4711\nexec sleep 30\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    sender = Sender("gloo", "127.0.0.1", 2, step_within_s=0.1, start_within_s=20.0)
+    async with sender.started(tmp_path) as port:
+        assert port == 4711
+    late = Sender("gloo", "127.0.0.1", 2, step_within_s=9.0, start_within_s=0.1)
+    with pytest.raises(Unavailable, match=r"not ready within 0\.1 s"):
+        async with late.started(tmp_path):
+            pass
