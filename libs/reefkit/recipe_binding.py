@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True, slots=True)
 class Binding(Generic[R]):
-    """One recipe that learns from one scenario. `dotted` is its `package.module:Class`.
+    """A recipe that learns from a scenario. `dotted` is its `package.module:Class`.
 
     `holds_out`: candidates are judged by replay, so the held-out samples are never trained on.
     """

@@ -28,7 +28,7 @@ class LostContent:
 
 
 class Losses(Protocol):
-    """The candidates of one host. All calls block on the disk."""
+    """The candidates of a host. All calls block on the disk."""
 
     def lost(self, scenario: str) -> list[LostContent]:
         """Return lost candidates whose contents were not dropped yet."""
@@ -45,7 +45,7 @@ class Losses(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RejectedContents:
-    """Drops the lost contents of one host.
+    """Drops the lost contents of a host.
 
     `storing` is held from storing a content until the job store says that it is used, because a
     content that was lost may be made again.

@@ -30,7 +30,7 @@ def routes(handlers: Handlers) -> KafkaRouter:
 def executor(
     binding: Binding[Any], kit: Kit, *, system: SystemSettings, settings: Settings
 ) -> WeightExecutor:
-    """Build the executor of one binding. Raises BadConfig if no base model is named."""
+    """Build the executor of a binding. Raises BadConfig if no base model is named."""
     if system.model_path is None:
         raise BadConfig(
             "REEF_MODEL_PATH is not set: the trainer needs the base model as a Hugging Face"

@@ -10,7 +10,7 @@ from reefcommon.events import SampleReady
 
 
 class StateDamaged(Poison):
-    """The saved state that a step starts from cannot be used; it was set aside."""
+    """The state that a step starts from cannot be used; it was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class StepReply:
 
 
 class StepProcess(Protocol):
-    """The process that holds the tensors of one binding."""
+    """The process that holds the tensors of a binding."""
 
     async def step(self, request: StepRequest) -> StepReply:
         """Make a step.
@@ -54,16 +54,15 @@ class StepProcess(Protocol):
 
 
 class Checkpoints(Protocol):
-    """States of finished steps by job. All calls block on the disk."""
+    """States of finished steps by job. All calls block."""
 
-    def path(self, binding: str, job_id: str) -> Path:
-        """Return the directory of a job's state, which need not exist."""
+    def path(self, binding: str, job_id: str) -> Path: ...
 
     def reply(self, binding: str, job_id: str) -> StepReply | None:
-        """Return the reply of the step, if its state is complete."""
+        """Return the reply of a step whose state is complete."""
 
     def kept(self, binding: str) -> set[str]:
         """Return the jobs whose state is complete."""
 
     def prune(self, binding: str, keep: Collection[str]) -> None:
-        """Remove the states of other jobs, and the rests of interrupted steps."""
+        """Remove all other states, and the rests of interrupted steps."""

@@ -1,7 +1,4 @@
-"""The rules that a proposal must pass before it is stored, and a tree before it is run.
-
-Reasons name the place (mutation 2, entry 5, field `text`) and the rule.
-"""
+"""The rules that a proposal must pass before it is stored, and a tree before it is run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,6 +87,7 @@ def check_tree(tree: Tree, adapter: Adapter) -> None:
         if claims & claimed:
             raise Inadmissible(f"{where} ({entry.kind}): another entry has the same id or name")
         claimed |= claims
+    # All of it goes before every task, and through every event of an installation.
     if sum(len(orjson.dumps(dict(entry.config))) for entry in tree) > MAX_TREE_BYTES:
         raise Inadmissible(f"a harness holds at most {MAX_TREE_BYTES} bytes of text")
 
@@ -99,6 +97,7 @@ def _check_entry(entry: Entry, where: str, adapter: Adapter) -> None:
     if entry.kind not in ENTRY_KINDS:
         raise Inadmissible(f"{where}: unknown kind; allowed are {', '.join(ENTRY_KINDS)}")
     where = f"{where} ({entry.kind})"
+    # Code of a proposal would run with the rights of the user.
     if entry.kind == "code_extension" and not adapter.isolates_code:
         raise Inadmissible(
             f"{where}: code is allowed only if the adapter runs it isolated, and"

@@ -66,6 +66,7 @@ def files_to_tree(files: Mapping[str, bytes]) -> Tree:
         raise Inadmissible(f"not a harness: {TREE_NAME} is missing, or a part of it") from None
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise Inadmissible(f"not a harness: {TREE_NAME} is malformed") from None
+    # Rendered again and compared, so that no other file comes with the harness.
     if tree_to_files(tree) != dict(files):
         raise Inadmissible(f"the files beside {TREE_NAME} are not those that it renders to")
     return tree
@@ -85,6 +86,7 @@ def read_tree(directory: Path) -> Tree:
         Poison: not a harness, or it holds a link, a special file, or other files.
     """
     names = hash_tree(directory)
+    # Before a file is read: its size is not yet known to be sane.
     if any((directory / name).stat().st_size > MAX_FILE_BYTES for name in names):
         raise Inadmissible(f"a file of a harness holds at most {MAX_FILE_BYTES} bytes")
     return files_to_tree({name: (directory / name).read_bytes() for name in names})

@@ -1,7 +1,4 @@
-"""The screen for texts of a harness: credentials, orders to ignore rules, invisible characters.
-
-It refuses known forms in several spellings, and is no proof.
-"""
+"""The screen for texts of a harness: credentials, orders to ignore rules, invisible characters."""
 
 import re
 import unicodedata
@@ -133,6 +130,7 @@ def _member_objection(key: Any, item: Any, depth: int) -> str | None:
 
 
 def _has_credential(text: str) -> bool:
+    # Known forms only: this is a screen and no proof.
     if _KNOWN_SECRETS.search(text) or any(
         sum(map(str.isdigit, run.group())) >= 4 for run in _RANDOM_RUN.finditer(text)
     ):

@@ -49,7 +49,7 @@ class Context:
     failing: str | None = None
 
     async def save(self, job: Job, *, expected: State, events: Outgoing = ()) -> bool:
-        """Make a transition, log and count it. False if the job is not in `expected`."""
+        """Make, log and count a transition. False if the job is not in `expected`."""
         moved = await asyncio.to_thread(self.store.save, job, expected=expected, events=events)
         if moved:
             self.tell(job, job.state)
@@ -62,7 +62,7 @@ class Context:
         log.info("job_moved", to=outcome, binding=job.binding, reason=job.reason, **facts)
 
     async def finish_step(self, job: Job, head: Release | None) -> None:
-        """Show a finished step, and remove local state that is no longer needed."""
+        """Show a finished step, and tidy up after it."""
         self.show(job)
         await asyncio.to_thread(self.executor.tidy, head)
 
@@ -75,6 +75,6 @@ class Context:
         self.error, self.error_at = error, self.ports.clock()
 
     def wait(self, doing: str) -> bool:
-        """Show the reason to wait. Returns False, for a turn without a transition."""
+        """Show the reason to wait. Returns False: no transition."""
         self.doing = doing
         return False

@@ -49,7 +49,7 @@ class Database:
         return self._token
 
     def fence(self, token: int) -> None:
-        """Shut out hosts with a lower token. Raises LeaseLost if a higher one has written."""
+        """Shut out hosts with lower tokens. Raises LeaseLost if a higher token is in the file."""
         with self._lock, reading(self._path):
             moved = self._db.execute("update fence set token = ? where token <= ?", (token, token))
             if not moved.rowcount:

@@ -86,7 +86,7 @@ async def minimal_failing(
 
 
 def place_of(error: BaseException) -> str:
-    """Return type, file and line of an error; for an error of Reef, its message."""
+    """Return type, file and line of an error; of an error of Reef, its message."""
     # Messages of foreign errors may quote a user.
     if isinstance(error, ReefError):
         return str(error)
@@ -98,6 +98,6 @@ def place_of(error: BaseException) -> str:
 
 
 def last_lines(error: BaseException) -> str:
-    """Return the last lines of a traceback, for the log and `/status`."""
+    """Return the last lines of a traceback."""
     lines = "".join(traceback.format_exception(error)).strip().splitlines()
     return "\n".join(line.rstrip() for line in lines[-_LAST_LINES:])

@@ -31,8 +31,6 @@ class Lease(Protocol):
 
 
 class SoleHost:
-    """Lease of a host without a rival."""
-
     token = 0
 
     async def verify(self) -> None:
@@ -74,7 +72,7 @@ Result = Produced | Nothing | Refused
 class Executor:
     """A kind of recipe. The defaults suit a kind without state of its own.
 
-    Blocking methods are called in a worker thread. All methods may be repeated.
+    All methods may be repeated. Those that are not async block.
     """
 
     kind: ClassVar[Kind]
@@ -92,7 +90,7 @@ class Executor:
     """The newest rejected jobs that are never forgotten."""
 
     def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
-        """Return the recipe's decision. Pure; blocks."""
+        """Return the recipe's decision. Pure."""
         raise NotImplementedError
 
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
@@ -106,7 +104,7 @@ class Executor:
         raise NotImplementedError
 
     def tree(self, job: Job, scratch: Path) -> Path:
-        """Return the directory of the candidate's files. `scratch` is empty. Blocks.
+        """Return the directory of the candidate's files. `scratch` is empty.
 
         Raises:
             Poison: the output may not be proposed on this base.
@@ -120,11 +118,11 @@ class Executor:
     def plan(
         self, last: Job | None, head: Release, batch: Sequence[SampleReady]
     ) -> Mapping[str, Any]:
-        """Return the start of a step, kept with its job. Blocks."""
+        """Return the start of a step, kept with its job."""
         return {}
 
     def has_run(self, job: Job) -> bool:
-        """Return whether the output of an open job is on disk already. Blocks."""
+        """Return whether the output of an open job is on disk already."""
         return False
 
     def obstacle(self, head: Release) -> str | None:
@@ -132,7 +130,7 @@ class Executor:
         return None
 
     def kept_jobs(self) -> Collection[str]:
-        """Return jobs with state on disk, which are not forgotten. Blocks."""
+        """Return jobs with state on disk, which are not forgotten."""
         return ()
 
     def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
@@ -140,7 +138,7 @@ class Executor:
         return set()
 
     def tidy(self, head: Release | None) -> None:
-        """Remove local state that is no longer needed. Blocks."""
+        """Remove local state that is no longer needed."""
 
     async def stop(self) -> None:
         """End a step that runs."""

@@ -126,7 +126,7 @@ class JobStore(Database):
             _refuse(db, job.binding, refusals, events)
 
     def current(self, binding: str, *, pending: bool = False) -> Job | None:
-        """Return the unfinished job, if any; with `pending` also one that a person decides on."""
+        """Return the unfinished job; with `pending`, also a job that waits for a person."""
         states = (*UNFINISHED, "pending") if pending else UNFINISHED
         return self._job(
             f"binding = ? and state in ({_marks(states)}) order by seq limit 1", binding, *states
