@@ -44,6 +44,7 @@ FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
 BODY_WAIT_S = 60.0
 SHOWN_AFTER_S = 5.0
+PIECE_BYTES = 64 * 1024 * 1024
 
 NEVER = (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError)
 
@@ -148,6 +149,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         super().__init__(msg, context=context)
         self.guard = guard
         self._began = time.monotonic()
+        self._pieces: list[tuple[ConsumerRecord, ...]] = []
 
     async def consume_scope(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
@@ -155,15 +157,16 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         """Call the handler until its effect is durable, or the event is in the dead letters."""
         service, waits = self.guard.service, self.guard.waits
         raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
-        topic = (raw[0] if isinstance(raw, tuple | list) else raw).topic
-        attempt = 0
+        records = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
+        self._pieces = _pieces(records)
+        topic, attempt = records[0].topic, 0
         try:
             while True:
                 attempt += 1
                 try:
                     return await self._once(call_next, msg, attempt)
                 except Conflict as error:
-                    EVENTS.labels(service, topic, "conflict").inc(len(_records(msg)))
+                    EVENTS.labels(service, topic, "conflict").inc(len(records))
                     log.info("event_conflict", topic=topic, reason=str(error))
                     return None
                 except Unavailable as error:
@@ -182,15 +185,35 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                 RETRIES.labels(service, topic).inc()
                 await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
         finally:
+            msg.raw_message = raw  # its offsets are committed
             WAITING.labels(service, topic).set(0)
             waits.ended(topic)
 
     async def _once(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], attempt: int
     ) -> Any:
-        records = await self._resolve_claims(msg, attempt)
-        if not records:
+        result = None
+        while self._pieces:
+            result = await self._handle(call_next, msg, self._pieces[0], attempt)
+            self._pieces.pop(0)
+        return result
+
+    async def _handle(
+        self,
+        call_next: Callable[[Any], Awaitable[Any]],
+        msg: StreamMessage[Any],
+        records: tuple[ConsumerRecord, ...],
+        attempt: int,
+    ) -> Any:
+        resolved = [(record, *await self._resolved(record)) for record in records]
+        for record, _, flaw in resolved:
+            if flaw:
+                await self.guard.bury(record, flaw, attempt)
+        whole = [whole for _, whole, flaw in resolved if not flaw]
+        if not whole:
             return None
+        if any(map(_claimed_bytes, records)):
+            _put(msg, whole)
         try:
             result = await call_next(msg)
         except (Conflict, Unavailable):
@@ -199,30 +222,13 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         except Exception as error:
             if attempt < MAX_ATTEMPTS and not isinstance(error, NEVER):
                 raise
-            for record in records:
-                await self.guard.bury(record, f"{type(error).__name__}: {error}", attempt)
+            for record, _, flaw in resolved:
+                if not flaw:
+                    await self.guard.bury(record, f"{type(error).__name__}: {error}", attempt)
             return None
-        EVENTS.labels(self.guard.service, records[0].topic, "done").inc(len(records))
-        self.guard.limit.done(len(records))
+        EVENTS.labels(self.guard.service, records[0].topic, "done").inc(len(whole))
+        self.guard.limit.done(len(whole))
         return result
-
-    async def _resolve_claims(
-        self, msg: StreamMessage[Any], attempt: int
-    ) -> tuple[ConsumerRecord, ...]:
-        """Put bodies in the place of claims. A message without its body is buried alone."""
-        records = _records(msg)
-        if all(name != CLAIM_HEADER for record in records for name, _ in record.headers):
-            return records
-        resolved = [(record, *await self._resolved(record)) for record in records]
-        for record, _, flaw in resolved:
-            if flaw:
-                await self.guard.bury(record, flaw, attempt)
-        whole = tuple(record for _, record, flaw in resolved if not flaw)
-        if whole and isinstance(msg.raw_message, tuple | list):
-            msg.raw_message, msg.body = whole, [record.value for record in whole]
-        elif whole:
-            msg.raw_message, msg.body = whole[0], whole[0].value
-        return whole
 
     async def _resolved(self, record: ConsumerRecord) -> tuple[ConsumerRecord, str]:
         try:
@@ -240,6 +246,30 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         return replace(record, value=value, headers=headers), ""
 
 
-def _records(msg: StreamMessage[Any]) -> tuple[ConsumerRecord, ...]:
-    raw = msg.raw_message
-    return tuple(raw) if isinstance(raw, tuple | list) else (raw,)
+def _pieces(records: tuple[ConsumerRecord, ...]) -> list[tuple[ConsumerRecord, ...]]:
+    """Split a batch, so that the bodies of a piece fit into memory."""
+    pieces: list[list[ConsumerRecord]] = [[]]
+    size = 0
+    for record in records:
+        claimed = _claimed_bytes(record)
+        if claimed and size and size + claimed > PIECE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(record)
+        size += claimed
+    return [tuple(piece) for piece in pieces]
+
+
+def _claimed_bytes(record: ConsumerRecord) -> int:
+    try:
+        claim = claim_in(record.headers)
+    except Poison:
+        return 0  # buried when it is resolved
+    return 0 if claim is None else claim.size_bytes
+
+
+def _put(msg: StreamMessage[Any], records: list[ConsumerRecord]) -> None:
+    batch = isinstance(msg.raw_message, tuple | list)
+    msg.raw_message = tuple(records) if batch else records[0]
+    msg.body = [record.value for record in records] if batch else records[0].value
+    msg.clear_cache()  # else the decoder's result of the piece before is used

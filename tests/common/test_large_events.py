@@ -94,6 +94,34 @@ async def test_large_events_come_whole_in_their_order(kafka_bootstrap, topic, tm
 
 
 @pytest.mark.broker
+async def test_a_batch_of_large_events_is_handled_in_pieces(
+    kafka_bootstrap, topic, tmp_path, monkeypatch
+):
+    """Claims are small: as many as a batch may have would not fit into memory together. A piece
+    that fails is tried again, and no other."""
+    monkeypatch.setattr(guard, "PIECE_BYTES", 6_000_000)
+    settings = SystemSettings(kafka_bootstrap=kafka_bootstrap, state_dir=tmp_path)
+    await ensure_topics(kafka_bootstrap, (topic,))
+    pieces: list[list[str]] = []
+    failures = [Unavailable("once")]
+
+    async def many(batch: list[events.CandidateProposed]) -> None:
+        pieces.append([event.event_id for event in batch])
+        if len(pieces) == 2:
+            raise failures.pop()
+
+    broker = consuming(settings, topic, many, batch=True, batch_timeout_ms=2000)
+    async with broker:
+        await broker.connect()
+        for number in range(6):
+            metrics = 60_000 if number % 2 else 0
+            await KafkaPublisher(broker).publish(candidate(number, metrics), topic)
+        await broker.start()
+        await until(lambda: pieces and pieces[-1][-1] == "c5")
+    assert pieces == [["c0", "c1", "c2", "c3", "c4"], ["c5"], ["c5"]]
+
+
+@pytest.mark.broker
 async def test_a_claim_without_a_body_is_dead_and_the_next_goes_on(
     kafka_bootstrap, topic, tmp_path, monkeypatch
 ):
@@ -148,12 +176,15 @@ async def test_a_dead_letter_of_megabytes_is_written(kafka_bootstrap, topic, tmp
         await KafkaPublisher(broker).publish(candidate(3), topic)
         await broker.start()
         await until(lambda: seen == ["c3"])
-    first, second = await everything(kafka_bootstrap, topic.dead)
-    for record in (first, second):
+    letters = []
+    for record in await everything(kafka_bootstrap, topic.dead):
         value = await bodies.whole_value(record.value, record.headers, broker.guard.bodies)
-        letter = events.DeadLettered.model_validate_json(value)
-        assert letter.reason == "Poison: too many metrics"
-        assert len(base64.b64decode(letter.value)) > 800_000
+        letters.append(events.DeadLettered.model_validate_json(value))
+    assert [letter.reason for letter in letters] == ["Poison: too many metrics"] * 2
+    assert len(base64.b64decode(letters[0].value)) > 800_000
+    # The letter of a claim is the claim, so that it can be sent again as it was.
+    assert len(base64.b64decode(letters[1].value)) < 1000
+    assert bodies.CLAIM_HEADER in dict(letters[1].headers)
 
 
 class Refusing:
