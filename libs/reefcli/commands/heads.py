@@ -1,6 +1,6 @@
 """`reef rollback` and `reef promote`: move the head of a scenario's release chain."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,7 @@ Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 
 def rollback(
     scenario: Scenario,
-    release_id: Annotated[
-        str, typer.Argument(help="The release to go back to (see `reef releases SCENARIO`).")
-    ],
+    release_id: Annotated[str, typer.Argument(help="The release to go back to (`reef releases`).")],
     reason: Reason = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -37,9 +35,7 @@ def rollback(
 
 def promote(
     scenario: Scenario,
-    release_id: Annotated[
-        str, typer.Argument(help="A pending release (see `reef releases SCENARIO`).")
-    ],
+    release_id: Annotated[str, typer.Argument(help="A pending release (`reef releases`).")],
     reason: Reason = "",
     url: Url = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
@@ -55,23 +51,13 @@ def promote(
 
 
 def _move(
-    gateway: Gateway,
-    operation: Literal["rollback", "promote"],
-    scenario: str,
-    release_id: str,
-    reason: str,
-    *,
-    as_json: bool,
+    gateway: Gateway, operation: str, scenario: str, release_id: str, reason: str, *, as_json: bool
 ) -> None:
-    release = gateway.post(
-        f"/reef/scenarios/{scenario}/{operation}", {"release_id": release_id, "reason": reason}
-    )
+    body = {"release_id": release_id, "reason": reason}
+    release = gateway.post(f"/reef/scenarios/{scenario}/{operation}", body)
     if as_json:
         print_json(release)
-    else:
-        console().print(
-            f"{scenario} now serves {release['release_id']} ({operation} of {release_id})",
-            markup=False,
-            soft_wrap=True,
-        )
-        print_asked(gateway.url)
+        return
+    text = f"{scenario} now serves {release['release_id']} ({operation} of {release_id})"
+    console().print(text, markup=False, soft_wrap=True)
+    print_asked(gateway.url)

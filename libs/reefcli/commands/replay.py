@@ -1,26 +1,19 @@
 """`reef replay`: read the log again into an empty store, and compare it with the running one."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, program
@@ -81,8 +74,8 @@ def replay(
     Ctrl-C or a kill the same command goes on from there.
 
     With --into the new store stays, to replace a lost store: stop the experience service, run
-    `reef replay --into DIRECTORY`, start it again. The log is read as far as the service had handled
-    it. An embedded broker that is stopped is started meanwhile.
+    `reef replay --into DIRECTORY`, start it again. The log is read as far as the service had
+    handled it. An embedded broker that is stopped is started meanwhile.
 
     Examples:
 
@@ -109,8 +102,8 @@ def replay(
     plan = _plan(running_stack(state_dir), state_dir, into, urls)
     plan = replace(plan, keep=keep or into is not None, fresh=fresh, shown=shown)
     try:
-        with _Bar(shown=not as_json) as bar:
-            verdict = asyncio.run(_carry_out(plan, state_dir, bar.say))
+        with _progress(shown=not as_json) as say:
+            verdict = asyncio.run(_carry_out(plan, state_dir, say))
     except KeyboardInterrupt:
         typer.echo("reef: stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
@@ -199,45 +192,20 @@ def check_place(place: Path, *, begun: bool) -> None:
         )
 
 
-class _Bar:
-    """Progress on a terminal's standard error; silence in a pipe."""
+@contextlib.contextmanager
+def _progress(*, shown: bool) -> "Iterator[Say]":
+    """Yield a function that shows progress on a terminal's standard error; silent in a pipe."""
+    err, began = console(err=True), time.monotonic()
+    if not shown or not err.is_terminal or os.environ.get("TERM") == "dumb":
+        yield lambda _what, _done, _total: None
+        return
+    with err.status("connecting") as status:
 
-    def __init__(self, *, shown: bool) -> None:
-        err = console(err=True)
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=err,
-            transient=True,
-            disable=not (shown and err.is_terminal and os.environ.get("TERM") != "dumb"),
-        )
-        self._task: TaskID | None = None
+        def say(what: str, done: int, total: int) -> None:
+            rate = f", {done / (time.monotonic() - began):,.0f} a second" if total else ""
+            status.update(f"{what}: {done:,} of {total:,}{rate}" if total else what)
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        self._task = self._progress.add_task("connecting", total=None, rate="")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def say(self, what: str, done: int, total: int) -> None:
-        """Show the progress."""
-        assert self._task is not None
-        speed = self._progress.tasks[0].speed
-        rate = f"{speed:,.0f} events/s" if speed and total else ""
-        self._progress.update(
-            self._task, description=what, completed=done, total=total or None, rate=rate
-        )
+        yield say
 
 
 def _tell(verdict: "Verdict", *, kept: bool) -> None:

@@ -33,19 +33,11 @@ class RunningStore:
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
         found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
-        return Slice(
-            found["count"],
-            found["digest"],
-            tuple(found["until"]) if found["until"] is not None else None,
-        )
+        return _slice(found)
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
         found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
-        return Slice(
-            found["count"],
-            found["digest"],
-            tuple(found["until"]) if found["until"] is not None else None,
-        )
+        return _slice(found)
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
         return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
@@ -66,6 +58,11 @@ class RunningStore:
                 f"the experience service at {self.http.base_url} does not answer: {error!r}"
             ) from error
         return response.json()
+
+
+def _slice(found: Any) -> Slice:
+    until = found["until"]
+    return Slice(found["count"], found["digest"], None if until is None else tuple(until))
 
 
 def _digests(found: list[tuple[list[str], str]]) -> RowDigests:

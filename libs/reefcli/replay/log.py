@@ -83,9 +83,8 @@ class LogReader:
     def _take(self, tp: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
         for record in records:
             if self.begins[tp] and record.offset == self.begins[tp]:
-                self.first_at_ms[tp.topic] = max(
-                    self.first_at_ms.get(tp.topic, 0), record.timestamp
-                )
+                first = self.first_at_ms.get(tp.topic, 0)
+                self.first_at_ms[tp.topic] = max(first, record.timestamp)
             if record.offset < self._taken[tp]:
                 continue  # the embedded log has it twice while it is being merged
             self._taken[tp] = record.offset + 1
@@ -146,11 +145,8 @@ async def open_log(
             partitions = _partitions(consumer, sources, bootstrap)
             consumer.assign(partitions)
             begins = await consumer.beginning_offsets(partitions)
-            ends = (
-                await committed(bootstrap, until_committed_of, partitions)
-                if until_committed_of
-                else None
-            )
+            group = until_committed_of
+            ends = await committed(bootstrap, group, partitions) if group else None
         except (KafkaError, OSError, TimeoutError) as error:
             raise CommandFailed(f"no broker answers at {bootstrap}: {error!r}") from None
         reader = LogReader(
