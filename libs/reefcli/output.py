@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import typer
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +32,6 @@ def print_table(
     rows: Iterable[Sequence[Cell]],
     *,
     whole: Collection[str] = (),
-    title: str = "",
     empty: str = "nothing yet",
 ) -> None:
     """Print a table; `empty` is printed if there are no rows.
@@ -58,19 +57,13 @@ def print_table(
         for line in cells:
             _print_block(out, columns, line)
         return
-    table = Table(
-        title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False
-    )
+    table = Table(header_style="bold", box=None, pad_edge=False)
     for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        words = any(
-            " " in line[number] for line in cells
-        )  # ids are cut, sentences go over several lines
-        table.add_column(
-            name,
-            width=width,
-            no_wrap=rigid[number] or not words,
-            overflow="fold" if words else "ellipsis",
-        )
+        # Ids are cut, sentences go over several lines.
+        words = any(" " in line[number] for line in cells)
+        whole_cell = rigid[number] or not words
+        overflow: OverflowMethod = "fold" if words else "ellipsis"
+        table.add_column(name, width=width, no_wrap=whole_cell, overflow=overflow)
     for line in cells:
         table.add_row(*(Text(cell) for cell in line))
     out.print(table)

@@ -46,13 +46,14 @@ class Listed:
     knobs: dict[str, Knob]
 
 
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="A recipe (package.module:Class), or further packages to look in."),
+]
+
+
 def recipes(
-    where: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="A recipe (package.module:Class), or further packages or modules to look in."
-        ),
-    ] = None,
+    where: _Names = None,
     as_json: AsJson = False,
 ) -> None:
     """The learning methods that are installed.

@@ -6,7 +6,6 @@ from typing import Any
 
 from reefcli.loop_events import LoopEvent
 from reefcommon.events import (
-    CandidateEvaluated,
     ReleasePublished,
     ReleaseRejected,
     SampleRefused,
@@ -48,7 +47,6 @@ class Figures:
     failures: list[str] = field(default_factory=list)
     restarts: list[str] = field(default_factory=list)
     steps: list[StepCompleted] = field(default_factory=list)
-    verdicts: list[CandidateEvaluated] = field(default_factory=list)
     releases: list[ReleasePublished] = field(default_factory=list)
     rejected: list[ReleaseRejected] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
@@ -70,8 +68,6 @@ class Figures:
         match event:
             case StepCompleted():
                 self.steps.append(event)
-            case CandidateEvaluated():
-                self.verdicts.append(event)
             case ReleasePublished():
                 self.releases.append(event)
             case ReleaseRejected():
