@@ -1,12 +1,15 @@
-"""From a full batch to the new release in use, on the embedded stack, with requests that never stop: the loop by hop, and what requests feel.
+"""From a full batch to the new release in use, on the embedded stack, with requests that never
+stop: the loop by hop, and what requests feel.
 
     python -m tests.bench.publish [--model tiny|smollm2] [--releases 8] [--swaps 12] [--full 4] [--clients 4]
 
-Three parts. `loop`: clients ask the gateway and report a score on each answer; SAO trains on them, the evaluator takes every candidate (policy
-`always`), the publisher puts it to work. `adapter`: the same clients without reports, so that nothing trains; adapters that are there already
-are proposed again and published under new names. `full`: full weights, which pause the node. Every hop is dated by the event that ends it, as
-the broker keeps it, and the last one by the first answer that names the new release. `swap` is from the verdict to that answer; requests that
-overlap a swap are compared with those of the same part that overlap none.
+Three parts. `loop`: clients ask the gateway and report a score on each answer; SAO trains on them,
+the evaluator takes every candidate (policy `always`), the publisher puts it to work. `adapter`: the
+same clients without reports, so that nothing trains; adapters that are there already are proposed
+again and published under new names. `full`: full weights, which pause the node. Every hop is dated
+by the event that ends it, as the broker keeps it, and the last one by the first answer that names
+the new release. `swap` is from the verdict to that answer; requests that overlap a swap are
+compared with those of the same part that overlap none.
 """
 
 import argparse
@@ -218,7 +221,9 @@ def table(seen: Seen, model: str) -> Table:
 
 
 async def published(stack: Any, seen: Seen, part: str, contents: list[str]) -> None:
-    """Propose contents that are in the store, one after the other, with requests to compare with between them."""
+    """Propose contents that are in the store, one after the other, with requests to compare with
+    between them.
+    """
     from reefcommon import topics
     from reefcommon.events import CandidateProposed, utc_now
     from reefcommon.settings import SystemSettings

@@ -1,10 +1,13 @@
-"""One optimizer step of the trainer beside a plain torch + peft loop over the same batch, in one process and one thread.
+"""One optimizer step of the trainer beside a plain torch + peft loop over the same batch, in one
+process and one thread.
 
     python -m tests.bench.step [--model smollm2|tiny] [--batch 8] [--prompt 37] [--response 59] [--rounds 3]
 
-`plain` is what one would write by hand: padded ids through a peft model, log-softmax, the clipped ratio, backward, clip the norm, AdamW.
-`learner` is SAO's learner on the same samples (critic and its two updates included), `worker` what a step process does for one request: that
-step, and state and adapter on the disk, synced. The gradient goes through the prompt in all three. Rounds take turns; the ratio is the figure.
+`plain` is what one would write by hand: padded ids through a peft model, log-softmax, the clipped
+ratio, backward, clip the norm, AdamW. `learner` is SAO's learner on the same samples (critic and
+its two updates included), `worker` what a step process does for one request: that step, and state
+and adapter on the disk, synced. The gradient goes through the prompt in all three. Rounds take
+turns; the ratio is the figure.
 """
 
 import argparse
@@ -40,7 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def rollouts(options: argparse.Namespace, vocabulary: int) -> list[Any]:
-    """Samples with random ids, rewards and behaviour log-probabilities near those of an untrained ratio."""
+    """Samples with random ids, rewards and behaviour log-probabilities near those of an untrained
+    ratio.
+    """
     draws = random.Random(0)
     made = []
     for number in range(options.batch):

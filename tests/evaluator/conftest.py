@@ -35,16 +35,25 @@ from services.evaluator.trials import WaitingCandidate
 from tests.publisher.fakes import FakeEvents, FakeStore, content
 
 SAO = "recipes.sao.recipe:SAORecipe"
-TASKS = "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\nevaluation: {tasks: [one, two, three, four, five], score: 'tests.evaluator.verifiers:length'"
+TASKS = (
+    "reef: {recipe: 'recipes.sao.recipe:SAORecipe'}\n"
+    "evaluation: {tasks: [one, two, three, four, five], "
+    "score: 'tests.evaluator.verifiers:length'"
+)
 
-REPLAY = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\nevaluation: {min_pairs: 5}\n"
-"""The smallest serve.yaml: no tasks, what users scored decides."""
+REPLAY = (
+    "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
+    "evaluation: {min_pairs: 5}\n"
+)
+"""A small serve.yaml without tasks: held-out samples decide."""
 
 
 @dataclass
 class EpisodeNode:
-    """A node. `answer(model, messages, seed, i)` gives the i-th text; `fails` counts down the calls that fail with `failure`: `load`,
-    `probe`, and episodes by a part of the model's name."""
+    """A node. `answer(model, messages, seed, i)` gives the i-th text; `fails` counts down the
+    calls that fail with `failure`: `load`, `probe`, and episodes by a part of the model's
+    name.
+    """
 
     url: str = "http://node-1"
     adapters: dict[str, str] = field(default_factory=dict)
@@ -227,7 +236,9 @@ class World:
         return [event.evaluation for event in self.events.of(CandidateEvaluated)]
 
     async def verdict(self, event: CandidateProposed) -> Evaluation:
-        """The verdict on one candidate; afterwards nothing of it is left on the nodes or on disk."""
+        """The verdict on one candidate; afterwards nothing of it is left on the nodes or on
+        disk.
+        """
         before = len(self.verdicts())
         process = await self.process()
         await self.on_candidate(event, process)

@@ -1,4 +1,6 @@
-"""The evaluator's two methods on the real serving node with the tiny model, through the client that production uses."""
+"""The evaluator's two methods on the real serving node with the tiny model, through the client that
+production uses.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +29,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 async def served(world: World, engine: Node, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The world of the other tests, with the real node and a stored adapter; yields (world, content id, node)."""
+    """The world of the other tests, with the real node and a stored adapter; yields (world, content
+    id, node).
+    """
     from services.engine.runner import load_model
 
     monkeypatch.setenv("REEF_MODEL_NAME", "base")
@@ -61,7 +65,9 @@ async def test_tasks(served: tuple[World, str, HttpServingNode]) -> None:
 
 
 async def test_replay(served: tuple[World, str, HttpServingNode]) -> None:
-    """Held-out answers that the candidate makes likelier were scored high, the others low: it must win every pair. Turned round: none."""
+    """Held-out answers that the candidate makes likelier were scored high, the others low: it must
+    win every pair. Turned round: none.
+    """
     world, content_id, node = served
     world.text = REPLAY
     held = [i for i in range(200) if is_held_out(f"smp-{i}")][:12]

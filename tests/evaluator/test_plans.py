@@ -34,7 +34,10 @@ def test_a_configuration_that_cannot_work(section: str, words: str) -> None:
 
 def test_tasks_by_name() -> None:
     for name, count in (("TASKS", 2), ("tasks", 3)):
-        text = f"evaluation: {{tasks: 'tests.evaluator.verifiers:{name}', score: 'tests.evaluator.verifiers:length'}}"
+        text = (
+            f"evaluation: {{tasks: 'tests.evaluator.verifiers:{name}', "
+            "score: 'tests.evaluator.verifiers:length'}"
+        )
         plans = Plans.load(parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\n{text}"))
         assert len(plans.tasks) == count
     assert content("lora", "a").startswith("lora-")

@@ -277,7 +277,8 @@ def test_lacking_counts_the_samples_that_carry_information() -> None:
 def test_the_mean_is_over_sampled_tokens_alone() -> None:
     kept = held_out(sample())
     assert kept is not None
-    # prompt_logprobs[i] is that of token i + 1; the response is tokens 2, 3, 4, of which 3 came from the environment.
+    # prompt_logprobs[i] is that of token i + 1; the response is tokens 2, 3, 4, of which the
+    # environment wrote 3.
     assert mean_logprob(kept, [-9.0, -1.0, -7.0, -3.0]) == pytest.approx(-2.0)
 
 

@@ -24,8 +24,8 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     (waits,) = await world.look(process)
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
     assert (
-        waits.reason
-        == "insufficient_evidence: 0 held-out samples differ from the mean score, 5 are needed (0 are there)"
+        waits.reason == "insufficient_evidence: 0 held-out samples differ from the mean score, "
+        "5 are needed (0 are there)"
     )
     liked = {7, 9}
 

@@ -19,7 +19,9 @@ PLACES = ("load", "probe", "cand", "reef")
 
 @pytest.mark.parametrize("failing", [*((place,) for place in PLACES), PLACES], ids="+".join)
 async def test_an_engine_that_fails_now_and_then(world: World, failing: tuple[str, ...]) -> None:
-    """T5: whatever failed is tried again, and never scored as 0; the verdict is the one of an engine that never fails."""
+    """T5: whatever failed is tried again, and never scored as 0; the verdict is the one of an
+    engine that never fails.
+    """
     node = world.nodes[0]
     node.fails, node.failure = dict.fromkeys(failing, 2), Transient
     found = await world.verdict(candidate())
@@ -67,7 +69,9 @@ async def test_an_engine_that_goes_on_failing(
 async def test_an_engine_that_never_gets_a_candidate_to_answer(
     world: World, place: str, policy: str
 ) -> None:
-    """T5: a verdict all the same; raised to the bus, the candidate would be a dead letter that its trainer waits for."""
+    """T5: a verdict all the same; raised to the bus, the candidate would be a dead letter that its
+    trainer waits for.
+    """
     world.text = f"{TASKS}, policy: {policy}}}"
     world.nodes[0].fails, world.nodes[0].failure = {place: math.inf}, Transient
     found = await world.verdict(candidate())

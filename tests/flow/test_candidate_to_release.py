@@ -1,4 +1,6 @@
-"""One candidate through the routing tables of evaluator and publisher, in memory: proposed, judged, published, announced."""
+"""One candidate through the routing tables of evaluator and publisher, in memory: proposed, judged,
+published, announced.
+"""
 
 from pathlib import Path
 from typing import Any

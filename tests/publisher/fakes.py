@@ -1,4 +1,6 @@
-"""The outside of the publisher for its tests: nodes, a store, a log of events; each can fail, refuse, lie or kill at a chosen call."""
+"""The outside of the publisher for its tests: nodes, a store, a log of events; each can fail,
+refuse, lie or kill at a chosen call.
+"""
 
 import asyncio
 import hashlib
@@ -77,8 +79,10 @@ class Fused:
 
 @dataclass
 class FakeNode:
-    """A serving node. `down`: does not answer; `full`: refuses to load; `clings`: refuses to unload; `lies`: answers as another model;
-    `hangs`: takes a load and never says how it went."""
+    """A serving node. `down`: does not answer; `full`: refuses to load; `clings`: refuses to
+    unload; `lies`: answers as another model; `hangs`: takes a load and never says how it
+    went.
+    """
 
     url: str = "http://node-1"
     base: str = "reef"
@@ -94,7 +98,9 @@ class FakeNode:
     coming: dict[str, str] | None = None
     paused: bool = False
     fails: Callable[[str], None] = lambda _step: None
-    """Called with the name of each step of a weight update, `before` and `after` it; what it raises, the node raises."""
+    """Called with the name of each step of a weight update, `before` and `after` it; what it
+    raises, the node raises.
+    """
     steps: list[str] = field(default_factory=list)
 
     def _up(self) -> None:
@@ -207,7 +213,9 @@ class FakeEvents:
 
 
 class FakeStore:
-    """Every content that was announced by `lora(...)` exists; a content in `damaged` does not match its digest."""
+    """Every content that was announced by `lora(...)` exists; a content in `damaged` does not match
+    its digest.
+    """
 
     def __init__(self) -> None:
         self.damaged: set[str] = set()

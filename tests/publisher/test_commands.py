@@ -141,7 +141,9 @@ async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: Worl
 async def test_a_rollback_that_another_process_finished_is_not_repeated(
     world: World,
 ) -> None:
-    """Both had looked when neither had begun; the later of them plans on the head that the earlier has made."""
+    """Both had looked when neither had begun; the later of them plans on the head that the earlier
+    has made.
+    """
     upkeep = await world.started()
     old = await world.publish(upkeep, "a")
     await world.publish(upkeep, "b")
@@ -163,7 +165,9 @@ async def test_a_rollback_that_another_process_finished_is_not_repeated(
 
 
 async def test_a_rollback_resumed_and_redelivered_is_made_once(world: World) -> None:
-    """The head moved while its process was away, so it is planned anew: from where the other run left off, not from its beginning."""
+    """The head moved while its process was away, so it is planned anew: from where the other run
+    left off, not from its beginning.
+    """
     upkeep = await world.started()
     old = await world.publish(upkeep, "a")
     await world.publish(upkeep, "b")

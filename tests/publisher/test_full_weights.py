@@ -1,4 +1,6 @@
-"""Releases of full weights: every node serves the whole of them, or is out of rotation, and none is ever left paused."""
+"""Releases of full weights: every node serves the whole of them, or is out of rotation, and none is
+ever left paused.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -74,7 +76,9 @@ async def test_full_weights_are_published_and_rolled_back(world: World) -> None:
 
 
 async def test_the_adapter_before_stays_until_gateways_have_moved(world: World) -> None:
-    """A gateway that has not heard of the new head yet asks for the old one's adapter: it must be there for that moment."""
+    """A gateway that has not heard of the new head yet asks for the old one's adapter: it must be
+    there for that moment.
+    """
     world.drain_s = 3600.0
     upkeep = await world.started()
     before = await world.publish(upkeep, "adapter")
@@ -115,7 +119,10 @@ async def test_the_same_weights_under_a_new_release_pause_nobody(world: World) -
 async def test_whatever_fails_between_pause_and_resume(
     world: World, point: str, error: Exception
 ) -> None:
-    """P2: an error before and after each step on one node. It goes on generating, or is out of rotation; the other one is published."""
+    """P2: an error before and after each step on one node.
+
+    It goes on generating, or is out of rotation; the other one is published.
+    """
     upkeep = await world.started()
     root = await world.head()
     first, second = world.nodes
@@ -236,7 +243,9 @@ async def test_a_loser_gives_the_weights_back(world: World) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("effect", range(24))
 async def test_killed_at_any_effect_of_an_update(world: World, when: str, effect: int) -> None:
-    """P2 with `kill -9`: nothing of ours runs any more, not even `finally`; the next process leaves nobody paused."""
+    """P2 with `kill -9`: nothing of ours runs any more, not even `finally`; the next process leaves
+    nobody paused.
+    """
     await world.started()
     root = await world.head()
     event = evaluated("default", root.release_id, "full", kind="checkpoint")

@@ -19,8 +19,10 @@ pytestmark = pytest.mark.broker
 async def test_every_event_of_the_last_batch_is_read(
     kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Heads that are rebuilt without the last release would fork the chain. The end that the embedded broker names lies one after the
-    beginning of the last batch; a client that gives out record by record stands there with the rest of the batch still to come."""
+    """Heads that are rebuilt without the last release would fork the chain. The end that the
+    embedded broker names lies one after the beginning of the last batch; a client that gives
+    out record by record stands there with the rest of the batch still to come.
+    """
     await ensure_topics(kafka_bootstrap, (topics.RELEASES,))
     monkeypatch.setattr(
         kafka_topic_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)

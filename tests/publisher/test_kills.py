@@ -20,7 +20,9 @@ pytestmark = pytest.mark.redis
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("effect", range(16))
 async def test_killed_at_any_effect_and_resumed(world: World, when: str, effect: int) -> None:
-    """Every transition: the process dies before or after its n-th effect, and a new one finishes the same release once."""
+    """Every transition: the process dies before or after its n-th effect, and a new one finishes
+    the same release once.
+    """
     await world.started()
     root = await world.head()
     event = evaluated("default", root.release_id)
@@ -84,7 +86,9 @@ async def test_an_interrupted_release_serves_since_its_head_moved(
 
 @pytest.mark.parametrize("effect", range(12))
 async def test_killed_while_losing(world: World, effect: int) -> None:
-    """P1 with a kill: what a loser staged is gone once it has resumed, and it is told once by id."""
+    """P1 with a kill: what a loser staged is gone once it has resumed, and it is told once by
+    id.
+    """
     await world.started()
     root = await world.head()
     loser = evaluated("default", root.release_id, "loser")

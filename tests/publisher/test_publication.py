@@ -77,7 +77,9 @@ async def test_a_loser_changes_nothing_and_is_told(world: World, verdict: str, r
 
 
 async def test_two_publishers_with_one_expected_head(world: World) -> None:
-    """P1: exactly one wins; the other leaves no release and no adapter, and its candidate is told."""
+    """P1: exactly one wins; the other leaves no release and no adapter, and its candidate is
+    told.
+    """
     await world.started()
     root = await world.head()
     processes = [world.process() for _ in range(8)]
@@ -150,7 +152,9 @@ async def test_a_scenario_that_nobody_created(world: World) -> None:
 
 
 async def test_tidying_spares_a_release_that_is_being_published(world: World) -> None:
-    """Between its look at the works and its look at the chain: it is seen in the one or in the other."""
+    """Between its look at the works and its look at the chain: it is seen in the one or in the
+    other.
+    """
     await world.started()
     event = evaluated("default", (await world.head()).release_id)
     with pytest.raises(Killed):
@@ -189,7 +193,9 @@ async def test_scenarios_leave_each_others_adapters_alone(world: World) -> None:
 
 
 async def test_nothing_begins_while_a_tidying_is_at_work(world: World) -> None:
-    """It has looked already at what is under way: what begins now might count on an adapter that it is about to unload."""
+    """It has looked already at what is under way: what begins now might count on an adapter that it
+    is about to unload.
+    """
     upkeep, [node, _] = await world.started(), world.nodes
     work = Work(work_id="cmd-1", scenario="default", release=await world.head())
     publication, unload, order = upkeep.publication, node.unload_adapter, []

@@ -226,7 +226,9 @@ async def full_weights_and_back(deployed: Deployment, head: Release) -> None:
 
 
 async def roll_back_at_once(deployed: Deployment, target: Release, said: str) -> Release:
-    """Rolled back and answering within two seconds, once the publisher that was started last has its partitions."""
+    """Rolled back and answering within two seconds, once the publisher that was started last has
+    its partitions.
+    """
     # The group forgets a killed member after its session time-out; until then commands wait.
     await deployed.events.publish(
         ScenarioCreateRequested(event_id="cmd-0", at=utc_now(), scenario="other"), topics.COMMANDS

@@ -29,7 +29,9 @@ async def test_a_chain_without_its_works(world: World) -> None:
 
 
 async def test_an_old_verdict_without_its_work(world: World) -> None:
-    """Far behind the head it is a repeat too: to call a published candidate conflicted would take back what was learnt."""
+    """Far behind the head it is a repeat too: to call a published candidate conflicted would take
+    back what was learnt.
+    """
     upkeep = await world.started()
     event = evaluated("default", (await world.head()).release_id)
     await upkeep.handlers.on_evaluated(event)

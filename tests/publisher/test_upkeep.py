@@ -1,4 +1,6 @@
-"""Nodes that come up again: given the heads at once, whatever else is away, and told of when it can be."""
+"""Nodes that come up again: given the heads at once, whatever else is away, and told of when it can
+be.
+"""
 
 import pytest
 

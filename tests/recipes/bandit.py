@@ -1,6 +1,8 @@
-"""A contextual bandit for a tiny Llama: four letters, each with a hidden two-digit answer; half a point for each right digit.
+"""A contextual bandit for a tiny Llama: four letters, each with a hidden two-digit answer; half a
+point for each right digit.
 
-`train` plays it through a recipe's own `decide` and learner, with the behaviour policy `lag` releases behind.
+`train` plays it through a recipe's own `decide` and learner, with the behaviour policy `lag`
+releases behind.
 """
 
 from collections import deque

@@ -33,7 +33,9 @@ def arrivals():
     ],
 )
 def test_staleness(max_staleness, admitted, refused):
-    """E10: lags 0, 2, 3 and another incarnation under bounds 0 and 2; each refusal has its reason and its lag."""
+    """E10: lags 0, 2, 3 and another incarnation under bounds 0 and 2; each refusal has its reason
+    and its lag.
+    """
     recipe = SAORecipe(Knobs(batch_size=len(admitted), max_staleness=max_staleness))
     decision = recipe.decide(arrivals(), SERVING)
     assert [s.event_id for s in decision.batch] == admitted

@@ -1,4 +1,6 @@
-"""The learner: exact log-probabilities, micro-batches that change nothing, saved state that continues to the bit."""
+"""The learner: exact log-probabilities, micro-batches that change nothing, saved state that
+continues to the bit.
+"""
 
 import pytest
 import torch
@@ -50,7 +52,9 @@ def adapter(learner):
 
 
 def test_log_probabilities_equal_the_samplers_in_any_padding(model_path):
-    """Prompts and responses of different lengths in one batch, at temperature 0.7, against one plain forward each."""
+    """Prompts and responses of different lengths in one batch, at temperature 0.7, against one
+    plain forward each.
+    """
     from recipes.policy_gradient.rollouts import rollout
 
     for prompt_gradient in (True, False):
@@ -172,7 +176,9 @@ def test_adopting_an_adapter_the_base_or_one_that_does_not_fit(model_path, tmp_p
 
 
 def test_the_gradient_reaches_sampled_tokens_only(model_path):
-    """T4: changing the advantage's tokens outside the mask, or what the environment's log-probabilities say, changes nothing."""
+    """T4: changing the advantage's tokens outside the mask, or what the environment's log-
+    probabilities say, changes nothing.
+    """
     steps = []
     for noise in (0.0, -3.0):
         one = learner(model_path, critic_warmup_steps=0)

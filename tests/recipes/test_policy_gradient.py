@@ -19,11 +19,11 @@ from tests.recipes.samples import sample
 
 
 def test_gae_steps_over_observations():
-    """Actions at 0, 1, 4; a tool's answer at 2 and 3. By hand, gamma 1, lambda 0.5, reward 1 on the last action.
+    """Actions at 0, 1, 4; a tool's answer at 2 and 3. By hand, gamma 1, lambda 0.5, reward 1 on
+    the last action.
 
-    delta_4 = 1 - 0.6 = 0.4                 A_4 = 0.4
-    delta_1 = 0.6 - 0.5 = 0.1               A_1 = 0.1 + 0.5 * 0.4 = 0.3
-    delta_0 = 0.5 - 0.2 = 0.3               A_0 = 0.3 + 0.5 * 0.3 = 0.45
+    delta_4 = 1 - 0.6 = 0.4 A_4 = 0.4 delta_1 = 0.6 - 0.5 = 0.1 A_1 = 0.1 + 0.5 * 0.4 = 0.3
+    delta_0 = 0.5 - 0.2 = 0.3 A_0 = 0.3 + 0.5 * 0.3 = 0.45
     """
     advantages, returns = skip_observation_gae(
         (1, 1, 0, 0, 1), (0.2, 0.5, 9.0, -9.0, 0.6), 1.0, gamma=1.0, lam=0.5
@@ -68,7 +68,9 @@ def test_dis_bounds_are_strict_and_carry_no_gradient():
 
 
 def test_aggregation_is_a_mean_over_tokens_then_over_samples():
-    """A rollout of one token weighs as much as one of three; padding and observations do not count."""
+    """A rollout of one token weighs as much as one of three; padding and observations do not
+    count.
+    """
     per_token = torch.tensor([[6.0, 100.0, 100.0], [1.0, 2.0, 3.0]])
     mask = torch.tensor([[1.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     assert sample_mean(per_token, mask).item() == pytest.approx((6.0 + 2.0) / 2)
@@ -123,7 +125,9 @@ def test_explained_variance():
     ],
 )
 def test_what_cannot_be_trained_on_has_a_name(changes, reason):
-    """T4: an empty mask is an error with a name, and so is everything else that is wrong with a sample."""
+    """T4: an empty mask is an error with a name, and so is everything else that is wrong with a
+    sample.
+    """
     bad = sample(**changes)
     assert unfit(bad) == reason
     with pytest.raises(Poison, match="cannot be trained on"):

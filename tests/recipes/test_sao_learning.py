@@ -1,4 +1,6 @@
-"""SAO learns, on one core, through its own functions; and its mask is what makes stale experience usable."""
+"""SAO learns, on one core, through its own functions; and its mask is what makes stale experience
+usable.
+"""
 
 import pytest
 
@@ -40,7 +42,9 @@ def test_sao_learns_a_bandit(model_path, seed):
     "seed", SEEDS[:1]
 )  # the other two pass as well; they cost a minute and a half each
 def test_at_a_lag_of_eight_the_mask_decides(model_path, seed):
-    """The same experience, eight releases old at every step: corrected by the mask it is learnt from, uncorrected it is not."""
+    """The same experience, eight releases old at every step: corrected by the mask it is learnt
+    from, uncorrected it is not.
+    """
     with_mask = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4)
     assert tenth(with_mask, -1) >= 0.9
     without = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4, correction="none")
