@@ -20,6 +20,7 @@ def requirements(pyproject: str, extra: str = "", without: tuple[str, ...] = ())
 
 if __name__ == "__main__":
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    # A leading minus names a package to leave out.
     without = tuple(word[1:] for word in sys.argv[1:] if word.startswith("-"))
     extras = [word for word in sys.argv[1:] if not word.startswith("-")]
     sys.stdout.write("\n".join(requirements(text, extras[0] if extras else "", without)) + "\n")

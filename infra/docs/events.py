@@ -6,7 +6,6 @@ from reefcommon import events, topics
 
 
 def topics_table() -> str:
-    """Return a Markdown table of all topics."""
     rows = [
         "| topic | events | key | partitions | kept | written by | consumer groups | use |",
         "|---|---|---|---|---|---|---|---|",
@@ -21,6 +20,7 @@ def events_section() -> str:
 
 
 def _topic_row(topic: topics.Topic) -> str:
+    # Kafka's own meaning of a negative retention.
     kept = "for ever" if topic.retention_ms < 0 else f"{topic.retention.days} days"
     names = ", ".join(f"`{_type(event)}`" for event in topic.events)
     writers, readers = ", ".join(topic.producers), ", ".join(topic.consumers)

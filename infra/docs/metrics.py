@@ -24,14 +24,13 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names under which Prometheus keeps it."""
+        # Prometheus keeps three series of a histogram.
         if self.kind == "histogram":
             return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
         return (self.name,)
 
 
 def metrics() -> list[Metric]:
-    """Return every metric, by name."""
     found: list[Metric] = []
     for folder in ("libs", "services"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -70,7 +69,6 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def section() -> str:
-    """A Markdown table of all metrics."""
     rows = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
     rows += [
         f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.text.rstrip('.')} |"

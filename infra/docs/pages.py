@@ -6,6 +6,7 @@ from pathlib import Path
 from infra.docs import events, metrics, serve_yaml, settings
 
 _DOCS = settings.ROOT / "docs"
+# A page has its own words around the generated parts.
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     _DOCS / "settings.md": {"settings": settings.section},
     _DOCS / "metrics.md": {"metrics": metrics.section},

@@ -24,12 +24,12 @@ def table(model: type[BaseModel]) -> str:
 
 
 def section(name: str) -> str:
-    """The table of a section of the file."""
     return table(type(ServeConfig.model_fields[name].default))
 
 
 def recipes() -> dict[str, type[Recipe]]:
     """Return the recipes that ship, by their dotted names. Importing them needs no torch."""
+    # By file, not by import of the package: a learner would load torch.
     found = [
         importlib.import_module(f"recipes.{path.parent.name}.recipe")
         for path in sorted((ROOT / "recipes").glob("*/recipe.py"))
@@ -40,7 +40,6 @@ def recipes() -> dict[str, type[Recipe]]:
 
 
 def knobs() -> str:
-    """A table for each recipe, under a heading."""
     return "\n\n".join(
         f"### {name}\n\n{cls.summary}.\n\n{table(cls.knobs_type)}"
         for name, cls in recipes().items()

@@ -30,13 +30,12 @@ def settings_classes() -> dict[str, type[BaseSettings]]:
 
 
 def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
-    """Environment variable -> field."""
+    # Variables are the prefix of the class and the name of the field, in capitals.
     prefix = str(settings.model_config.get("env_prefix", ""))
     return {prefix + name.upper(): field for name, field in settings.model_fields.items()}
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
-    """Return a Markdown table of a class."""
     texts = _attribute_texts(settings)
     rows = ["| variable | default | what it says |", "|---|---|---|"]
     for (variable, field), name in zip(
@@ -48,7 +47,6 @@ def settings_table(settings: type[BaseSettings]) -> str:
 
 
 def section() -> str:
-    """Return all tables, each under a heading."""
     return "\n\n".join(
         f"#### {owner}\n\n{settings_table(found)}" for owner, found in settings_classes().items()
     )
@@ -62,7 +60,6 @@ def _default(field: FieldInfo) -> str:
 
 
 def _attribute_texts(settings: type[BaseSettings]) -> dict[str, str]:
-    """The strings below fields, by field name."""
     source = Path(str(sys.modules[settings.__module__].__file__)).read_text(encoding="utf-8")
     body = next(
         node.body
@@ -71,6 +68,7 @@ def _attribute_texts(settings: type[BaseSettings]) -> dict[str, str]:
     )
     found = {}
     for field, below in itertools.pairwise(body):
+        # A text below a field is no docstring to Python: only the source has it.
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)

@@ -17,6 +17,7 @@ log = structlog.get_logger()
 def point(link: Path, target: Path) -> None:
     """Make `link` a symbolic link to `target`, atomically."""
     link.parent.mkdir(parents=True, exist_ok=True)
+    # A rename replaces a link in one step; a symlink call would fail if it exists.
     fresh = link.with_name(f".{link.name}.new")
     fresh.unlink(missing_ok=True)
     # Relative where it lies beside the link: the volume may be mounted elsewhere.

@@ -80,6 +80,7 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
 async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
     """Create the missing topics. Raises Unavailable, also if the broker stays silent."""
     try:
+        # A broker may take the connection and stay silent.
         async with asyncio.timeout(settings.attempt_timeout_s):
             return await ensure_topics(
                 system.kafka_bootstrap, replication_factor=settings.replication_factor
@@ -92,6 +93,7 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
     """Create topics, then the repository. Raises BadConfig; Unavailable after the last try."""
+    # Topics first: no service starts without them.
     for attempt in range(1, settings.attempts + 1):
         try:
             log.info("topics_ready", created=await make_topics(system, settings))

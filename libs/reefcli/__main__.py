@@ -17,7 +17,6 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 
 
 def app() -> None:
-    """Entry point of the console script."""
     if sys.argv[1:2] == ["serve"]:
         signal.signal(signal.SIGINT, _stop)
     from reefcli.main import cli

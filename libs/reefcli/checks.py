@@ -37,7 +37,6 @@ def check_config(config: ServeConfig) -> None:
 
 
 def check_recipes(config: ServeConfig) -> None:
-    """Find every recipe and check its knobs."""
     for binding in config.reef:
         load_recipe(binding.recipe, binding.knobs)
 

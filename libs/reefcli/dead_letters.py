@@ -40,24 +40,20 @@ class Letter:
 
     @property
     def id(self) -> str:
-        """The same for the same event and group."""
         return self.first.event_id
 
     @property
     def body(self) -> bytes:
-        """The event's bytes as they were."""
         return base64.b64decode(self.first.value)
 
     @property
     def key(self) -> bytes | None:
-        """The key that the event had."""
         if self.last.key_base64 is not None:
             return base64.b64decode(self.last.key_base64)
         return self.last.key.encode() if self.last.key is not None else None
 
     @property
     def headers(self) -> list[tuple[str, bytes]]:
-        """The headers that the event had."""
         return [(name, base64.b64decode(value)) for name, value in self.last.headers or ()]
 
 
@@ -72,7 +68,6 @@ class LetterFilter:
     handled: bool = False
 
     def meets(self, letter: Letter) -> bool:
-        """Return whether the letter is selected."""
         event = letter.last
         return (
             (self.handled or letter.settled is None)
@@ -91,7 +86,6 @@ class Letters:
     _settled: dict[str, DeadLetterSettled] = field(default_factory=dict)
 
     def take(self, value: bytes | None) -> None:
-        """Fold in a message of a dead-letter topic."""
         try:
             event = _EVENTS.validate_json(value or b"")
         except ValidationError:
@@ -119,6 +113,7 @@ class Letters:
         """
         letters = []
         for wanted in ids:
+            # The prefix may be left out.
             begin = (wanted, f"dead-{wanted}")
             fitting = [x for name, x in self.by_id.items() if name.startswith(begin)]
             if not fitting:

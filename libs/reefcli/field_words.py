@@ -23,7 +23,6 @@ WORDS: Mapping[object, str] = {
 
 
 def kind(field: FieldInfo) -> str:
-    """Return the type and its bounds."""
     return ", ".join([_words(field.annotation), *filter(None, map(_bound, field.metadata))])
 
 
@@ -46,6 +45,7 @@ def _words(annotation: Any) -> str:
         return ", ".join(f"`{choice}`" for choice in inner)
     if get_origin(annotation) in (Union, types.UnionType):
         return " or ".join(filter(None, map(_words, inner)))
+    # Lists are tuples in the models, so that they cannot be changed.
     if get_origin(annotation) is tuple:
         return f"list of {_words(inner[0])}" if inner[0] is not Any else "list"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -59,6 +59,7 @@ def default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined:
         return "required"
+    # A section has a table of its own.
     if value is None or isinstance(value, BaseModel):
         return ""
     return (

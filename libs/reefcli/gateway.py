@@ -88,6 +88,7 @@ def find(url: str | None, state_dir: Path) -> Gateway:
     Raises:
         CommandFailed: no stack runs on the state directory.
     """
+    # Not an option: it would stand in the shell's history.
     token = os.environ.get("REEF_TOKEN", "")
     if named := url or os.environ.get("REEF_GATEWAY_URL"):
         return Gateway(named.rstrip("/"), token)
@@ -122,6 +123,7 @@ def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
         code = str(error.get("code", "")) if isinstance(error, dict) else ""
     except (ValueError, AttributeError):
         message = response.text[:200]
+    # The gateway names paths; a person at a terminal has commands.
     for path, command in _COMMANDS:
         message = path.sub(command, message)
     message = message.replace("{where}", where).rstrip(".") or response.reason_phrase

@@ -37,7 +37,6 @@ class Heartbeat:
     _answered: tuple[float, float] | None = None
 
     async def run(self) -> None:
-        """Print until cancelled."""
         async with (
             httpx.AsyncClient(timeout=10.0, trust_env=False) as http,
             asyncio.TaskGroup() as group,
@@ -67,6 +66,7 @@ class Heartbeat:
             await asyncio.sleep(CHECK_EVERY_S)
             for name, url in self.services.items():
                 reason = await _why_not_ready(http, url)
+                # The same reason is told once, not every five seconds.
                 if reason and reason != self._failing.get(name):
                     self.say(f"{name} is not ready: {reason}")
                 elif not reason and name in self._failing:
@@ -88,6 +88,7 @@ class Heartbeat:
             return
         now, before = _answered(text), self._answered
         self._answered = now
+        # A restarted gateway counts from 0: the difference is negative, and no line is due.
         if before is not None and (total := now[0] - before[0]) > 0:
             failed = now[1] - before[1]
             rate = total / TRAFFIC_EVERY_S

@@ -59,7 +59,6 @@ class ReefGroup(TyperGroup):
     _listing = False
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands, without loading them."""
         # While the list is printed, a stub with the summary stands for each command.
         self._listing = True
         try:
@@ -94,7 +93,6 @@ class ReefGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command."""
         try:
             return super().invoke(ctx)
         except ReefError as error:

@@ -93,7 +93,6 @@ def _print_block(out: Console, columns: Sequence[str], line: Sequence[str]) -> N
 
 
 def print_story(lines: Iterable[tuple[str, str]]) -> None:
-    """Print labelled lines."""
     for label, text in lines:
         typer.echo(
             typer.style(f"{label:<13}", dim=True) + printable(text).replace("\n", "\n" + " " * 13)

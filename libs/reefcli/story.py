@@ -73,6 +73,7 @@ def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
         use = f"cannot be trained on: {sample['untrainable']}"
     score = "no score" if sample.get("score") is None else f"score {sample['score']:g}"
     yield "sample", f"{sample['sample_id']}: {use}, {score}{many}"
+    # A release names its samples through its lineage.
     releases = of_samples(found.get("releases", ()), own)
     uses = [
         *(_refused(row) for row in found.get("refusals", ()) if row["sample_id"] in own),
@@ -116,6 +117,7 @@ def question(request: Facts | None) -> str:
     """Return the last user message: of chat messages, a prompt, or a responses `input`."""
     if request is None:
         return "(not kept)"
+    # Chat, responses and completions name their input differently.
     messages = request.get("messages", request.get("input", request.get("prompt", "")))
     if isinstance(messages, list) and messages and isinstance(messages[0], dict):
         asked = [message for message in messages if message.get("role") == "user"] or messages

@@ -136,6 +136,7 @@ def _settling(action: Action, text: str) -> Callable[..., None]:
         state_dir: StateDir = DEFAULT_STATE_DIR,
         as_json: AsJson = False,
     ) -> None:
+        # Neither, or both: the person means something else.
         if bool(ids) == everything:
             raise CommandFailed(
                 "which ones? Give ids from `reef dlq list`, or --all "
@@ -193,6 +194,7 @@ async def _settle(
     fitting = [letter for letter in letters.by_id.values() if wanted.meets(letter)]
     chosen = letters.named(ids) if ids else fitting
     before = [letter for letter in chosen if letter.settled is not None]
+    # The same letter may be named twice, by its id and by its beginning.
     once = {letter.id: letter for letter in chosen}.values()
     return before, await log.settle(once, action) if chosen else []
 

@@ -9,6 +9,7 @@ from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import console, print_asked, print_json
 
 Scenario = Annotated[str, typer.Argument(help="For example: default")]
+# Shown with the release, and in the log for ever.
 Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 
 

@@ -118,6 +118,7 @@ def _scored(
         if score is None or not low <= score <= high:
             continue
         if session is None or sample.get("session_id") == session:
+            # A sample of several turns lists each of its records.
             for record_id in sample["record_ids"]:
                 rows.setdefault(record_id, {"record_id": record_id, **sample})
         if len(rows) >= limit:

@@ -97,6 +97,7 @@ def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bo
         for row in gateway.get(f"{path}/{part}", limit=1000)["data"]
     ]
     names = ("release_id", "candidate_id", "event_id")
+    # A beginning is enough: ids are long.
     named = [row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names)]
     if not named:
         raise CommandFailed(f"no release and no rejected candidate {wanted} in {scenario!r}")
@@ -146,6 +147,7 @@ def evidence(row: dict[str, Any]) -> str:
     """Tasks won, lost and tied, and both mean scores, as far as there was an evaluation."""
     found = row["evaluation"] or {}
     scores = [found[key] for key in ("candidate_score", "head_score") if found.get(key) is not None]
+    # A creation or a rollback has no evaluation.
     if not scores:
         return ""
     tasks = ", ".join(

@@ -113,7 +113,6 @@ def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
-    """The bindings of the job hosts. A key is `scenario/package.module:Class`."""
     for service in ("trainer", "harness"):
         for key, facts in services.get(service, {}).get("bindings", {}).items():
             scenario, _, recipe = key.partition("/")

@@ -125,6 +125,7 @@ async def _ask(bootstrap: str) -> list[Depth]:
     if reason := await why_not_ready(KafkaAnswers(bootstrap)):
         raise CommandFailed(f"no broker answers at {bootstrap}: {reason}")
     try:
+        # The embedded broker's own answer lies behind the last batch.
         ends = await real_ends(bootstrap, [name for name, _ in _names()])
         return [await _depth(bootstrap, name, groups, ends[name]) for name, groups in _names()]
     except (KafkaError, Unavailable) as error:

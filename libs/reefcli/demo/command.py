@@ -73,6 +73,7 @@ def demo(
         )
     run = Demo(preset, state_dir or Path(".reef") / f"demo-{model}", seed, Console(stderr=as_json))
     failure = ""
+    # Ctrl-C ends the run early: the figures so far are shown.
     with contextlib.suppress(KeyboardInterrupt), run.view as view:
         view.say(preset.about)
         view.say(
@@ -90,6 +91,7 @@ def demo(
     if failure:
         run.console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
+    # Without a release there is no curve to draw.
     if not run.figures.learned or not run.figures.heldout:
         run.console.print("Stopped before the first release from training.")
         raise typer.Exit(1)

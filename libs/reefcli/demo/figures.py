@@ -29,7 +29,6 @@ class Measurement:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: four decimals."""
         return {
             "at_s": round(self.at_s, 1),
             "release": self.sequence,
@@ -78,7 +77,6 @@ class Figures:
 
     @property
     def learned(self) -> list[ReleasePublished]:
-        """Releases that came from training."""
         return [event for event in self.releases if event.release.operation == "training"]
 
     @property
@@ -88,7 +86,6 @@ class Figures:
 
     @property
     def recent_reward(self) -> float | None:
-        """Mean reward of the users' last 32 answers."""
         return fmean(self.rewards[-32:]) if self.rewards else None
 
     @property
@@ -97,7 +94,6 @@ class Figures:
         return int(max((step.metrics.get("lag_max", 0.0) for step in self.steps), default=0))
 
     def summary(self, *, model: str, elapsed_s: float, reached: bool) -> dict[str, Any]:
-        """The figures of the whole demonstration, for programs."""
         first = self.heldout[0].as_json() if self.heldout else {}
         last = self.final.as_json() if self.final else {}
         return {

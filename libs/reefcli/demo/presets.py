@@ -36,7 +36,6 @@ class Preset:
 
     @property
     def training_tasks(self) -> Sequence[Task]:
-        """The questions of the simulated users."""
         tasks: Sequence[Task] = resolve(f"{self.tasks}:TRAIN")
         return tasks
 
@@ -48,7 +47,6 @@ class Preset:
 
     @property
     def score(self) -> Callable[[Task, str], float]:
-        """(task, answer) -> reward in 0..1."""
         score: Callable[[Task, str], float] = resolve(f"{self.tasks}:score")
         return score
 
@@ -87,7 +85,6 @@ PRESETS = {
 
 
 def as_messages(task: Task) -> list[dict[str, Any]]:
-    """A task as chat messages."""
     return (
         [{"role": "user", "content": task}]
         if isinstance(task, str)

@@ -69,6 +69,7 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
         ylim=(-0.05, 1.35),
         yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
     )
+    # Labels at the edge are not clipped.
     left.margins(x=0.08)
     left.legend(loc="upper left", fontsize=8)
     right.plot([*_smooth(figures.rewards)])
@@ -111,7 +112,6 @@ def chain_table(figures: Figures) -> Table:
 
 
 def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, Any]) -> None:
-    """Print the end of a run."""
 
     def put(text: str = "") -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)

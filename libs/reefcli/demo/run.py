@@ -47,7 +47,6 @@ class Demo:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start."""
         return time.monotonic() - self.started
 
     @property
@@ -56,6 +55,7 @@ class Demo:
         return self.figures.final is not None and self._passes(self.figures.final)
 
     def _passes(self, point: Measurement) -> bool:
+        # Both: a lucky first release is no proof that the loop works.
         enough = len(self.figures.learned) >= self.preset.releases_goal
         return enough and point.low >= self.preset.reward_goal
 
@@ -145,6 +145,7 @@ class Demo:
         return point
 
     async def _ask(self, users: Users, release: Release, samples: int) -> Measurement:
+        # Part of the seed: no two measurements share a draw.
         self._measurements += 1
         found = await users.heldout(release.release_id, self._measurements, samples=samples)
         return Measurement(self.elapsed_s, release.sequence, release.release_id, *found)

@@ -42,7 +42,6 @@ class Users:
             yield client
 
     async def live(self) -> None:
-        """Ask until cancelled."""
         async with (
             self._client() as client,
             httpx.AsyncClient(base_url=self.gateway_url, timeout=60) as http,

@@ -42,7 +42,6 @@ class View:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """Show the current activity."""
         if text == self._status:
             return
         # The panel draws it; a pipe would get the same words again and again.

@@ -79,7 +79,6 @@ class Comparison:
     suspects: dict[str, dict[Row, Kind]] = field(default_factory=dict)
 
     async def whole(self) -> None:
-        """Compare everything once."""
         for table in KEYS:
             self.suspects[table] = {}
             after: RowKey | None = None
@@ -100,10 +99,10 @@ class Comparison:
         self.suspects[table] |= _compared(dict(theirs), dict(mine))
 
     async def again(self) -> None:
-        """Compare the suspects once more."""
         for table, rows in self.suspects.items():
             still: dict[Row, Kind] = {}
             keys = list(rows)
+            # A request has a bounded size, however many suspects there are.
             for start in range(0, len(keys), PICKED):
                 some = keys[start : start + PICKED]
                 still |= _compared(
@@ -126,7 +125,6 @@ class Comparison:
 
     @property
     def differing(self) -> int:
-        """Number of rows that are not equal."""
         return sum(map(len, self.suspects.values()))
 
 

@@ -109,7 +109,6 @@ class LogReader:
         return sum(max(ends[tp] - self.begins[tp], 0) for tp in self.partitions)
 
     def read(self) -> int:
-        """Return how many of them were yielded."""
         return sum(position - self.begins[tp] for tp, position in self.positions.items())
 
 

@@ -56,7 +56,6 @@ class LogClock:
         return utc_now() if self.live else self.at
 
     def reach(self, timestamp_ms: int) -> None:
-        """Advance to the time of a record."""
         self.at = max(self.at, datetime.fromtimestamp(timestamp_ms / 1000, UTC))
 
 
@@ -88,12 +87,10 @@ class Checkpoint:
         }
 
     def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Replace the file atomically."""
         places = [[tp.topic, tp.partition, offset] for tp, offset in sorted(positions.items())]
         write_private(self.path, orjson.dumps({"log": log_id, "positions": places}))
 
     def forget(self) -> None:
-        """Remove the file."""
         self.path.unlink(missing_ok=True)
 
 
@@ -126,6 +123,7 @@ class Rebuild:
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed if there are rows of another origin."""
         await self.database.migrate()
+        # Rows of another origin would look like differences, or be overwritten.
         rows = sum(
             [
                 (await self.audit.span(table, after=None, until=None)).count

@@ -81,7 +81,6 @@ class Verdict:
     )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the verdict for programs."""
         rate = round((self.events - self.resumed_at) / self.seconds) if self.seconds else 0
         return {**asdict(self), "seconds": round(self.seconds, 2), "events_per_s": rate}
 
@@ -143,7 +142,6 @@ class _Run:
     verdict: Verdict
 
     async def read(self) -> None:
-        """Read as far as the log goes now."""
         began = time.perf_counter()
         async for batch in self.log.batches(self.new.settings.batch_records):
             await self.new.take(batch)
@@ -170,6 +168,7 @@ class _Run:
                 await self.read()
                 await self._until_level()
                 await comparison.again()
+                # Only rounds without progress count.
                 rounds = rounds + 1 if comparison.differing == before else 0
                 before = comparison.differing
             self.verdict.rows = dict(comparison.rows)
@@ -241,7 +240,6 @@ class _Run:
 
 
 async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
-    """Whether the row is from before a time (Unix seconds)."""
     if not limit:
         return False
     row = await side.row(table, key) or {}
