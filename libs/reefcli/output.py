@@ -17,8 +17,8 @@ Cell = str | int | float | bool | None
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a new console, so that a test's captured streams are used."""
-    return Console(stderr=err, highlight=False, emoji=False)  # `package.module:X:` is no emoji
+    # A new one each time: a test may have replaced the streams. `package.module:X:` is no emoji.
+    return Console(stderr=err, highlight=False, emoji=False)
 
 
 def print_json(value: Any) -> None:
