@@ -48,6 +48,7 @@ class Handlers(Reports):
         self.book.restore(sessions)
         if sessions:
             newest = sessions[-1].last_at - timedelta(seconds=self.session_ttl_s)
+            # Older sessions than these may be open in the store alone.
             self.book.forget(
                 sessions[0].last_at if len(sessions) == self.max_open_sessions else newest
             )
@@ -60,6 +61,7 @@ class Handlers(Reports):
         Raises:
             Unavailable: try the same batch again; a repetition completes what was written in part.
         """
+        # The sweep changes the same book and parking.
         async with self._one_at_a_time:
             try:
                 await self._take(arrivals)
@@ -74,6 +76,7 @@ class Handlers(Reports):
             while page := await self.store.parked(after=after, limit=SWEEP_PAGE):
                 after = page[-1].report.event_id
                 still_waiting = await self.join(page, {})
+                # The machine's clock, as for `parked_at`: a log that is read again is old.
                 limit = self.now() - self.report_wait
                 if caught_up:
                     await self.expire(one for one in still_waiting if one.parked_at < limit)
@@ -90,12 +93,14 @@ class Handlers(Reports):
         feedback = [(a, a.event) for a in arrivals if isinstance(a.event, FeedbackReported)]
         records = await self._record(inferences, dead) if inferences else {}
         candidates = await self.new_reports(feedback, dead) if feedback else {}
+        # Expired reports wait in the store alone; a late record still joins them.
         late = await self.store.expired(list(records)) if records and self.parking.expired else ()
         candidates |= {
             parked.report.event_id: parked for parked in (*late, *self.parking.waiting_for(records))
         }
         if candidates:
             await self.join(list(candidates.values()), records)
+        # Last: the others of the batch have had their effect then.
         await self.bury(dead)
 
     async def _record(
@@ -120,6 +125,7 @@ class Handlers(Reports):
             if before is not None:
                 REPEATS.labels(arrival.topic).inc()
             taken.setdefault(event.event_id, (event, digest))
+        # The first arrival of a record decides its shard.
         shards = {event.event_id: arrival.key or b"" for arrival, event in reversed(arrivals)}
         entries = {
             record_id: await self._entry(event, shards[record_id])
@@ -137,6 +143,7 @@ class Handlers(Reports):
         )
         await self.store.insert_sessions(sessions)
         if entries:
+            # Only now: a session that is put out of memory must be in the store.
             self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
         return records
 
@@ -146,6 +153,7 @@ class Handlers(Reports):
         keys, tails, requests = self.book.missing(
             entry for record_id, entry in entries.items() if record_id not in known
         )
+        # A record that is known may be of a session that this process has not seen.
         keys |= {
             (entries[record_id].scenario, place.session_id) for record_id, place in known.items()
         }

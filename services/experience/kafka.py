@@ -79,6 +79,7 @@ def arrival(record: ConsumerRecord) -> Arrival:
 
 
 def _impossible_token(event: InferenceRecorded) -> int | None:
+    # The store's columns are UInt32.
     for tokens in (
         event.prompt_token_ids,
         *(completion.token_ids for completion in event.completions),
@@ -143,7 +144,8 @@ class KafkaHandled:
         return self._reached >= until
 
     async def _passed(self, ends: Mapping[TopicPartition, int]) -> bool:
-        consumers = [subscriber.consumer for subscriber in self.broker.subscribers]  # type: ignore[attr-defined]
+        # FastStream's interface of a subscriber hides its consumer.
+        consumers = [getattr(each, "consumer", None) for each in self.broker.subscribers]
         consumer = next((each for each in consumers if each is not None), None)
         if consumer is None:
             return False

@@ -69,6 +69,7 @@ class Lifecycle:
         while True:
             await asyncio.sleep(self.settings.sweep_every_s)
             try:
+                # The missing records may still be in the log.
                 waiting = await backlog(self.bus, topics.INFERENCES.name)
                 await self.handlers.sweep(caught_up=waiting <= self.settings.batch_records)
                 self.bus.guard.waits.ended("sweep")

@@ -106,6 +106,7 @@ class Reports:
                 )
             else:
                 # Its first place in the log stays its place, so that a repeat leaves no trace.
+                # An expired report that is sent again waits anew.
                 since = known.parked_at if known.state == "parked" else self.now()
                 candidates[report.event_id] = Parked(
                     report, since, known.partition, known.offset, arrival.key
@@ -158,6 +159,7 @@ class Reports:
 
     async def _publish(self, samples: Sequence[SampleReady]) -> None:
         if samples:
+            # The row first: a recipe may ask for a sample as soon as it has it.
             await self.store.insert_samples(samples)
             await asyncio.gather(
                 *(self.publisher.publish(sample, topics.SAMPLES) for sample in samples)
@@ -166,6 +168,7 @@ class Reports:
             SAMPLES.labels(sample.untrainable or "").inc()
 
     async def _mark(self, rows: Sequence[ReportRow]) -> None:
+        # A report that waits already has its row.
         new = [
             row
             for row in rows
@@ -183,6 +186,7 @@ class Reports:
         for parked in reports:
             missing = ", ".join(parked.report.references)
             reason = f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}"
+            # Before its row, after which the report is not looked at again.
             await self.dead.bury(_as_arrival(parked), reason, waited=True)
             await self._mark([self._row(parked, "expired")])
             self.parking.expired = True
@@ -194,6 +198,7 @@ class Reports:
             await self.dead.bury(arrival, reason)
 
     def _row(self, parked: Parked, state: ReportState, sample_id: str | None = None) -> ReportRow:
+        # Microseconds: two states of a report never share a version.
         return ReportRow(parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000))
 
 

@@ -17,6 +17,7 @@ _TIME = {
     "steps": "at",
     "sessions": "last_at",
 }
+# A report that still waits is kept, however old it is.
 _UNLESS = {"reports": " DELETE WHERE state != 'parked'"}
 
 

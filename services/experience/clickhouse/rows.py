@@ -51,9 +51,10 @@ def _meta(event: InferenceRecorded) -> bytes:
 
 # Columns that hold the event's field of the same name, as it is or as JSON.
 _RECORD_PLAIN = (
-    "scenario at traceparent api outcome session_tag release_id load_id model engine error status "
-    "first_token_ms duration_ms idempotency_digest caller prompt_token_ids"
-).split()
+    "scenario", "at", "traceparent", "api", "outcome", "session_tag", "release_id", "load_id",
+    "model", "engine", "error", "status", "first_token_ms", "duration_ms", "idempotency_digest",
+    "caller", "prompt_token_ids",
+)  # fmt: skip
 _RECORD_JSON = ("tags", "request", "response", "body_ref", "usage", "sampling")
 RECORDS: Columns = {
     "record_id": lambda r: r.event.event_id,
