@@ -15,7 +15,7 @@ class PolicyGradientKnobs(recipe.Knobs):
     """The settings of admission, mask, adapter and optimizer in `serve.yaml`."""
 
     max_staleness: int = Field(
-        0, ge=0, description="releases that a rollout's weights may be behind the head"
+        0, ge=0, description="releases of weights that a rollout may be behind the head"
     )
     score_range: ScoreRange = Field(
         DEFAULT_SCORE_RANGE, description="lowest and highest score; a sample outside is refused"
