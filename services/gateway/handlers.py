@@ -134,13 +134,8 @@ class Handlers:
                 check_known(position, reference, known, scenario)
 
     async def _look_up(self, position: int, reference: str) -> tuple[str, str] | None:
-        """Return (scenario, kind) of a receipt that this gateway does not remember;
-
-        None if unknown.
-
-        A receipt of Reef's own form may be that of a record that is still on its way. A client's
-        own is known from the moment of its request.
-        """
+        # A receipt of Reef's own form may be that of a record on its way. A client's own is known
+        # from the moment of its request.
         if shard_in(reference) is None:
             try:
                 entry = await self._before(reference)

@@ -77,17 +77,14 @@ SPOOL_SYNC = Histogram(
 
 @lru_cache(maxsize=1024)
 def requests(route: str, status: int) -> Counter:
-    """Return the counter of a route and status."""
     return REQUESTS.labels(route, str(status))
 
 
 @lru_cache(maxsize=64)
 def latency(route: str) -> Histogram:
-    """Return the latency of a route."""
     return LATENCY.labels(route)
 
 
 @lru_cache(maxsize=16)
 def records(outcome: str) -> Counter:
-    """Return the counter of an outcome."""
     return RECORDS.labels(outcome)

@@ -69,7 +69,7 @@ def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
 
 
 def _open_routes(desk: Desk, health: Health) -> list[Route]:
-    """Return the routes that need no token; `scopes.OPEN` says why."""
+    # `scopes.OPEN` says why they need no token
 
     async def readyz(request: Request) -> Response:
         failures = await health.failures()

@@ -18,7 +18,6 @@ class Rejections:
         self._of: dict[str, OrderedDict[str, ReleaseRejected]] = {}
 
     def hear(self, event: Event) -> None:
-        """Keep an event if it is a rejection."""
         if not isinstance(event, ReleaseRejected):
             return
         kept = self._of.setdefault(event.scenario, OrderedDict())
@@ -27,7 +26,6 @@ class Rejections:
             kept.popitem(last=False)
 
     def rows(self, scenario: str, limit: int) -> list[dict[str, Any]]:
-        """Return the latest rejections, newest first."""
         latest = sorted(
             self._of.get(scenario, OrderedDict()).values(), key=lambda event: event.at, reverse=True
         )

@@ -33,7 +33,7 @@ class Allow:
         self._grant = grant
 
     def __call__(self, request: Request) -> Grant:
-        """Return the rights of the bearer. Raises ApiError: 401, 403."""
+        """Raise ApiError (401, 403), or return the rights of the bearer."""
         grant = self._grant(dict(request.scope["headers"]))
         grant.check(self.scope, request.path_params.get("scenario"))
         return grant

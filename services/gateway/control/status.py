@@ -12,7 +12,7 @@ from reefkit.ops import Health
 from services.gateway.domain.access import Grant
 from services.gateway.domain.routing import RoutingTable
 
-TIMEOUT_S = 1.5
+TIMEOUT_S = 1.5  # of one service; the answer waits for the slowest
 
 
 @dataclass
@@ -76,7 +76,7 @@ class SystemStatus:
 
 
 def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
-    """Whether it is well, and how far behind. Errors and facts may name anybody's scenarios."""
+    # errors and facts may name scenarios that the token may not see
     return {
         "service": facts.get("service"),
         "uptime_s": facts.get("uptime_s"),

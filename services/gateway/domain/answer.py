@@ -1,8 +1,4 @@
-"""A unary answer: the record's part of it, and the client's.
-
-A provider that gives no token ids leaves the token fields empty; its record is kept but never
-trained on.
-"""
+"""A unary answer: the record's part of it, and the client's."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,7 +38,6 @@ def numbers(value: list[Any]) -> list[float]:
 
 
 def usage_of(value: object) -> dict[str, Any] | None:
-    """Return the engine's token counts if it states both."""
     if not isinstance(value, dict):
         return None
     prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens", 0)
@@ -70,7 +65,6 @@ def raw_logprobs(value: object) -> list[Any]:
 
 
 def logprobs_in(value: object) -> list[float]:
-    """Return the log-probabilities, or an empty list if any is no number."""
     return numbers(raw_logprobs(value))
 
 

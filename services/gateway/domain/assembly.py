@@ -76,7 +76,7 @@ class Assembly:
             chunk["error"] = relayed(500, chunk["error"])
             return True
         asked = self._asked
-        if not self._head:
+        if not self._head:  # vLLM sends the prompt's ids with the first chunk only
             self._head = {k: v for k, v in chunk.items() if k not in _NOT_HEAD}
             self._prompt_token_ids = integers(chunk.get("prompt_token_ids"))
             strip(chunk, asked)
@@ -94,6 +94,7 @@ class Assembly:
             chunk["model"] = asked.model
         if asked.fingerprint is not None:
             chunk["system_fingerprint"] = asked.fingerprint
+        # Reef asks for usage always; a chunk without other fields is not for the client
         if "usage" not in chunk:
             return True
         usage = chunk["usage"] if asked.usage else chunk.pop("usage")

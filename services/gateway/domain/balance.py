@@ -34,7 +34,6 @@ class Node:
         return model not in self.lacking and (self.models is None or model in self.models)
 
     def succeeded(self) -> None:
-        """Close the circuit: the node answered."""
         self.failures = 0
 
     def failed(self, now: float) -> None:
@@ -43,7 +42,6 @@ class Node:
         self.open_until = now + OPEN_S
 
     def listed(self, models: Iterable[str]) -> None:
-        """Set the models that the node serves."""
         self.models = frozenset(models)
         self.lacking.clear()
 

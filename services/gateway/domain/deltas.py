@@ -45,11 +45,8 @@ def _merge_items(into: list[Any], items: list[Any]) -> None:
 
 
 def _continued(into: list[Any], piece: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the item that a piece continues; None if it begins a new item.
-
-    Providers differ: some number all parallel calls 0, some send no numbers or no ids, and some
-    repeat the id or the name in every piece. A piece without a name never begins a call.
-    """
+    # Providers differ: some number all parallel calls 0, some send no numbers or no ids, some
+    # repeat the id or the name in every piece. A piece without a name never begins a call.
     index, piece_id, name = piece.get("index"), piece.get("id"), _name(piece)
     if index is None and not piece_id and name is None:
         return None  # no call: a part of another list

@@ -254,6 +254,7 @@ def asked_of(
     )
 
 
+# Reef overwrites these fields, so that the engine cannot refuse a wrong value.
 def truth(value: object, name: str) -> bool:
     """Read a flag as engines do: pydantic takes `1`, `"true"` and the like for booleans.
 

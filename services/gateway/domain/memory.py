@@ -1,13 +1,11 @@
-"""The memory of requests: each is charged with its body and the engine's copy of it.
-
-A decoded body can be 27 times as large (`[],[],`), so that none is kept while an exchange waits.
-Reports and commands keep theirs; its size is estimated.
-"""
+"""The memory of requests: each is charged with its body and the engine's copy of it."""
 
 from dataclasses import dataclass
 
 from services.gateway.domain.errors import ApiError
 
+# A decoded body can be 27 times as large (`[],[],`): none is kept while an exchange waits. Reports and
+# commands keep theirs; its size is estimated.
 COPIES = 2  # what came, and what the engine gets
 SMALL_BYTES = 64 * 1024  # below this a decoded body is too small to be looked at
 _VALUE, _LIST, _OBJECT, _FIELD, _QUOTE = (
@@ -93,6 +91,5 @@ class Charge:
         return other
 
     def end(self) -> None:
-        """Release the bytes."""
         self.memory.held -= self.size
         self.size = 0

@@ -45,6 +45,7 @@ def body_of(x: Exchange, end: Ending) -> bytes:
 
 def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
     """Return the event as bytes. Request and response are embedded as they were sent."""
+    # By hand: a model would validate what was just made, and encode bodies a second time.
     event: dict[str, Any] = {
         "type": "inference.recorded.v1",
         "event_id": x.record_id,

@@ -22,7 +22,6 @@ class RoutingTable:
         self._recent: dict[str, OrderedDict[str, Release]] = {}
 
     def head(self, scenario: str) -> Release | None:
-        """Return the release that serves the scenario; None if it does not exist."""
         return self._heads.get(scenario)
 
     def check(self, scenario: str) -> None:
@@ -36,11 +35,9 @@ class RoutingTable:
             )
 
     def release(self, scenario: str, release_id: str) -> Release | None:
-        """Return a recent release of the scenario."""
         return self._recent.get(scenario, OrderedDict()).get(release_id)
 
     def scenarios(self) -> list[str]:
-        """Return every scenario with a head."""
         return sorted(self._heads)
 
     def publish(self, release: Release) -> bool:

@@ -8,12 +8,9 @@ _M_MMAP_THRESHOLD = -3
 
 
 def set_up() -> None:
-    """Tune the collector and glibc for many small objects and a few large blocks.
-
-    glibc would raise its threshold for blocks that are mapped on their own with each that is freed.
-    Large bodies would then fill the holes that decoding leaves, and the process grow to several
-    times its load.
-    """
+    # glibc would raise its threshold for blocks that are mapped on their own with each that is
+    # freed. Large bodies would then fill the holes that decoding leaves, and the process would grow
+    # to several times its load.
     # An exchange makes many small objects without cycles: a search after every 700 is waste.
     gc.freeze()
     gc.set_threshold(25_000, 20, 20)

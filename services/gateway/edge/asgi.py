@@ -94,10 +94,7 @@ class Edge:
     async def _limited(
         self, scope: Scope, receive: Receive, out: AsgiOutlet, handle: Handle
     ) -> None:
-        """Call `handle` within the limits of the bearer.
-
-        Errors go to the client in the API's shape.
-        """
+        # errors go to the client in the API's shape
         path = scope["path"]
         try:
             if self.limits is None or path in OPEN:
@@ -209,7 +206,7 @@ async def _refuse(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiO
 
 
 def _again(raw: bytes, receive: Receive) -> Receive:
-    """Return a channel that gives a body that was read already, then what comes after it."""
+    # gives a body that was read already, then the messages after it
     left: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
 
     async def next_message() -> Message:

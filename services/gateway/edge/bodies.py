@@ -48,6 +48,7 @@ class BodyReader:
         parts: list[bytes] = []
         size, ends = 0, time.monotonic() + BODY_SILENCES * self.silence_s
         while True:
+            # uvicorn limits the wait for the first part: it comes with the headers
             message = await (self._piece(receive, ends) if parts else receive())
             if message["type"] == "http.disconnect":
                 raise ClientGone

@@ -1,8 +1,7 @@
 """Rate limits: requests a second from a bucket that all gateways share, and exchanges under way.
 
-A gateway takes a lease of a few requests from the shared bucket, so that most requests need no look
-at it. All gateways together exceed the limit by at most one lease each. If the store is away, each
-gateway counts with the whole limit for itself, so that no request fails or waits.
+A gateway takes a lease of a few requests at once. If the store is away, it counts for itself with the
+whole limit.
 """
 
 import asyncio
@@ -35,8 +34,6 @@ class Buckets(Protocol):
 
 @dataclass(slots=True)
 class _Bearer:
-    """The requests of a bearer, as this gateway counts them."""
-
     own: TokenBucket
     leased: int = 0
     left: int = 0
@@ -157,7 +154,6 @@ class Limits:
         metrics.LIMITS_LOCAL.set(int(away))
 
     async def stop(self) -> None:
-        """Wait for the looks that are under way."""
         await asyncio.gather(
             *(bearer.asking for bearer in self._bearers.values() if bearer.asking is not None)
         )

@@ -32,7 +32,7 @@ class Stopping:
 
     async def tell(self, out: AsgiOutlet) -> bool:
         """Tell the client of a cut request why it ends. Returns False if it was not cut off."""
-        if not self.cut:
+        if not self.cut:  # cancelled by another part: not for the stop
             return False
         error = ApiError(
             503,

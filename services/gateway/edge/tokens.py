@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
-    """Read the tokens of a file; no file, no tokens. `default` limits tokens that state no limits.
+    """Read the tokens of a file; no file, no tokens. `default` fills limits.
 
     Raises:
         BadConfig: the file cannot be read, is empty, or a row is wrong.

@@ -26,8 +26,6 @@ class Outlet(Protocol):
 
 
 class AsgiOutlet:
-    """The client."""
-
     __slots__ = ("_headers", "_send", "status", "told")
 
     def __init__(self, send: Send) -> None:

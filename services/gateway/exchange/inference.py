@@ -86,7 +86,7 @@ class Inference:
                 await self._finish(exchange, progress, out)
             return ending
         except asyncio.CancelledError:
-            if not progress.kept:
+            if not progress.kept:  # a record under way is finished by its own task
                 reason = "the gateway was stopped before the answer was complete"
                 self.recorder.keep_later(
                     exchange, self._ending(exchange, progress, "aborted", error=reason)
@@ -150,6 +150,7 @@ class Inference:
         self, exchange: Exchange, progress: Progress, answer: EngineAnswer, raw: bytes, body: object
     ) -> Ending:
         text = raw[:2000].decode("utf-8", errors="replace")
+        # the client's receipt stays free for the attempt that succeeds
         if exchange.keyed and (answer.status == 429 or answer.status >= 500):
             own_receipt(exchange)
             progress.headers = exchange.headers + answer.headers
@@ -198,7 +199,7 @@ class Inference:
                 code="upstream_incomplete",
             )
         ending = self._ending(exchange, progress, "ok")
-        if not progress.streaming:
+        if not progress.streaming:  # the client did not ask for a stream
             progress.tail = ending.response or b"{}"
             progress.set_type(b"application/json")
         return ending
@@ -271,4 +272,5 @@ class Inference:
         elif progress.answered_at:
             asked_s = progress.answered_at - progress.asked_at
             metrics.ADDED.observe(time.time() - exchange.started - asked_s)
+        # bytes after the terminator are dropped: the connection can be used again
         progress.finished = progress.finished or progress.terminated

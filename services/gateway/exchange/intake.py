@@ -64,7 +64,7 @@ class Intake:
         grant.check("infer", scenario)
         body = self._parse(api, raw)
         head = self.table.head(scenario)
-        if head is None:
+        if head is None:  # the first request of a scenario
             del body  # not kept decoded during the wait
             head = await self._missing(scenario)
             body = self._parse(api, raw)

@@ -35,6 +35,7 @@ class Recorder:
         progress.kept = True
         started = time.perf_counter()
         try:
+            # a gateway that stood still past its lease must not write a second record
             if exchange.still_mine is not None and not await exchange.still_mine():
                 raise NotDurable("its key was taken over while this gateway stood still")
             await self._append(exchange, ending)

@@ -70,6 +70,7 @@ class HttpAnswer:
     async def close(self, *, finished: bool) -> None:
         self._node.in_flight -= 1
         connection = self._connection
+        # the last chunk of a chunked body may still be on its way
         if finished and not connection.ended:
             try:
                 async with asyncio.timeout(DRAIN_S):

@@ -100,7 +100,7 @@ class HttpEngines:
             await answer.close(finished=True)
             if no_route:
                 raise ApiError(501, "The serving node offers no embeddings.", code="not_offered")
-            node.lacking.add(exchange.model)
+            node.lacking.add(exchange.model)  # until it next lists its models
             absent = True
         if absent:
             raise not_served(exchange)
@@ -126,6 +126,7 @@ class HttpEngines:
                     raise failed(node, error, "The serving node did not answer") from error
             raise
         node.succeeded()
+        # its body is not read: it may be a page of a proxy, or an endless one
         words = useless(connection)
         if words is not None:
             connection.cut()

@@ -81,7 +81,6 @@ class Pool:
             self._sweeper = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._sweep)
 
     def close(self) -> None:
-        """Close the idle connections. Users close those in use."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None

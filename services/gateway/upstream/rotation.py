@@ -34,14 +34,12 @@ class RotationFollower:
         )  # under the names of the settings, as the publisher knows them
 
     async def look(self) -> None:
-        """Read it once."""
         try:
             self._mark(await self._source.apart())
         except Unavailable as error:
             log.debug("rotation_unknown", reason=str(error))
 
     async def follow(self) -> None:
-        """Read it for the life of the process."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.look()

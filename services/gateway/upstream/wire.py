@@ -1,8 +1,4 @@
-"""HTTP/1.1 to a serving node: POST on kept-alive connections, answers read by httptools (llhttp).
-
-A general client costs a third of an exchange's CPU time, most of it for chunks of streams. This
-client follows no redirects, decodes no content, keeps no cookies and asks no proxy.
-"""
+"""HTTP/1.1 to a serving node: POST on kept-alive connections, read by httptools (llhttp)."""
 
 import asyncio
 from typing import cast
@@ -20,6 +16,8 @@ class BrokenOffError(OSError):
     """The node closed the connection, or its bytes are not HTTP."""
 
 
+# A general client costs a third of an exchange's CPU time, most of it for chunks of streams. This one
+# follows no redirects, decodes no content, keeps no cookies and asks no proxy.
 class Connection(asyncio.Protocol):
     """A connection and the answer on it.
 
