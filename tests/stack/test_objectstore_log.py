@@ -171,6 +171,16 @@ def test_compaction_bounds_the_log(tmp_path: Path) -> None:
     assert content(store)["old"][0] == b"kept"
 
 
+def test_a_file_without_a_frame_is_compacted_too(tmp_path: Path) -> None:
+    """The process was killed after it had made the file."""
+    (tmp_path / "000000000001.log").write_bytes(b"\0" * SEGMENT)
+    store = opened(tmp_path)
+    filled(store)
+    asyncio.run(store.compact())
+    assert not (tmp_path / "000000000001.log").exists()
+    assert set(content(store)) == {"a", "b", "c"}
+
+
 def test_a_compaction_killed_at_any_step_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -145,6 +145,8 @@ class Segments:
     def frames(self, number: int) -> Iterator[Frame]:
         """The frames of a complete file. Raises Damaged."""
         segment = self._segments[number]
+        if not segment.end:  # killed before its first frame; an empty file cannot be mapped
+            return
         with mmap.mmap(segment.descriptor, 0, access=mmap.ACCESS_READ) as data:
             end = 0
             for frame in frames_of(data):
