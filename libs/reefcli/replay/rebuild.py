@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import orjson
@@ -16,6 +17,7 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event, utc_now
 from reefcommon.topics import Topic
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
+from reefkit.retry import RetryPolicy
 from reefstack.state import write_private
 from services.experience.app import build_handlers
 from services.experience.clickhouse import ClickHouseAudit, ClickHouseStore, Database
@@ -25,8 +27,7 @@ from services.experience.ports import Arrival
 from services.experience.settings import Settings
 
 # With doubled delays about a minute: a store that restarts is back by then.
-ATTEMPTS = 8
-FIRST_DELAY_S = 0.25
+RETRIES = RetryPolicy(max_delay_s=32.0, max_attempts=8)
 
 
 @dataclass(slots=True)
@@ -140,14 +141,14 @@ class Rebuild:
     async def take(self, records: Sequence[ConsumerRecord]) -> None:
         """Handle a batch; returns when its rows are durable. Raises Unavailable."""
         self.clock.reach(max(record.timestamp for record in records))
-        arrivals = [one for record in records if (one := await self._arrival(record))]
-        for attempt in range(ATTEMPTS):
+        arrivals = [a for record in records if (a := await self._arrival(record))]
+        for failures in count(1):
             try:
                 await self.handlers.on_events(arrivals)
             except Unavailable:
-                if attempt == ATTEMPTS - 1:
+                if RETRIES.exhausted(failures):
                     raise
-                await asyncio.sleep(FIRST_DELAY_S * 2**attempt)
+                await asyncio.sleep(RETRIES.delay_s(failures))
             else:
                 return
 
