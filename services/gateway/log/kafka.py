@@ -247,7 +247,6 @@ async def _abandon(producer: AIOKafkaProducer) -> None:
     # that never comes back. Their events are in the spool. No public call ends that wait.
     log.warning("producer_abandoned")
     sender, batches = producer._sender, producer._message_accumulator  # noqa: SLF001
-    await producer.client.close()
     await sender.close()
     batches.fail_all(KafkaConnectionError("the producer was abandoned"))
     await producer.stop()
