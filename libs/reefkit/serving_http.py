@@ -9,7 +9,6 @@ import orjson
 
 from reefcommon.errors import Poison, Slow, Transient, Unavailable
 from reefcommon.serving import Answer, NodeWeights, NotOffered
-from reefcommon.settings import SystemSettings
 
 
 class HttpServingNode:
@@ -231,8 +230,3 @@ class HttpServingNode:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
             return {"text": text.decode(errors="replace")}
-
-
-def serving_nodes(system: SystemSettings) -> tuple[HttpServingNode, ...]:
-    """Build the nodes of a deployment, each with a session of its own."""
-    return tuple(HttpServingNode(url, api_key=system.engine_api_key) for url in system.engines)

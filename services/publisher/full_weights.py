@@ -20,6 +20,7 @@ from prometheus_client import Histogram
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
 from reefcommon.serving import WeightNode
+from services.publisher.settings import Settings
 from services.publisher.weight_files import WeightFiles, differing
 
 log = structlog.get_logger()
@@ -71,6 +72,19 @@ class FullWeights:
     step_within_s: float
     sender_within_s: float
     leases: Leases
+
+    @classmethod
+    def of(cls, settings: Settings, leases: Leases) -> "FullWeights | None":
+        """Build the way that the settings name; None for `off`."""
+        if settings.weight_transfer == "off":
+            return None
+        return cls(
+            settings.weight_transfer,
+            settings.weight_transfer_host,
+            settings.weight_step_within_s,
+            settings.weight_sender_within_s,
+            leases,
+        )
 
     async def replace(self, node: WeightNode, given: Checkpoint, set_apart: SetApart) -> None:
         """Have the node serve these weights. Afterwards it steps again, or is out of rotation.

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -55,6 +56,22 @@ class Upkeep:
 
     async def resume(self) -> None:
         await wait_for_dependencies(self.handlers.resume, name="resume")
+
+    async def check(self) -> str | None:
+        """Return why the heads are not served yet, for `/readyz`."""
+        if not self.ready:
+            return "the release heads are being restored from the log"
+        if not self.synced:
+            return "no serving node holds the head releases yet; they are being loaded"
+        return None
+
+    def facts(self) -> dict[str, Callable[[], Any]]:
+        """Return the facts of `/status`."""
+        nodes = self.fleet.nodes
+        return {
+            "nodes": lambda: {n.url: self.apart.get(n.url, "in rotation") for n in nodes},
+            "scenarios": lambda: list(self.scenarios),
+        }
 
     async def _restore(self) -> None:
         await rebuild(self.release_log, self.heads)

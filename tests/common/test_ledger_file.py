@@ -55,9 +55,7 @@ def test_at_the_start(made: tuple[Any, Path], how: str) -> None:
     ledger, path = made
     ledger.close()
     damage(path, how)
-    with pytest.raises(
-        BadConfig, match=r"ledger.sqlite is damaged .*Move .*ledger.sqlite\* aside"
-    ):
+    with pytest.raises(BadConfig, match=r"ledger.sqlite is damaged .*Move .*ledger.sqlite\* aside"):
         type(ledger)(path)
     for one in path.parent.glob("ledger.sqlite*"):
         one.rename(one.with_name(f"aside-{one.name}"))

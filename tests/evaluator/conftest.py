@@ -26,6 +26,7 @@ from reefcommon.ids import digest
 from reefcommon.releases import GROUPS
 from reefcommon.serving import Answer, NodeWeights
 from reefcommon.settings import SystemSettings
+from reefkit.outside import Outside
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from services.evaluator.app import build
 from services.evaluator.handlers import Handlers
@@ -170,12 +171,8 @@ class World:
         nodes: Any = tuple(self.nodes)
         return build(
             Plans.load(parse(self.text)),
-            system,
             settings,
-            self.redis,
-            self.store,
-            nodes,
-            self.events,
+            Outside(system, self.redis, self.store, nodes, self.events),
             candidates=self.log,
         )
 

@@ -26,6 +26,7 @@ from reefcommon.events import (
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.bus import KafkaPublisher, kafka_broker
+from reefkit.outside import Outside
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from services.evaluator import app as evaluator
 from services.evaluator.plans import Plans
@@ -66,10 +67,9 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
     config = parse(TASKS + "}")
     seen: list[Event] = []
 
-    judge = evaluator.build(
-        Plans.load(config), system, EvaluatorSettings(), redis, store, nodes, events
-    )
-    upkeep = publisher.build(config, system, PublisherSettings(), redis, store, nodes, events)
+    outside = Outside(system, redis, store, nodes, events)
+    judge = evaluator.build(Plans.load(config), EvaluatorSettings(), outside)
+    upkeep = publisher.build(config, PublisherSettings(), outside)
     broker.include_router(evaluator.routes(judge))
     broker.include_router(publisher.routes(upkeep.handlers))
 

@@ -59,7 +59,9 @@ def test_what_runs_is_not_root_and_carries_no_build():
 def test_torch_is_in_one_target_only():
     found = stages(SERVICE)
     with_torch = {
-        name for name, (_, lines) in found.items() if any("torch/torch.sh" in line for line in lines)
+        name
+        for name, (_, lines) in found.items()
+        if any("torch/torch.sh" in line for line in lines)
     }
     assert with_torch == {"learn-dependencies"}
     assert found["learn-environment"][0] == "learn-dependencies"
