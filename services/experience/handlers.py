@@ -109,22 +109,7 @@ class Handlers(Reports):
         """Give each new exchange its place and its row. Return all of the batch, repeats too."""
         self._follow(arrivals)
         known = await self.store.places([event.event_id for _, event in arrivals])
-        # In order of arrival, which is the order of the turns.
-        taken: dict[str, tuple[InferenceRecorded, str]] = {}
-        for arrival, event in arrivals:
-            digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
-            before = (
-                known[event.event_id][0]
-                if event.event_id in known
-                else taken.get(event.event_id, (event, None))[1]
-            )
-            if before not in (None, digest):
-                CONFLICTS.labels(arrival.topic).inc()
-                dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
-                continue
-            if before is not None:
-                REPEATS.labels(arrival.topic).inc()
-            taken.setdefault(event.event_id, (event, digest))
+        taken = self._without_conflicts(arrivals, known, dead)
         # The first arrival of a record decides its shard.
         shards = {event.event_id: arrival.key or b"" for arrival, event in reversed(arrivals)}
         entries = {
@@ -146,6 +131,30 @@ class Handlers(Reports):
             # Only now: a session that is put out of memory must be in the store.
             self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
         return records
+
+    @staticmethod
+    def _without_conflicts(
+        arrivals: Sequence[tuple[Arrival, InferenceRecorded]],
+        known: Mapping[str, tuple[str, Assignment]],
+        dead: DeadArrivals,
+    ) -> dict[str, tuple[InferenceRecorded, str]]:
+        # In order of arrival, which is the order of the turns.
+        taken: dict[str, tuple[InferenceRecorded, str]] = {}
+        for arrival, event in arrivals:
+            digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
+            before = (
+                known[event.event_id][0]
+                if event.event_id in known
+                else taken.get(event.event_id, (event, None))[1]
+            )
+            if before not in (None, digest):
+                CONFLICTS.labels(arrival.topic).inc()
+                dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
+                continue
+            if before is not None:
+                REPEATS.labels(arrival.topic).inc()
+            taken.setdefault(event.event_id, (event, digest))
+        return taken
 
     async def _places(
         self, entries: Mapping[str, Entry], known: Mapping[str, Assignment]

@@ -57,6 +57,15 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
             else _json(found)
         )
 
+    @router.get("/scenarios/{scenario}/summary")
+    async def summary(scenario: str) -> Response:
+        return _json(await reads.summary(scenario))
+
+    _add_lists(router, reads)
+    return router
+
+
+def _add_lists(router: APIRouter, reads: ExperienceReads) -> None:
     @router.get("/scenarios/{scenario}/records")
     async def records(
         scenario: str,
@@ -65,39 +74,26 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        return _page(
-            await reads.records(
-                scenario, session=session, outcome=outcome, limit=limit, cursor=cursor
-            ),
-            "record_id",
-            limit,
+        found = await reads.records(
+            scenario, session=session, outcome=outcome, limit=limit, cursor=cursor
         )
+        return _page(found, "record_id", limit)
 
     @router.get("/scenarios/{scenario}/sessions")
     async def sessions(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return _page(
-            await reads.sessions(scenario, limit=limit, cursor=cursor), "session_id", limit
-        )
+        found = await reads.sessions(scenario, limit=limit, cursor=cursor)
+        return _page(found, "session_id", limit)
 
     @router.get("/scenarios/{scenario}/samples")
     async def samples(
         scenario: str, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
-        return _page(
-            await reads.samples(scenario, trainable=trainable, limit=limit, cursor=cursor),
-            "sample_id",
-            limit,
-        )
+        found = await reads.samples(scenario, trainable=trainable, limit=limit, cursor=cursor)
+        return _page(found, "sample_id", limit)
 
     @router.get("/scenarios/{scenario}/steps")
     async def steps(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
         return _page(await reads.steps(scenario, limit=limit, cursor=cursor), "job_id", limit)
-
-    @router.get("/scenarios/{scenario}/summary")
-    async def summary(scenario: str) -> Response:
-        return _json(await reads.summary(scenario))
-
-    return router
 
 
 class Range(BaseModel):

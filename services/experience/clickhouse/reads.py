@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reefcommon.evaluation import HELD_OUT
+from reefcommon.events import Event
 from services.experience.clickhouse import rows
 from services.experience.clickhouse.client import Database, Row
 from services.experience.ports import UnknownCursor
@@ -74,24 +75,16 @@ class ClickHouseReads:
             "samples": samples,
             "refusals": [_worded(row) for row in refusals],
         }
-        if not found:
+        place = {"session_id": None, "session_turn": None, "retry_of": None}
+        if found:
+            event: Event = rows.record(found[0]).event
+            place = {name: found[0][name] for name in place}
+        else:
             (own,) = await self.database.query(
                 "SELECT * FROM reports FINAL WHERE report_id = {id:String}", id=record_id
             )
-            return {
-                "record": rows.parked(own).report.model_dump(),
-                "session_id": None,
-                "session_turn": None,
-                "retry_of": None,
-                **about,
-            }
-        record = rows.record(found[0])
-        place = {
-            "session_id": record.place.session_id,
-            "session_turn": record.place.turn,
-            "retry_of": record.place.retry_of,
-        }
-        return {"record": record.event.model_dump(), **place, **about}
+            event = rows.parked(own).report
+        return {"record": event.model_dump(), **place, **about}
 
     async def key(self, key: str) -> dict[str, Any] | None:
         found = await self.database.query(
