@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from infra.docs.settings import ROOT
 from reefcli.commands.recipes import recipes_in
 from reefcli.field_words import default, kind
-from reefcommon.config import RecipeBinding, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import RecipeBinding
 from reefcommon.recipe import Recipe, resolve
 
 

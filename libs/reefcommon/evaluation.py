@@ -6,7 +6,8 @@
 import hashlib
 from dataclasses import dataclass
 
-from reefcommon.config import OnStale, RecipeBinding, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import OnStale, RecipeBinding
 from reefcommon.events import Policy
 from reefcommon.recipe import EvaluationPlan, load_recipe, resolve
 

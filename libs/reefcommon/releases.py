@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.config import OnStale
+from reefcommon.config_sections import OnStale
 from reefcommon.events import Kind, Release
 
 BASE_ADAPTER = None

@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from reefcommon import ids
-from reefcommon.config import OnStale, RecipeBinding, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import OnStale, RecipeBinding
 from reefcommon.evaluation import choose
 from reefcommon.events import Lineage, SampleReady, SampleRefused
 from reefcommon.harness.tree import HarnessRecipe

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from math import inf
 
-from reefcommon.config import EvaluationSection, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import ChosenPlan, choose
 from reefcommon.events import CandidateProposed

@@ -8,7 +8,8 @@ from typing import Self
 from pydantic import Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from reefcommon.config import GatewaySection, load
+from reefcommon.config import load
+from reefcommon.config_sections import GatewaySection
 from reefcommon.settings import OwnSettings, SystemSettings
 from services.gateway.domain.rate import Limit
 

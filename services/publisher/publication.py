@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import Counter
 
 from reefcommon import topics
-from reefcommon.config import OnStale
+from reefcommon.config_sections import OnStale
 from reefcommon.errors import Conflict, Poison, Unavailable
 from reefcommon.events import Release, ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from reefcommon.config import RecipeBinding, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import RecipeBinding
 from reefcommon.errors import BadConfig, Transient, Unavailable
 from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
 from reefcommon.harness.tree import HarnessRecipe, Mutation

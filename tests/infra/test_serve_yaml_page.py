@@ -5,7 +5,8 @@ import re
 import pytest
 
 from infra.docs import serve_yaml
-from reefcommon.config import RecipeBinding, Section, ServeConfig, parse
+from reefcommon.config import ServeConfig, parse
+from reefcommon.config_sections import RecipeBinding, Section
 
 PAGE = (serve_yaml.ROOT / "docs" / "serve-yaml.md").read_text()
 SECTIONS = {

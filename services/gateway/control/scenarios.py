@@ -7,7 +7,8 @@ from typing import Any
 
 import structlog
 
-from reefcommon.config import RecipeBinding, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import RecipeBinding
 from reefcommon.errors import Damaged, Unavailable
 from reefcommon.events import (
     PromoteRequested,

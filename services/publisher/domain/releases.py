@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.config import RecipeBinding, ServeConfig
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import RecipeBinding
 from reefcommon.events import CandidateEvaluated, Operation, Release
 from reefcommon.ids import LoadId, digest
 from reefcommon.releases import (
