@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     path for folder in ("libs", "services", "recipes") for path in (ROOT / folder).rglob("*.py")
@@ -15,7 +14,7 @@ DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "services").glob("*/README.md")]
 )
 MAX_FILE_LINES = 300
-MAX_FUNCTION_LINES = 40
+MAX_FUNCTION_LINES = 60
 
 
 def name(path: Path) -> str:
@@ -27,12 +26,12 @@ def test_no_file_is_long():
 
 
 def test_no_function_is_long():
+    """Whole functions count: signature, docstring and body."""
     long = {}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
-                documented = ast.get_docstring(node) is not None and len(node.body) > 1
-                lines = node.end_lineno - node.body[1 if documented else 0].lineno + 1
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
                 if lines > MAX_FUNCTION_LINES:
                     long[f"{name(path)}:{node.name}"] = lines
     assert long == {}

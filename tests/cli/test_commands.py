@@ -4,7 +4,9 @@ import json
 
 import pytest
 from rich.text import Text
+from typer.testing import CliRunner
 
+from reefcli.main import cli
 from tests.cli.fake_gateway import CHAIN, REJECTED, FakeGateway, reef, release
 
 COMMANDS = (
@@ -194,3 +196,14 @@ def test_help_lists_everything_and_each_command_teaches_by_example() -> None:
     assert "No such command" in reef("frobnicate", code=2)
     assert "Did you mean 'topics'" in reef("topcs", code=2)
     assert "Missing option" in reef("serve", code=2)
+
+
+@pytest.mark.parametrize(("oldest", "said"), [(7, "(7 older ones: --limit N shows more)"), (0, "")])
+def test_a_list_that_was_cut_says_how_many_are_older(
+    gateway: FakeGateway, oldest: int, said: str
+) -> None:
+    rows = [release("rel-9", sequence=oldest + 1), release("rel-8", sequence=oldest)]
+    gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": rows})
+    result = CliRunner().invoke(cli, ["releases", "default", "--limit", "2"])
+    assert result.stderr.strip() == said
+    assert "older" not in result.stdout

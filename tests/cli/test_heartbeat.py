@@ -2,7 +2,6 @@
 
 from collections import Counter
 from datetime import UTC, datetime
-
 from pathlib import Path
 
 import httpx

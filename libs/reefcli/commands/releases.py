@@ -82,9 +82,10 @@ def releases(
         return
     print_table(columns, cells, whole=("release", "parent"), empty=empty)
     if len(rows) == limit and (rejected or scenario):
-        # A sequence counts from 0, so the last one shown is the number of older releases.
+        # A sequence counts from 0: that of the last row is the number of older releases.
         older = "there may be older ones" if rejected else f"{rows[-1]['sequence']} older ones"
-        typer.echo(f"({older}: --limit N shows more)", err=True)
+        if rejected or rows[-1]["sequence"]:
+            typer.echo(f"({older}: --limit N shows more)", err=True)
     print_asked(gateway.url)
 
 
