@@ -92,7 +92,7 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
         BadConfig: not YAML, or a key or value is not allowed; the message names both.
     """
     try:
-        raw = yaml.load(text, _Loader)  # noqa: S506: it is a SafeLoader
+        raw = yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as error:
         raise BadConfig(f"{source} is not valid YAML: {yaml_mistake(error)}") from None
     if not isinstance(raw, dict):

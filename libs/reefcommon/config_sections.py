@@ -121,8 +121,8 @@ class EvaluationSection(Section):
     min_effect: float = Field(
         0.0,
         ge=0,
-        description="paired_confidence: the lower bound of the mean difference must be greater than "
-        "this",
+        description="paired_confidence: the lower bound of the mean difference must be greater "
+        "than this",
     )
 
 
