@@ -2,7 +2,6 @@
 
 import sys
 
-import structlog
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -12,8 +11,6 @@ from reefkit.ops import end_with_0_on_sigterm
 from reefkit.telemetry import set_up
 from services.engine.app import build_app
 from services.engine.settings import Settings
-
-log = structlog.get_logger("services.engine")
 
 
 def main() -> int:
@@ -27,7 +24,6 @@ def main() -> int:
     crashes: list[BaseException] = []
 
     def on_crash(error: BaseException) -> None:
-        log.error("generation_loop_crashed", exc_info=error)
         crashes.append(error)
         server.should_exit = True
 

@@ -87,7 +87,7 @@ def build_engine(
         background_chunk=settings.background_chunk_tokens,
         version=settings.weight_version,
         deliver=partial(deliver_on, events),
-        on_crash=on_crash or _log_crash,
+        on_crash=on_crash,
     )
     adapters = AdapterRegistry(
         base_name=settings.served_model_name,
@@ -110,7 +110,3 @@ def eos_ids(configured: int | list[int] | None) -> frozenset[int]:
     if configured is None:
         return frozenset()
     return frozenset([configured] if isinstance(configured, int) else configured)
-
-
-def _log_crash(error: BaseException) -> None:
-    log.error("generation_loop_crashed", exc_info=error)

@@ -27,7 +27,8 @@ class Generation:
         self._loop = loop
         # The seed that the request draws with, its own or the node's choice.
         self.seed = seed
-        self._open: dict[int, tuple[str, int]] = {}
+        self._request_ids: list[str] = []
+        self._open: set[tuple[int, int]] = set()  # (prompt, choice)
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
     @property
@@ -36,7 +37,8 @@ class Generation:
         return not self._open
 
     def add(self, prompt_index: int, work: Work) -> None:
-        self._open[prompt_index] = (work.request_id, work.params.n)
+        self._request_ids.append(work.request_id)
+        self._open |= {(prompt_index, choice) for choice in range(work.params.n)}
 
     def put(self, prompt_index: int, event: Event) -> None:
         self._events.put_nowait((prompt_index, event))
@@ -44,7 +46,7 @@ class Generation:
     def close(self) -> None:
         """Cancel the unfinished choices and free their rows. May be repeated."""
         with contextlib.suppress(EngineStoppedError):
-            for request_id, _ in self._open.values():
+            for request_id in self._request_ids if self._open else ():
                 self._loop.cancel(request_id)
         self._open.clear()
 
@@ -53,18 +55,10 @@ class Generation:
         while self._open:
             index, event = await self._events.get()
             if isinstance(event, Failed):
-                self._open.pop(index, None)
                 raise event.error
             if isinstance(event, Delta) and event.finish_reason is not None:
-                self._end_choice(index)
+                self._open.discard((index, event.index))
             yield index, event
-
-    def _end_choice(self, index: int) -> None:
-        request_id, left = self._open[index]
-        if left == 1:
-            del self._open[index]
-        else:
-            self._open[index] = (request_id, left - 1)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,17 +49,10 @@ class GlooReceiver:
         """Wait until all ranks have come. Blocks. Raises `WeightTransferError`."""
         timeout = timedelta(seconds=meeting.timeout_s)
         try:
-            store = TCPStore(
-                meeting.host,
-                meeting.port,
-                meeting.world_size,
-                is_master=False,
-                timeout=timeout,
-                wait_for_workers=False,
-            )
-            group = ProcessGroupGloo(
-                PrefixStore(STORE_PREFIX, store), meeting.rank, meeting.world_size, timeout
-            )
+            open_store = partial(TCPStore, is_master=False, wait_for_workers=False)
+            store = open_store(meeting.host, meeting.port, meeting.world_size, timeout=timeout)
+            prefixed = PrefixStore(STORE_PREFIX, store)
+            group = ProcessGroupGloo(prefixed, meeting.rank, meeting.world_size, timeout)
         except RuntimeError as error:
             raise WeightTransferError(f"the rendezvous with the trainer failed: {error}") from error
         return cls(group, meeting.timeout_s)
@@ -73,7 +67,5 @@ class GlooReceiver:
         try:
             self._group.broadcast([tensor], options).wait()
         except RuntimeError as error:
-            raise WeightTransferError(
-                f"the transfer from the trainer broke off: {error}"
-            ) from error
+            raise WeightTransferError(f"the trainer's transfer broke off: {error}") from error
         return tensor

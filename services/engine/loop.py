@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+import structlog
+
 from services.engine.domain.errors import EngineStoppedError
 from services.engine.domain.outputs import Delta, Failed
 from services.engine.domain.share import BackgroundShare
@@ -15,6 +17,8 @@ from services.engine.lane import Lane
 from services.engine.orders import Orders
 from services.engine.runner import ModelRunner
 from services.engine.work import Counters, Post, T, Work
+
+log = structlog.get_logger(__name__)
 
 
 class PauseMode(Enum):
@@ -42,7 +46,7 @@ class GenerationLoop:
     # Version of the base weights. Only orders change it, so it changes between two steps.
     version: str
     deliver: Callable[[list[Post]], None]
-    on_crash: Callable[[BaseException], None]
+    on_crash: Callable[[BaseException], None] | None
 
     def __post_init__(self) -> None:
         self._lanes = (self.users, self.background)
@@ -123,6 +127,8 @@ class GenerationLoop:
         self._stopping = True
         self._fail_everything()
         if crash is not None:
+            log.error("generation_loop_crashed", exc_info=crash)
+        if crash is not None and self.on_crash is not None:
             self.on_crash(crash)
 
     def _tick(self) -> None:

@@ -60,9 +60,8 @@ class LoraLayers:
 
     def __init__(self, model: nn.Module) -> None:
         self._groups: tuple[AdapterGroup, ...] = ()
-        self._layers = {
-            name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)
-        }
+        modules = model.named_modules()
+        self._layers = {name: layer for name, layer in modules if isinstance(layer, nn.Linear)}
         self._hooks: list[RemovableHandle] = []
         # (out, in) of every module that an adapter may target.
         self.shapes = {
@@ -73,10 +72,8 @@ class LoraLayers:
         """Set the adapters of the forwards that follow."""
         self._groups = groups
         if groups and not self._hooks:
-            self._hooks = [
-                layer.register_forward_hook(self._hook(name))
-                for name, layer in self._layers.items()
-            ]
+            layers = self._layers.items()
+            self._hooks = [layer.register_forward_hook(self._hook(name)) for name, layer in layers]
 
     def rest(self) -> None:
         """Remove the hooks."""
@@ -137,11 +134,9 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise AdapterError(f"{file.name} of the adapter is not JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise AdapterError("only adapters with peft_type LORA can be served")
-    refused = {"use_dora": config.get("use_dora"), "modules_to_save": config.get("modules_to_save")}
-    refused["bias"] = config.get("bias", "none") != "none"
-    refused["fan_in_fan_out"] = config.get("fan_in_fan_out")
-    if bad := [key for key, value in refused.items() if value]:
-        raise AdapterError(f"adapter option {bad[0]} is not supported by this server")
+    for option in ("use_dora", "modules_to_save", "fan_in_fan_out", "bias"):
+        if config.get(option) not in (None, False, [], "none"):
+            raise AdapterError(f"adapter option {option} is not supported by this server")
     return config
 
 
@@ -153,9 +148,7 @@ def _delta(
     max_rank: int,
 ) -> Delta:
     if module not in shapes:
-        raise AdapterError(
-            f"the adapter targets {module!r}, which is no linear layer of this model"
-        )
+        raise AdapterError(f"the adapter targets {module!r}, no linear layer of this model")
     if pair.keys() != {"A", "B"}:
         raise AdapterError(f"the adapter has only half of the LoRA pair of {module!r}")
     down, up = pair["A"], pair["B"]

@@ -11,6 +11,8 @@ from services.engine.kv import KVRows
 from services.engine.lora import Adapter, AdapterGroup, LoraLayers
 
 PROMPTS_AT_ONCE = 8
+Ids = Sequence[int]
+Adapters = Sequence[Adapter | None]
 
 
 class ModelRunner:
@@ -41,13 +43,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def prefill(
-        self,
-        ids: Sequence[int],
-        start: int,
-        adapter: Adapter | None,
-        kv: KVRows,
-        *,
-        all_logits: bool,
+        self, ids: Ids, start: int, adapter: Adapter | None, kv: KVRows, *, all_logits: bool
     ) -> Tensor:
         """Read prompt tokens from `start` on into row 0 of `kv`.
 
@@ -62,9 +58,7 @@ class ModelRunner:
         return self._forward([list(ids)], positions.unsqueeze(0), mask[None, None], kv, keep)[0]
 
     @torch.inference_mode()
-    def prefill_whole(
-        self, prompts: Sequence[Sequence[int]], adapters: Sequence[Adapter | None], kv: KVRows
-    ) -> Tensor:
+    def prefill_whole(self, prompts: Sequence[Ids], adapters: Adapters, kv: KVRows) -> Tensor:
         """Read prompts into the first rows of `kv`. Logits [B, V] of the last token of each."""
         # Padded on the right: the causal mask hides the padding from every real token.
         length = max(map(len, prompts))
@@ -83,12 +77,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def decode(
-        self,
-        ids: Sequence[int],
-        positions: Sequence[int],
-        adapters: Sequence[Adapter | None],
-        kv: KVRows,
-        first: int = 0,
+        self, ids: Ids, positions: Ids, adapters: Adapters, kv: KVRows, first: int = 0
     ) -> Tensor:
         """A token for each row of `kv` from `first` on, at its position. Logits [B, V]."""
         length = max(positions) + 1
@@ -115,16 +104,14 @@ def _additive(hidden: Tensor) -> Tensor:
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
-def _grouped(adapters: Sequence[Adapter | None]) -> tuple[AdapterGroup, ...]:
-    members: dict[int, list[int]] = {}
-    by_id: dict[int, Adapter] = {}
+def _grouped(adapters: Adapters) -> tuple[AdapterGroup, ...]:
+    members: dict[int, tuple[Adapter, list[int]]] = {}
     for row, adapter in enumerate(adapters):
         if adapter is not None:
-            members.setdefault(id(adapter), []).append(row)
-            by_id[id(adapter)] = adapter
+            members.setdefault(id(adapter), (adapter, []))[1].append(row)
     return tuple(
-        AdapterGroup(by_id[key], None if len(rows) == len(adapters) else torch.tensor(rows))
-        for key, rows in members.items()
+        AdapterGroup(adapter, None if len(rows) == len(adapters) else torch.tensor(rows))
+        for adapter, rows in members.values()
     )
 
 

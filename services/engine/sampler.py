@@ -131,11 +131,8 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
     ends = padded.sum(dim=-1).cumsum(dim=-1, dtype=torch.float64)
     target = uniform * (1 - 1e-12) * ends[:, -1:]  # below the total, whatever rounding does
     block = torch.searchsorted(ends, target, right=True)
-    inside = (
-        padded.gather(1, block.unsqueeze(2).expand(-1, -1, _BLOCK))
-        .squeeze(1)
-        .cumsum(dim=-1, dtype=torch.float64)
-    )
+    chosen = padded.gather(1, block.unsqueeze(2).expand(-1, -1, _BLOCK)).squeeze(1)
+    inside = chosen.cumsum(dim=-1, dtype=torch.float64)
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0.0)
     # right=True never lands on a token of probability 0. The bounds are for a target that rounding
     # put just outside the block.

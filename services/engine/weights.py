@@ -18,6 +18,7 @@ from services.engine.gloo import GlooReceiver, Rendezvous
 from services.engine.loop import GenerationLoop
 
 log = structlog.get_logger(__name__)
+DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,14 @@ class WeightSync:
     @property
     def parameters(self) -> int:
         """Number of weights; tied weights count once."""
-        return sum(
-            tensor.numel() for tensor in {t.data_ptr(): t for t in self._live.values()}.values()
-        )
+        return sum({t.data_ptr(): t.numel() for t in self._live.values()}.values())
 
     async def connect(self, meeting: Rendezvous) -> None:
         """Meet the trainer and drop an earlier connection. Raises `WeightTransferError`."""
         async with self._busy:
             self._receiver = None
             self._receiver = await asyncio.to_thread(GlooReceiver.join, meeting)
-        log.info(
-            "weight_transfer_connected", host=meeting.host, port=meeting.port, rank=meeting.rank
-        )
+        log.info("weight_transfer_connected", meeting=meeting)
 
     async def start(self) -> None:
         """Begin an update; drop the tensors of an unfinished update."""
@@ -67,9 +64,7 @@ class WeightSync:
         async with self._busy:
             staged = self._started()
             if self._receiver is None:
-                raise WeightUpdateError(
-                    "no trainer is connected: call /init_weight_transfer_engine first"
-                )
+                raise WeightUpdateError("no trainer: call /init_weight_transfer_engine first")
             for spec in specs:
                 self._check(spec.name, spec.shape)
             receiver = self._receiver
@@ -118,9 +113,7 @@ class WeightSync:
 
     def _started(self) -> dict[str, Tensor]:
         if self._staged is None:
-            raise WeightUpdateError(
-                "no weight update is in progress: call /start_weight_update first"
-            )
+            raise WeightUpdateError("no update is in progress: call /start_weight_update first")
         return self._staged
 
     def _check(self, name: str, shape: tuple[int, ...]) -> None:
@@ -147,17 +140,10 @@ def _receive_all(receiver: GlooReceiver, specs: Sequence[TensorSpec]) -> dict[st
 
 def torch_dtype(name: str) -> torch.dtype:
     """A dtype by its name. Raises `WeightUpdateError`."""
-    dtypes: dict[str, torch.dtype] = {
-        "float32": torch.float32,
-        "float16": torch.float16,
-        "bfloat16": torch.bfloat16,
-        "float64": torch.float64,
-    }
-    dtype = dtypes.get(name.removeprefix("torch."))
-    if dtype is None:
-        raise WeightUpdateError(
-            f"dtype {name!r} cannot be transferred; use one of {', '.join(dtypes)}"
-        )
+    plain = name.removeprefix("torch.")
+    if plain not in DTYPES:
+        raise WeightUpdateError(f"dtype {name!r} cannot be transferred; use one of {DTYPES}")
+    dtype: torch.dtype = getattr(torch, plain)
     return dtype
 
 

@@ -63,10 +63,13 @@ def test_a_user_overtakes_scoring_that_has_begun(own_node):
 
 def test_full_background_rows_and_queue_keep_no_user_out(own_node):
     node = slowed(own_node(max_num_seqs=2, max_queued_requests=3), 0.005)
-    long = {"messages": CHAT, "max_tokens": 400, "ignore_eos": True, "priority": 5}
+    long = {"messages": CHAT, "max_tokens": 1500, "ignore_eos": True, "priority": 5}
     with node.client() as client, ThreadPoolExecutor(5) as pool:
-        trial = [pool.submit(client.post, "/v1/chat/completions", json=long) for _ in range(5)]
-        wait_until(lambda: node.engine.loop.running == 2 and node.engine.loop.waiting == 3)
+        trial = []
+        for running, waiting in ((1, 0), (2, 0), (2, 1), (2, 2), (2, 3)):
+            trial.append(pool.submit(client.post, "/v1/chat/completions", json=long))
+            loop, wanted = node.engine.loop, (running, waiting)
+            wait_until(lambda wanted=wanted: (loop.running, loop.waiting) == wanted, 30)
         refused = client.post("/v1/chat/completions", json=long)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
         assert len(node.chat(max_tokens=5, ignore_eos=True)["choices"][0]["token_ids"]) == 5

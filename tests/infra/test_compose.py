@@ -296,6 +296,7 @@ def test_vllm_is_started_as_the_services_need_it():
         "--enable-lora",
         "--enable-scale-out",
         "--logprobs-mode=processed_logprobs",
+        "--scheduling-policy=priority",
         "--weight-transfer-config=",
     ):
         assert needed in flags

@@ -56,7 +56,7 @@ class StopScanner:
         if found:
             at, stop = min(found)
             return text[:at], stop
-        keep = max(_overlap(text, stop) for stop in self.stops)
+        keep = max(overlap(text, stop) for stop in self.stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], None
 
@@ -66,7 +66,8 @@ class StopScanner:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a proper beginning of `stop`."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[len(text) - size :]):
             return size

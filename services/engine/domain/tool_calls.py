@@ -3,6 +3,8 @@
 import json
 from dataclasses import dataclass, field
 
+from services.engine.domain.stops import overlap
+
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 
@@ -73,23 +75,14 @@ class ToolCallParser:
         return self._call(block[len(OPEN) : end]) or block
 
     def _take_plain(self) -> str:
-        keep = next(
-            (
-                n
-                for n in range(min(len(OPEN) - 1, len(self._text)), 0, -1)
-                if self._text.endswith(OPEN[:n])
-            ),
-            0,
-        )
-        head = self._text[: len(self._text) - keep]
-        ready = head.rstrip()
+        ready = self._text[: len(self._text) - overlap(self._text, OPEN)].rstrip()
         self._text = self._text[len(ready) :]
         return ready
 
     def _call(self, body: str) -> ToolCall | None:
         try:
             value = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             return None

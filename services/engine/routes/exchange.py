@@ -1,13 +1,14 @@
 """An HTTP request around its generation: wait, stream, stop when the client leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from services.engine.domain.errors import ClientLeftError
 from services.engine.domain.outputs import Choice, Delta, PromptScores, TokenLogprob
@@ -81,7 +82,7 @@ async def _until_client_leaves(request: Request) -> None:
         pass
 
 
-def sse(chunk: MutableMapping[str, Any]) -> bytes:
+def sse(chunk: Mapping[str, Any]) -> bytes:
     """A server-sent event."""
     return b"data: " + orjson.dumps(chunk, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
 
@@ -98,12 +99,7 @@ class EventStream(StreamingResponse):
         )
         self._generation = generation
 
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -19,13 +19,11 @@ class LogprobFormat:
 
     def chat(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """`{"content": [{token, logprob, bytes, top_logprobs}]}`."""
-        return {
-            "content": [
-                self._entry(token.token_id, token.logprob)
-                | {"top_logprobs": [self._entry(token_id, value) for token_id, value in token.top]}
-                for token in tokens
-            ]
-        }
+        content = []
+        for token in tokens:
+            top = [self._entry(token_id, value) for token_id, value in token.top]
+            content.append(self._entry(token.token_id, token.logprob) | {"top_logprobs": top})
+        return {"content": content}
 
     def generate(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         """The chat shape with each token's id and rank."""
@@ -53,18 +51,10 @@ class LogprobFormat:
         return [None, *(self._prompt_entry(token) for token in scores)]
 
     def _prompt_entry(self, token: TokenLogprob) -> dict[int, Any]:
-        ranked = {
-            token_id: (value, rank) for rank, (token_id, value) in enumerate(token.top, start=1)
-        }
-        ranked[token.token_id] = (token.logprob, token.rank)
-        return {
-            token_id: {
-                "logprob": value,
-                "rank": rank,
-                "decoded_token": self.tokenizer.token_text(token_id),
-            }
-            for token_id, (value, rank) in ranked.items()
-        }
+        entries = [(i, value, rank) for rank, (i, value) in enumerate(token.top, start=1)]
+        entries.append((token.token_id, token.logprob, token.rank))
+        text = self.tokenizer.token_text
+        return {i: {"logprob": v, "rank": r, "decoded_token": text(i)} for i, v, r in entries}
 
     def _top(self, token: TokenLogprob) -> dict[str, float]:
         best = {self._name(token_id): value for token_id, value in token.top}

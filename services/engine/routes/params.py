@@ -26,8 +26,7 @@ def chat_params(body: ChatRequest, prompt_length: int, max_model_len: int) -> Sa
         raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs: true")
     field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    if asked is not None and asked < 1:
-        raise InvalidRequestError(field, f"{field} must be at least 1, got {asked}")
+    _check_least(field, asked, 1)
     budget = token_budget(prompt_length, asked, max_model_len, field)
     return _params(body, budget, (body.top_logprobs or 0) if body.logprobs else None)
 
@@ -38,8 +37,7 @@ def completion_params(
     """`max_tokens: 0` is allowed if the prompt itself is wanted (`echo`, `prompt_logprobs`)."""
     asked = COMPLETIONS_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     scoring = body.echo or body.prompt_logprobs is not None
-    if asked < (0 if scoring else 1):
-        raise InvalidRequestError("max_tokens", f"max_tokens must be at least 1, got {asked}")
+    _check_least("max_tokens", asked, 0 if scoring else 1)
     if body.suffix:
         raise InvalidRequestError("suffix", "suffix is not supported")
     params = _params(body, token_budget(prompt_length, asked, max_model_len), body.logprobs)
@@ -52,8 +50,7 @@ def generate_params(body: GenerateRequest, max_model_len: int) -> SamplingParams
     """vLLM's `SamplingParams`: 16 tokens by default."""
     fields = body.sampling_params
     asked = COMPLETIONS_DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
-    if asked < 1:
-        raise InvalidRequestError("max_tokens", f"max_tokens must be at least 1, got {asked}")
+    _check_least("max_tokens", asked, 1)
     return _params(fields, token_budget(len(body.token_ids), asked, max_model_len), fields.logprobs)
 
 
@@ -93,6 +90,11 @@ def check_supported(body: GenerationFields) -> None:
         raise InvalidRequestError(
             "stream_options", "stream_options is only allowed with stream: true"
         )
+
+
+def _check_least(field: str, asked: int | None, least: int) -> None:
+    if asked is not None and asked < least:
+        raise InvalidRequestError(field, f"{field} must be at least {least}, got {asked}")
 
 
 def _params(fields: SamplingFields, budget: int, logprobs: int | None) -> SamplingParams:

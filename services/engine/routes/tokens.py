@@ -36,15 +36,11 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineParam)
     formats = LogprobFormat(engine.tokenizer)
     generation = engine.generate([body.token_ids], [params], body.model)
     answer = (await collect(request, generation, 1, params.n))[0]
-    shape: dict[str, Any] = {
+    logprobs, scored = params.logprobs is not None, params.prompt_logprobs is not None
+    shape = {
         "request_id": body.request_id or uuid.uuid4().hex,
-        "choices": [
-            _choice(choice, formats, logprobs=params.logprobs is not None)
-            for choice in answer.choices
-        ],
-        "prompt_logprobs": None
-        if params.prompt_logprobs is None
-        else formats.prompt(answer.scores),
+        "choices": [_choice(choice, formats, logprobs=logprobs) for choice in answer.choices],
+        "prompt_logprobs": formats.prompt(answer.scores) if scored else None,
     }
     return json_response(shape)
 
@@ -58,23 +54,11 @@ async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
     if body.messages is not None:
         ids = await render_chat(engine, body, body.messages)
     else:
-        ids = await engine.aside(
-            partial(
-                engine.tokenizer.encode,
-                body.prompt or "",
-                add_special_tokens=body.add_special_tokens,
-            ),
-            "prompt",
-        )
-    shape: dict[str, Any] = {
-        "count": len(ids),
-        "max_model_len": engine.settings.max_model_len,
-        "tokens": ids,
-    }
-    shape["token_strs"] = (
-        [engine.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
-    )
-    return json_response(shape)
+        encode = partial(engine.tokenizer.encode, add_special_tokens=body.add_special_tokens)
+        ids = await engine.aside(partial(encode, body.prompt or ""), "prompt")
+    texts = [engine.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
+    shape = {"count": len(ids), "max_model_len": engine.settings.max_model_len}
+    return json_response(shape | {"tokens": ids, "token_strs": texts})
 
 
 @router.post("/detokenize")
