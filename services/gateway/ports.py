@@ -23,7 +23,7 @@ Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
 
 
 class NotDurable(ReefError):
-    """The log did not acknowledge in time. The event may be there or not; give no receipt for it."""
+    """The log did not acknowledge in time. The event may be in it; give no receipt for it."""
 
 
 class UpstreamFailed(ReefError):
@@ -59,7 +59,7 @@ class RecordLog(Protocol):
         """The reason if it cannot take events, or will soon not be able to."""
 
     def refusal(self) -> str | None:
-        """The reason to refuse new work: its event would have no room. None, at no cost, if there is room."""
+        """The reason to refuse new work: its event would have no room. None if there is room."""
 
 
 class BodyStore(Protocol):
@@ -83,7 +83,7 @@ class EngineAnswer(Protocol):
         """The body in pieces of any size. Raises UpstreamFailed."""
 
     async def close(self, *, finished: bool) -> None:
-        """Give the connection back. If the answer is not finished, cut it, so that the node stops generating."""
+        """Give the connection back; cut it if not finished, so that the node stops generating."""
 
 
 class Engines(Protocol):
@@ -99,7 +99,7 @@ class Engines(Protocol):
 
 
 class KeyStore(Protocol):
-    """Idempotency keys, shared by all gateways. Every call raises Unavailable if the store is away."""
+    """Idempotency keys, shared by all gateways. All calls raise Unavailable if it is away."""
 
     async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
         """Take the key for `lease_s` seconds, unless it is done or its work goes on.

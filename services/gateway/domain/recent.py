@@ -1,4 +1,4 @@
-"""The receipts that this process gave lately, so that a report about them needs no look-up."""
+"""The latest receipts of this process, so that a report on them needs no look-up."""
 
 
 class Recent:
@@ -10,11 +10,10 @@ class Recent:
         self._old: dict[str, tuple[str, str]] = {}
 
     def add(self, receipt: str, scenario: str, kind: str) -> None:
-        """Remember one."""
         self._young[receipt] = (scenario, kind)
         if len(self._young) >= self._half:
             self._old, self._young = self._young, {}
 
     def get(self, receipt: str) -> tuple[str, str] | None:
-        """(scenario, kind) of a receipt that is remembered."""
+        """(scenario, kind) of a receipt, if it is remembered."""
         return self._young.get(receipt) or self._old.get(receipt)

@@ -30,7 +30,7 @@ SPREAD_S = 2.0  # clocks of gateways, and the time between two renewals and thei
 
 
 class KeyUnsure(ApiError):
-    """It is not known if this key was used. `soon`: the services are there, so it will be known soon."""
+    """It is not known if this key was used. `soon`: it will be known soon."""
 
     def __init__(self, *, soon: bool) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The right to do the work of a key: renewed during the work, and checked before its record is written."""
+"""The right to do the work of a key: renewed meanwhile, checked before its record is written."""
 
 import asyncio
 import time
@@ -16,13 +16,14 @@ RENEWALS_A_LEASE = 3
 
 
 def renewal_s(lease_s: float) -> float:
-    """Seconds between two renewals. Short, so that a key that Redis has lost is soon taken again."""
+    """Seconds between two renewals."""
+    # Short, so that a key that Redis has lost is soon taken again.
     return min(lease_s / RENEWALS_A_LEASE, 1.0)
 
 
 @dataclass(slots=True)
 class Lease:
-    """Held until `until`, in the time of the event loop, which goes on while the process stands still."""
+    """Held until `until`, in the time of the event loop: it goes on while the process halts."""
 
     store: KeyStore
     key: str

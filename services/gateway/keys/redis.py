@@ -1,4 +1,4 @@
-"""Idempotency keys in Redis: `reef:key:<receipt>` holds an entry, `reef:lease:<receipt>` says that its work goes on."""
+"""Idempotency keys in Redis: `reef:key:<receipt>` is an entry, `reef:lease:<receipt>` its lease."""
 
 import time
 from collections.abc import Awaitable

@@ -1,7 +1,8 @@
-"""Idempotency keys: the same key with the same body gets one upstream call, one record, one receipt and one answer.
+"""Idempotency keys: the same key and body get one upstream call, one record and one answer.
 
-The work of a keyed exchange goes on when its client leaves, since a client that times out and asks again is what a key is for.
-Several requests with one key in this process follow one shared answer; across gateways the ledger decides who works.
+The work of a keyed exchange goes on when its client leaves: a client that times out and asks again
+is the reason for keys. Requests with one key in this process follow one shared answer; across
+gateways the key store decides which one does the work.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ class Repeats:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch) -> None:
-        """Answer one keyed exchange: by doing it, by joining it, or from what is kept. Raises ApiError, ClientGone."""
+        """Answer a keyed exchange: do it, join it, or send its kept answer. Raises ApiError, ClientGone."""
         async with watch:
             shared = await self._shared(x)
             if isinstance(shared, KeyEntry):
@@ -91,7 +92,7 @@ class Repeats:
             await asyncio.sleep(POLL_S)
 
     async def _try(self, x: Exchange, key: str, entry: KeyEntry) -> SharedAnswer | KeyEntry:
-        """Begin the work, or say what is known of it already."""
+        """Begin the work, or return the entry of the key."""
         assert x.digest is not None
         shared = SharedAnswer(x)
         until = asyncio.get_running_loop().time() + self.lease_s
@@ -148,7 +149,6 @@ class Repeats:
         found: dict[str, Any],
         x: Exchange,
     ) -> KeyEntry:
-        """The entry of a key whose event is in the log."""
         recorded = entry_of(found, x)
         aborted = found.get("outcome") == "aborted" and recorded.digest == x.digest
         if recorded.answer is not None and not aborted:
@@ -166,7 +166,7 @@ class Repeats:
         return recorded
 
     async def _undo(self, key: str, entry: KeyEntry, before: KeyEntry | None) -> None:
-        """Give a claimed key up: no work was begun."""
+        # No work was begun under the key.
         try:
             if before is None:
                 await self.store.forget(key)
@@ -229,7 +229,7 @@ class Repeats:
             log.warning("key_store_unavailable", key=key, reason=str(error))
 
     async def drain(self, until: float) -> int:
-        """Wait for what is under way, and cut off what still is at a time of the loop. Returns how many those were."""
+        """Wait for the exchanges under way until a time of the loop; then cut them off. Returns their number."""
         if not self._tasks:
             return 0
         _, left = await asyncio.wait(

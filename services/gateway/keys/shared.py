@@ -9,7 +9,7 @@ from services.gateway.exchange.client import Outlet
 
 
 class SharedAnswer:
-    """An answer that several requests read, each from its beginning, while it is still being written."""
+    """An answer that several requests read from its beginning while it is being written."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

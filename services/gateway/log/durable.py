@@ -1,10 +1,11 @@
-"""The log as the gateway sees it: the broker while it answers, this machine's disk while it does not.
+"""The log as the gateway sees it: the broker if it answers, else this machine's disk.
 
-    direct    event --> broker; one that is not acknowledged in time goes to the spool, and so does everything after it
-    spooling  event --> spool; the spool --in order--> broker, as soon as that answers
-    handover  the last events are being relayed: new ones wait for that, then all is direct again
+    direct    event --> broker; if not acknowledged in time, it and all later ones are spooled
+    spooling  event --> spool; the spool --in order--> broker, when that answers
+    handover  the last events are being relayed: new events wait for that, then the mode is direct
 
-An event that was acknowledged is in the log before any that came after it: nothing goes directly while anything is in the spool.
+An acknowledged event is in the log before all later ones: no event goes directly while the spool
+has events.
 """
 
 import asyncio
@@ -63,17 +64,19 @@ class DurableLog:
         await self.spool.append(event)
 
     def refusal(self) -> str | None:
-        """Why an event would find no place now."""
         return None if self.direct else self.spool.refusal()
 
     async def failure(self) -> str | None:
-        """Missing topics; or a spool that has too much, or has had it for too long. A broker that is away is no failure before that."""
+        # A broker that is away is no failure before the spool is too large or too old.
         reason = self.spool.refusal() if not self.direct else None
         if reason is not None:
             return reason
         age = self.spool.age_s()
         if age > self._ready_age_s or self.spool.used_bytes > self._ready_bytes:
-            return f"{self.spool.records} events ({self.spool.used_bytes} bytes) wait on disk, the oldest {age:.0f} s: {self.broker.away}"
+            return (
+                f"{self.spool.records} events ({self.spool.used_bytes} bytes) wait on disk,"
+                f" the oldest {age:.0f} s: {self.broker.away}"
+            )
         try:
             return await self.broker.missing_topics()
         except NotDurable:
@@ -89,8 +92,10 @@ class DurableLog:
             log.warning("broker_away", reason=reason, spool=self.spool.directory)
 
     async def watch(self) -> None:
-        """For ever: leave a broker whose addresses refuse connections without using up the time that an acknowledgement may take; and
-        relay what another gateway on this disk left when it died."""
+        """Leave a broker whose addresses refuse connections; adopt the spools of dead gateways.
+
+        Runs for ever.
+        """
         looked_at = time.monotonic()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
@@ -101,20 +106,21 @@ class DurableLog:
                 await self.adopt()
 
     async def adopt(self) -> None:
-        """Take over the spools of the dead, and relay them before anything that comes now."""
+        """Take over the spools of dead gateways, and relay them before new events."""
         try:
             waiting = await self.spool.adopt()
         except OSError as error:
             log.warning("spool_not_adopted", reason=str(error))
             return
         if waiting and self.direct:
-            self.direct = False  # the broker is not away: what is under way to it arrives
+            # Not `_leave`: the broker is there, and events on their way to it arrive.
+            self.direct = False
             self._since = time.time()
             self._back.clear()
             self._away.set()
 
     async def run(self) -> None:
-        """For ever: when the broker is away, wait for it, relay, switch back."""
+        """When the broker is away, wait for it, relay, switch back. Runs for ever."""
         delay = FIRST_DELAY_S
         while True:
             await self._away.wait()
@@ -155,7 +161,7 @@ class DurableLog:
         )
 
     def _return(self) -> bool:
-        """Switch back if nothing is left; no await lies between the look and the switch."""
+        # No await may lie between the check and the switch: an event could be spooled there.
         if not self.spool.idle or self.broker.waiting:
             return False
         self._away.clear()
@@ -164,7 +170,7 @@ class DurableLog:
         return True
 
     async def back(self, within_s: float) -> None:
-        """Wait until everything is with the broker, or until the time is over."""
+        """Wait until all events are with the broker, at most `within_s` seconds."""
         try:
             async with asyncio.timeout(within_s):
                 await self._back.wait()
@@ -172,7 +178,7 @@ class DurableLog:
             log.info("broker_not_reached", within_s=within_s, spooled=self.spool.records)
 
     def waiting_since(self) -> float | None:
-        """When the oldest event came that the broker does not have yet; None: it has them all."""
+        """The time of the oldest event that the broker lacks; None if it has all."""
         return None if self.spool.idle else self.spool.oldest_at
 
     def describe(self) -> dict[str, object]:
@@ -188,7 +194,7 @@ class DurableLog:
         }
 
     def show(self) -> None:
-        """Tie the gauges to this log."""
+        """Connect the gauges to this log."""
         metrics.SPOOL_RECORDS.set_function(lambda: self.spool.records)
         metrics.SPOOL_BYTES.set_function(lambda: self.spool.used_bytes)
         metrics.SPOOL_AGE.set_function(self.spool.age_s)

@@ -31,14 +31,10 @@ class Pending:
 
     @property
     def abandoned(self) -> bool:
-        """True if the caller timed out: it has spooled the event.
-
-        False if the caller was only cancelled: the event must still be sent.
-        """
+        """True if the caller timed out and spooled the event; a cancelled caller still needs it sent."""
         return self.done.done() and not self.done.cancelled()
 
     def end(self, error: Exception | None) -> None:
-        """Tell the caller the result, if it still waits."""
         if self.done.done():
             return
         if error is None:
@@ -55,7 +51,7 @@ class _Batch:
         self.pending: list[Pending] = []
 
     def add(self, pending: Pending) -> bool:
-        """False if the batch is full. The first event always fits."""
+        # False if the batch is full. The first event always fits.
         event = pending.event
         added = self.builder.append(
             timestamp=int(event.at * 1000),
@@ -114,7 +110,7 @@ class GroupCommit:
     async def _batches(
         self, queue: list[Pending]
     ) -> tuple[dict[TopicPartition, _Batch], list[Pending]]:
-        """One batch a partition, and the events that did not fit into them, in order."""
+        # One batch a partition, and the events that did not fit into them, in order.
         batches: dict[TopicPartition, _Batch] = {}
         partitions: dict[str, int] = {}
         full: set[TopicPartition] = set()
@@ -164,5 +160,5 @@ class GroupCommit:
 
 @lru_cache(maxsize=65_536)
 def hash_of(shard: str) -> int:
-    """The hash of a key in Kafka's own clients; modulo the number of partitions it is the partition."""
+    """The hash of a key in Kafka's own clients. Its partition is the hash modulo their number."""
     return int(murmur2(shard.encode())) & 0x7FFFFFFF

@@ -157,7 +157,6 @@ class KafkaRecordLog:
     async def _checked(
         self, event: LogEvent, *, over: int = CLAIM_OVER_BYTES
     ) -> tuple[LogEvent, Headers]:
-        """The event as it travels: a large one as a claim check."""
         headers = headers_of(event)
         if len(event.data) <= over:
             return event, headers
@@ -223,7 +222,7 @@ class KafkaRecordLog:
         return f"nothing listens at {self._bootstrap}"
 
     async def missing_topics(self) -> str | None:
-        """A sentence that names the topics that the broker lacks. Raises NotDurable if it is away."""
+        """A sentence that names the missing topics. Raises NotDurable if the broker is away."""
         if self._producer is None:
             raise NotDurable(self.away or "the producer is stopped")
         try:

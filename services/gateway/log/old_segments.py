@@ -1,6 +1,6 @@
 """The spool's former files, read once: frames of a mark, a length, a CRC-32 and a payload.
 
-payload  time (8) | lengths of topic, shard, traceparent (2 each) | topic | shard | traceparent | event
+payload  time (8) | lengths (2 each) of topic, shard, traceparent | these three | event
 """
 
 import struct
@@ -25,7 +25,7 @@ def files(directory: Path) -> list[Path]:
 
 
 def read(path: Path) -> list[LogEvent]:
-    """The events of a segment that the broker has not acknowledged. Damaged bytes are passed over."""
+    """The unacknowledged events of a segment. Damaged bytes are passed over."""
     data, position, events = path.read_bytes(), _acknowledged(path), []
     while (start := data.find(_MARK, position)) >= 0:
         if start > position:

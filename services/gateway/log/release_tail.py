@@ -1,4 +1,4 @@
-"""Release events in, and what comes of the commands that went out."""
+"""Release events from the log, and the outcomes of commands."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,9 +28,9 @@ STOP_TIMEOUT_S = 5.0
 
 
 class ReleaseTail:
-    """Reads the releases, and the recipes' steps, from the end, without a group: every gateway hears everything.
+    """Follows the releases, and the recipes' steps, and ends the waits for commands.
 
-    It also answers those who wait for what comes of a command.
+    It reads without a group: every gateway gets all events.
     """
 
     def __init__(self, bootstrap: str, log_: KafkaRecordLog, bodies: FilesystemBodies) -> None:
@@ -62,9 +62,10 @@ class ReleaseTail:
         every_s: float,
         on_past: OnPast = lambda _: None,
     ) -> None:
-        """For ever: stand at the end of the topic, take a snapshot, follow; start over after an error, and look again every `every_s`.
+        """Follow for ever: go to the end of the topics, take a snapshot, read on; after an error, again.
 
-        `on_past` hears the latest PAST release events of each partition that were there before; after an error some of them again.
+        every_s: seconds between two snapshots.
+        on_past: gets the last PAST release events of each partition; after an error, some again.
         """
         while True:
             try:

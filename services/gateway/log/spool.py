@@ -65,7 +65,7 @@ class Spool:
             )
 
     async def adopt(self) -> int:
-        """Take over the files of dead instances. Returns the number of their events. Raises OSError."""
+        """Take over the files of dead instances; return how many events. Raises OSError."""
         if self._own is None:
             return 0
         adopted = await self._in_thread(spool_file.adopt, self._root, self._files)
@@ -168,7 +168,6 @@ class Spool:
             self._writing = None
 
     async def _commit(self, file: SpoolFile, events: list[LogEvent]) -> str | None:
-        """Write events; returns the reason if the disk refused them."""
         try:
             sync_s = await self._in_thread(file.append, events)
         except OSError as failed:

@@ -35,9 +35,10 @@ create table if not exists events (
 _INSERT = (
     "insert into events (topic, shard, event_id, data, at, traceparent) values (?, ?, ?, ?, ?, ?)"
 )
-_OLDEST = """
-select id, topic, shard, event_id, data, at, traceparent from events where id > ? order by id limit ?
-"""
+_OLDEST = (
+    "select id, topic, shard, event_id, data, at, traceparent from events"
+    " where id > ? order by id limit ?"
+)
 _TOTALS = "select count(*), total(length(data) + ?), min(at) from events"
 
 
