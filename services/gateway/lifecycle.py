@@ -49,7 +49,7 @@ class Adapters:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """What is started and stopped around the application."""
+    """The parts that are started and stopped around the application."""
 
     edge: Edge
     scenarios: Scenarios

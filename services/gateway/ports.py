@@ -1,4 +1,4 @@
-"""What the gateway needs from outside, and the errors that its adapters raise."""
+"""The outside systems of the gateway, and the errors that their adapters raise."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
@@ -105,7 +105,7 @@ class KeyStore(Protocol):
         """Take the key for `lease_s` seconds, unless it is done or its work goes on.
 
         Returns its entry before: None if the store did not know it. It was taken if that is None,
-        `free` or `unsure`; an `open` one whose lease has run out is returned as `unsure`.
+        `free` or `unsure`; an `open` entry whose lease has run out is returned as `unsure`.
         """
 
     async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> bool:

@@ -8,7 +8,7 @@ from reefcommon.topics import Topic
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """`data`: the encoded event; `shard`: the key of its partition; `at`: unix seconds at which the gateway made it."""
+    """`data`: the encoded event; `shard`: the key of its partition; `at`: its Unix time."""
 
     topic: str
     shard: str

@@ -1,1 +1,1 @@
-"""Idempotency keys: one upstream call, one record, one answer for each key."""
+"""Idempotency keys: each key has a single upstream call, record and answer."""

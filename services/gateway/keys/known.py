@@ -1,4 +1,4 @@
-"""Keys that the key store has no answer for are looked up in the log, as the experience service has it.
+"""Looks keys up in the log, as the experience service has it, if the key store has no answer.
 
 Redis remembers every key that is used, for a day. A key that it does not know was used before that
 day, or before Redis lost its memory; a key that is `unsure` was used by work that ended without a

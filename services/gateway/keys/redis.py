@@ -76,7 +76,8 @@ class RedisKeyStore:
             before = KeyEntry.decode(expected)
             if before.state == "done" or (before.state == "open" and leased):
                 return before
-            if before.state == "open":  # its gateway died
+            if before.state == "open":
+                # Its gateway died. A record of its work is older than now.
                 before = replace(before, state="unsure", ended_at=time.time())
 
     async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> bool:

@@ -1,8 +1,8 @@
-"""Idempotency keys: the same key and body get one upstream call, one record and one answer.
+"""Idempotency keys: the same key and body get a single upstream call, record and answer.
 
 The work of a keyed exchange goes on when its client leaves: a client that times out and asks again
-is the reason for keys. Requests with one key in this process follow one shared answer; across
-gateways the key store decides which one does the work.
+is the reason for keys. Requests with the same key in this process follow a shared answer; across
+gateways the key store decides which of them does the work.
 """
 
 import asyncio

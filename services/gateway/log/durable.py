@@ -1,6 +1,6 @@
 """The log as the gateway sees it: the broker if it answers, else this machine's disk.
 
-    direct    event --> broker; if not acknowledged in time, it and all later ones are spooled
+    direct    event --> broker; if that is late, this and all later events are spooled
     spooling  event --> spool; the spool --in order--> broker, when that answers
     handover  the last events are being relayed: new events wait for that, then the mode is direct
 

@@ -1,6 +1,6 @@
 """Group commit: the events that arrive while a round is under way make the next round.
 
-    put --> queue --one batch a partition--> producer --acknowledged--> futures
+    put --> queue --a batch for each partition--> producer --acknowledged--> futures
 
 The batches are those of the client library, so idempotence, retries and new leaders are its work.
 """
@@ -31,7 +31,8 @@ class Pending:
 
     @property
     def abandoned(self) -> bool:
-        """True if the caller timed out and spooled the event; a cancelled caller still needs it sent."""
+        """True if the caller timed out: it has spooled the event."""
+        # The event of a caller that was only cancelled must still be sent.
         return self.done.done() and not self.done.cancelled()
 
     def end(self, error: Exception | None) -> None:
@@ -69,15 +70,13 @@ class _Batch:
 
 
 class GroupCommit:
-    """Sends events through a started producer, in rounds. The order within a partition is kept.
-
-    There is one queue for all brokers of a cluster: with a queue for each, a partition that gets a
-    new leader could have its events in two of them.
-    """
+    """Sends events through a started producer, in rounds. The order within a partition is kept."""
 
     def __init__(self, producer: AIOKafkaProducer, *, linger_s: float) -> None:
         self._producer = producer
         self._linger_s = linger_s
+        # All brokers of a cluster share the queue: with a queue for each, a partition that gets a
+        # new leader could have its events in two of them.
         self._queue: list[Pending] = []
         self._task: asyncio.Task[None] | None = None
 

@@ -42,7 +42,7 @@ class EventRefused(NotDurable):
 
 
 class KafkaRecordLog:
-    """Sends events with `acks=all`. New events and spooled events share one producer.
+    """Sends events with `acks=all`; new events and spooled events share a producer.
 
     `away`: the reason not to send, set by `let_go` and removed by `connect`.
     """

@@ -45,6 +45,7 @@ def read(path: Path) -> list[LogEvent]:
 
 def remove(path: Path) -> None:
     """Remove a segment whose events are elsewhere."""
+    # The mark first: without it the segment is sent again, which is harmless.
     path.with_suffix(".pos").unlink(missing_ok=True)
     path.unlink()
 

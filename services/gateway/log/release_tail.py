@@ -62,7 +62,7 @@ class ReleaseTail:
         every_s: float,
         on_past: OnPast = lambda _: None,
     ) -> None:
-        """Follow for ever: go to the end of the topics, take a snapshot, read on; after an error, again.
+        """Go to the end of the topics, take a snapshot, read on; after an error, start again.
 
         every_s: seconds between two snapshots.
         on_past: gets the last PAST release events of each partition; after an error, some again.
@@ -143,7 +143,7 @@ class ReleaseTail:
 
 
 def _read(value: bytes | None) -> Event | None:
-    """The event; None where it cannot be read. What is wrong is logged, not what it says."""
+    # The log gets the reason, not the content: an event may hold anything.
     try:
         return _HEARD.validate_json(value or b"")
     except ValidationError as error:

@@ -31,7 +31,7 @@ class SpoolFull(NotDurable):
 
 
 class Spool:
-    """One instance's spool: its own file, and the files of dead instances until they are empty.
+    """The spool of an instance: its own file, and files of dead instances until they are empty.
 
     New requests are refused (`refusal`) at 7/8 of the budget. The last eighth is reserved for
     requests in flight. The files belong to a thread of their own.
@@ -127,6 +127,7 @@ class Spool:
         now = time.monotonic()
         if now >= self._refused_until and now - self._disk_checked > REFUSE_AFTER_FAILURE_S:
             self._disk_checked = now
+            # Refused before the disk is full: requests in flight need room for their events.
             free = spool_file.free_bytes(self._root)
             if free < min(self._reserve, MAX_FLOOR_BYTES):
                 self._refuse(f"the disk of the spool has {free} bytes left")
@@ -150,7 +151,7 @@ class Spool:
         await done
 
     async def _write(self, file: SpoolFile) -> None:
-        # Group commit: the events that arrive during a transaction make the next one.
+        # Group commit: the events that arrive during a transaction make the next transaction.
         try:
             while self._queue:
                 queue, self._queue = self._queue, []

@@ -1,4 +1,4 @@
-"""The spool's files, blocking: one SQLite database an instance.
+"""The spool's files, blocking: each instance has a SQLite database.
 
 <root>/<slot>/lock            held by the instance; the kernel drops it with the process
 <root>/<slot>/spool.db        the events that wait, in order
@@ -53,7 +53,7 @@ class Portion:
 
 
 class SpoolFile:
-    """The database of one slot, whose lock this process holds. One thread uses it.
+    """The database of a slot whose lock this process holds, for a single thread.
 
     Every method raises OSError if the disk or the database fails; then the file is as before.
     """
@@ -71,7 +71,7 @@ class SpoolFile:
         self._run(self._take_over)
 
     def append(self, events: Sequence[LogEvent]) -> float:
-        """Write events durably in one transaction. Returns the seconds that it took."""
+        """Write events durably in a transaction. Returns the seconds that it took."""
         started = time.perf_counter()
 
         def write(db: sqlite3.Connection) -> None:
@@ -86,7 +86,7 @@ class SpoolFile:
         return time.perf_counter() - started
 
     def read(self, limit: int) -> Portion:
-        """The oldest events, at most `limit` and about PORTION_BYTES, but at least one."""
+        """The oldest events, at most `limit` and about PORTION_BYTES."""
 
         def rows(db: sqlite3.Connection) -> Portion:
             events, last, size = [], self._relayed, 0
@@ -105,7 +105,8 @@ class SpoolFile:
     def forget(self, portion: Portion) -> None:
         """Remove events that the broker has."""
         if portion.database != self._database:
-            return  # they are in a database that was put aside; the ids of this one begin anew
+            # They are in a database that was put aside; the ids of the present one begin anew.
+            return
         self._relayed = portion.last
         self.records -= len(portion.events)
         self.used_bytes -= sum(size_of(event) for event in portion.events)
@@ -168,12 +169,13 @@ class SpoolFile:
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self.path, check_same_thread=False)
         try:
+            # Exclusive: no shared memory file, and no other process may look in between.
             db.execute("pragma locking_mode=exclusive")
             db.execute("pragma journal_mode=wal")
             db.execute("pragma synchronous=full")
             db.execute(f"pragma wal_autocheckpoint={CHECKPOINT_PAGES}")
             db.execute(_SCHEMA)
-            check(db)
+            check(db)  # a damaged page would else be found in the middle of a relay
         except BaseException:
             db.close()
             raise
