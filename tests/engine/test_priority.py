@@ -65,10 +65,10 @@ def test_full_background_rows_and_queue_keep_no_user_out(own_node):
     node = slowed(own_node(max_num_seqs=2, max_queued_requests=3), 0.005)
     long = {"messages": CHAT, "max_tokens": 1500, "ignore_eos": True, "priority": 5}
     with node.client() as client, ThreadPoolExecutor(5) as pool:
-        trial = []
+        trial, loop = [], node.engine.loop
         for running, waiting in ((1, 0), (2, 0), (2, 1), (2, 2), (2, 3)):
             trial.append(pool.submit(client.post, "/v1/chat/completions", json=long))
-            loop, wanted = node.engine.loop, (running, waiting)
+            wanted = (running, waiting)
             wait_until(lambda wanted=wanted: (loop.running, loop.waiting) == wanted, 30)
         refused = client.post("/v1/chat/completions", json=long)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
