@@ -76,7 +76,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Gateway:
-    """The parts of one gateway, put together."""
+    """The parts of a gateway, put together."""
 
     edge: Edge
     handlers: Handlers
@@ -87,7 +87,7 @@ class Gateway:
 
     @property
     def app(self) -> ASGIApp:
-        """What uvicorn serves."""
+        """The application for uvicorn."""
         return self.edge
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from services.gateway.domain.errors import ApiError
 
-# A decoded body can be 27 times as large (`[],[],`): none is kept while an exchange waits. Reports and
-# commands keep theirs; its size is estimated.
+# A decoded body can be 27 times as large (`[],[],`): none is kept while an exchange waits.
+# Reports and commands keep theirs; its size is estimated.
 COPIES = 2  # what came, and what the engine gets
 SMALL_BYTES = 64 * 1024  # below this a decoded body is too small to be looked at
 _VALUE, _LIST, _OBJECT, _FIELD, _QUOTE = (

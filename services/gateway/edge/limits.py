@@ -1,7 +1,7 @@
 """Rate limits: requests a second from a bucket that all gateways share, and exchanges under way.
 
-A gateway takes a lease of a few requests at once. If the store is away, it counts for itself with the
-whole limit.
+A gateway takes a lease of a few requests at once. If the store is away, it counts for itself with
+the whole limit.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The hot path: one exchange from the engine's first byte to the client's last, durable in between.
+"""The hot path: an exchange from the engine's first byte to the client's last, durable in between.
 
-engine answers --strip what Reef asked for--> client
-      |                                         ^ last bytes only after
-      '--capture--> event --append--> durable --'
+engine answers --strip Reef's fields--> client
+      |                                   ^ last bytes only after
+      '--capture--> event --append--> durable
 
 the client leaves         -> the engine's connection is cut, the record is `aborted`
 the engine refuses        -> its refusal is relayed in the API's shape, the record is `failed`

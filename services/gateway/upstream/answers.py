@@ -87,7 +87,7 @@ class HttpAnswer:
 def relayed(headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return a node's headers for the client, names in lower case.
 
-    Headers of the connection, those in Reef's name, and those that would break the answer are dropped.
+    Headers of the connection, in Reef's name, or that would break the answer are dropped.
     """
     return [
         (name, value)

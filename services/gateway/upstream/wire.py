@@ -16,8 +16,8 @@ class BrokenOffError(OSError):
     """The node closed the connection, or its bytes are not HTTP."""
 
 
-# A general client costs a third of an exchange's CPU time, most of it for chunks of streams. This one
-# follows no redirects, decodes no content, keeps no cookies and asks no proxy.
+# A general client costs a third of an exchange's CPU time, most of it for chunks of streams.
+# This one follows no redirects, decodes no content, keeps no cookies and asks no proxy.
 class Connection(asyncio.Protocol):
     """A connection and the answer on it.
 
