@@ -90,60 +90,45 @@ class Users:
         Raises:
             openai.ConflictError: the release is not served any more.
         """
-        async with self._client() as client:
-            found = await asyncio.gather(
-                *(
-                    self._pinned(client, task, release_id, number, measurement, samples)
-                    for number, task in enumerate(self.preset.heldout_tasks)
-                )
-            )
+        tasks = list(self.preset.heldout_tasks)
+        seeds = [
+            independent_seed("heldout", self.seed, measurement, number)
+            for number in range(len(tasks))
+        ]
+        found = await self._pinned(release_id, tasks, seeds, samples, self.preset.max_tokens)
         scores = [
             self.preset.score(task, text)
-            for task, texts in zip(self.preset.heldout_tasks, found, strict=True)
+            for task, texts in zip(tasks, found, strict=True)
             for text in texts
         ]
         return *mean_interval(scores), len(scores)
 
-    async def _pinned(
-        self,
-        client: openai.AsyncOpenAI,
-        task: Task,
-        release_id: str,
-        number: int,
-        measurement: int,
-        samples: int,
-    ) -> list[str]:
-        answer = await client.chat.completions.create(
-            **self._request(task, self.preset.max_tokens),
-            # The choices of a request share its prompt, which the engine reads once.
-            n=samples,
-            seed=independent_seed("heldout", self.seed, measurement, number),
-            extra_headers=_unrecorded(release_id),
-        )
-        return [choice.message.content or "" for choice in answer.choices]
-
     async def shown(self, release_id: str) -> list[str]:
         """Ask a release the first held-out question, for a person to read; not measured."""
+        # The same seed before and after: the difference is the weights, not the draw.
+        seeds, task = [independent_seed("shown", self.seed)], self.preset.heldout_tasks[0]
+        tokens = self.preset.shown_tokens
+        (texts,) = await self._pinned(release_id, [task], seeds, SHOWN_ANSWERS, tokens)
+        return texts
+
+    async def _pinned(
+        self, release_id: str, tasks: list[Task], seeds: list[int], n: int, max_tokens: int
+    ) -> list[list[str]]:
+        """The answers of a release, `n` to each task: pinned, and not recorded."""
+
+        async def ask(client: openai.AsyncOpenAI, task: Task, seed: int) -> list[str]:
+            # The choices of a request share its prompt, which the engine reads once.
+            request = {**self._request(task, max_tokens), "n": n, "seed": seed}
+            # Not recorded: a held-out answer must never become a training sample.
+            headers = {"x-reef-capture": "false", "x-reef-release-id": release_id}
+            answer = await client.chat.completions.create(**request, extra_headers=headers)
+            return [choice.message.content or "" for choice in answer.choices]
+
         async with self._client() as client:
-            answer = await client.chat.completions.create(
-                **self._request(self.preset.heldout_tasks[0], self.preset.shown_tokens),
-                # The same seed before and after: the difference is the weights, not the draw.
-                n=SHOWN_ANSWERS,
-                seed=independent_seed("shown", self.seed),
-                extra_headers=_unrecorded(release_id),
+            return await asyncio.gather(
+                *(ask(client, *pair) for pair in zip(tasks, seeds, strict=True))
             )
-        return [choice.message.content or "" for choice in answer.choices]
 
     def _request(self, task: Task, max_tokens: int) -> dict[str, Any]:
-        messages = as_messages(task)
-        return {
-            "model": "reef",
-            "messages": messages,
-            "max_tokens": max_tokens,
-            "temperature": 1.0,
-        }
-
-
-def _unrecorded(release_id: str) -> dict[str, str]:
-    # Not recorded: a held-out answer must never become a training sample.
-    return {"x-reef-capture": "false", "x-reef-release-id": release_id}
+        sampling = {"max_tokens": max_tokens, "temperature": 1.0}
+        return {"model": "reef", "messages": as_messages(task), **sampling}
