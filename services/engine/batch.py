@@ -80,7 +80,7 @@ class RunningBatch:
         tokens = sample(logits.repeat(len(choices), 1), [_sampler_row(row) for row in choices])
         posts: list[Post] = []
         for row, token in zip(choices, tokens, strict=True):
-            delta = row.state.accept(_sound(row, token), version)
+            delta = row.state.accept(_require_probability(row, token), version)
             posts.append((work.sink, delta))
             if delta.finish_reason is None:
                 self._kv.copy_row(scratch, source, len(self.rows), len(work.prompt_ids))
@@ -173,10 +173,14 @@ def version_of(work: Work, base_version: str) -> str:
 
 
 def _accept(row: Running, token: TokenLogprob | Failed, version: str) -> Delta | Failed:
-    return token if isinstance(token, Failed) else row.state.accept(_sound(row, token), version)
+    return (
+        token
+        if isinstance(token, Failed)
+        else row.state.accept(_require_probability(row, token), version)
+    )
 
 
-def _sound(row: Running, token: TokenLogprob) -> TokenLogprob:
+def _require_probability(row: Running, token: TokenLogprob) -> TokenLogprob:
     if math.isnan(token.logprob):
         served = row.work.adapter.name if row.work.adapter is not None else "the base model"
         raise RuntimeError(

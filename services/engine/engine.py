@@ -99,7 +99,7 @@ class Engine:
                 f"{characters} characters do not fit",
             )
 
-    async def aside(self, work: Callable[[], T], field: str) -> T:
+    async def run_on_thread(self, work: Callable[[], T], field: str) -> T:
         """Run work on a client's text on a thread.
 
         Raises `InvalidRequestError` if it takes longer than `text_timeout_s`, `OverloadedError` if

@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from torch import Tensor
 
 from services.engine.batch import RunningBatch, attempt, version_of
-from services.engine.domain.batching import admissible, chunk_end, together
+from services.engine.domain.batching import admissible_count, chunk_end, joint_prompt_count
 from services.engine.domain.outputs import Delta, Failed, PromptScores
 from services.engine.runner import PROMPTS_AT_ONCE, ModelRunner
 from services.engine.sampler import score_prompt
@@ -96,7 +96,7 @@ class Lane:
 
     def _fit(self, most: int) -> int:
         rows = [work.params.n for work in islice(self._queue, most)]
-        return admissible(rows, self.batch.free_rows)
+        return admissible_count(rows, self.batch.free_rows)
 
     def _read_together(self, budget: int, version: str, posts: list[Post]) -> int:
         # Gives the tokens that it cost, padding included.
@@ -106,7 +106,7 @@ class Lane:
         front = islice(self._queue, self._fit(PROMPTS_AT_ONCE))
         plain = list(takewhile(lambda work: work.params.prompt_logprobs is None, front))
         lengths = [len(work.prompt_ids) for work in plain]
-        works = plain[: together(lengths, budget, PROMPTS_AT_ONCE)]
+        works = plain[: joint_prompt_count(lengths, budget, PROMPTS_AT_ONCE)]
         if len(works) < 2:
             return 0
         prompts, adapters = [w.prompt_ids for w in works], [w.adapter for w in works]

@@ -65,7 +65,7 @@ class ModelRunner:
         positions = self._columns[:length]
         mask = _additive(positions > positions.unsqueeze(1))
         kv.window_prefill(0, length, len(prompts))
-        self.lora.use(_grouped(adapters))
+        self.lora.use(_adapter_groups(adapters))
         lasts = sorted({len(prompt) - 1 for prompt in prompts})
         padded = [[*prompt, *[0] * (length - len(prompt))] for prompt in prompts]
         at = positions.unsqueeze(0).expand(len(prompts), -1)
@@ -84,7 +84,7 @@ class ModelRunner:
         at = torch.tensor(positions)
         mask = _additive(self._columns[:length] > at.unsqueeze(1))
         kv.window_decode(positions, first)
-        self.lora.use(_grouped(adapters))
+        self.lora.use(_adapter_groups(adapters))
         tokens = [[i] for i in ids]
         return self._forward(tokens, at.unsqueeze(1), mask[:, None, None], kv, 1)[:, 0]
 
@@ -104,7 +104,7 @@ def _additive(hidden: Tensor) -> Tensor:
     return torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
 
 
-def _grouped(adapters: Adapters) -> tuple[AdapterGroup, ...]:
+def _adapter_groups(adapters: Adapters) -> tuple[AdapterGroup, ...]:
     members: dict[int, tuple[Adapter, list[int]]] = {}
     for row, adapter in enumerate(adapters):
         if adapter is not None:

@@ -32,7 +32,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
 
     A row of NaN or overflowing logits gets some token with the log-probability NaN.
     """
-    logits = _adjusted(logits, rows)
+    logits = _adjust_logits(logits, rows)
     temperatures = [1.0 if row.params.greedy else row.params.temperature for row in rows]
     if any(t != 1.0 for t in temperatures):
         logits = logits / torch.tensor(temperatures).unsqueeze(1)
@@ -50,7 +50,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
         return [TokenLogprob(token, logprob) for token, logprob in zip(ids, logprobs, strict=True)]
     ranks = _ranks(logits, chosen)
     return [
-        _described(logits[i], norm[i], ids[i], logprobs[i], ranks[i], row.params.logprobs)
+        _token_logprob(logits[i], norm[i], ids[i], logprobs[i], ranks[i], row.params.logprobs)
         for i, row in enumerate(rows)
     ]
 
@@ -68,7 +68,7 @@ def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> 
     logprobs = (chosen - norm).squeeze(1).tolist()
     ranks = _ranks(logits, chosen)
     return [
-        _described(logits[i], norm[i], token, logprobs[i], ranks[i], alternatives)
+        _token_logprob(logits[i], norm[i], token, logprobs[i], ranks[i], alternatives)
         for i, token in enumerate(next_ids)
     ]
 
@@ -78,7 +78,7 @@ def _ranks(logits: Tensor, chosen: Tensor) -> list[int]:
     return [int(above) + 1 for above in np.count_nonzero((logits > chosen).numpy(), axis=1)]
 
 
-def _adjusted(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _adjust_logits(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     # In vLLM's order: bias, penalties, bans. A copy if anything changes: a step may be repeated.
     if not any(row.params.logit_bias or row.params.penalised or row.banned for row in rows):
         return logits
@@ -113,14 +113,14 @@ def _draw(logits: Tensor, norm: Tensor, rows: Sequence[Row]) -> list[int]:
     probabilities = (logits - norm).exp_()
     for i, row in enumerate(rows):
         if row.params.filtered:
-            probabilities[i] *= _kept(probabilities[i], row.params)
+            probabilities[i] *= _allowed_tokens(probabilities[i], row.params)
     uniform = torch.tensor([row.draw for row in rows], dtype=torch.float64)
-    drawn = _inverted(probabilities, uniform.unsqueeze(1)).tolist()
+    drawn = _invert_cdf(probabilities, uniform.unsqueeze(1)).tolist()
     best = logits.argmax(dim=-1).tolist() if any(row.params.greedy for row in rows) else drawn
     return [int(best[i] if row.params.greedy else drawn[i]) for i, row in enumerate(rows)]
 
 
-def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
+def _invert_cdf(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """The id [B] at which the distribution [B, V] passes uniform [B, 1] of its total."""
     # In two levels, first the block, then the place in it: a single running sum over 49,000 tokens
     # costs more than the rest of the draw. Double precision: a float32 running sum loses the small
@@ -142,7 +142,7 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
     return (block * _BLOCK + place).squeeze(1)
 
 
-def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
+def _allowed_tokens(probabilities: Tensor, params: SamplingParams) -> Tensor:
     # Boolean [V]: min-p and top-k, then the smallest set within them that reaches top-p of their
     # mass.
     if params.min_p > 0.0:
@@ -161,7 +161,7 @@ def _kept(probabilities: Tensor, params: SamplingParams) -> Tensor:
     return kept & (probabilities > 0)
 
 
-def _described(
+def _token_logprob(
     logits: Tensor, norm: Tensor, token: int, logprob: float, rank: int, alternatives: int | None
 ) -> TokenLogprob:
     # logits [V], norm [1].

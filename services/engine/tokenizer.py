@@ -109,7 +109,7 @@ def _template_variables(template: str | Mapping[str, str] | None) -> set[str]:
     sources: Iterable[str] = (
         template.values() if isinstance(template, Mapping) else [template or ""]
     )
-    environment = Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=False)  # noqa: S701  it is only parsed
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701  parsed only
     names: set[str] = set()
     for source in sources:
         # transformers' own tag, which marks answers for training.

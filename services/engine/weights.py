@@ -162,10 +162,10 @@ def _read_all(path: Path) -> dict[str, Tensor]:
 
 def _digests(live: dict[str, Tensor]) -> dict[str, str]:
     seen: dict[int, str] = {}
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name in sorted(live):
         tensor = live[name].detach()
         if tensor.data_ptr() not in seen:
             seen[tensor.data_ptr()] = hashlib.sha256(tensor.contiguous().numpy().data).hexdigest()
-        found[name] = seen[tensor.data_ptr()]
-    return found
+        digests[name] = seen[tensor.data_ptr()]
+    return digests

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.engine.domain.batching import admissible, chunk_end, closing_moves
+from services.engine.domain.batching import admissible_count, chunk_end, closing_moves
 from services.engine.domain.detokenize import Detokenizer
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.messages import template_messages
 from services.engine.domain.outputs import TokenLogprob
 from services.engine.domain.sampling import SamplingParams, token_budget
 from services.engine.domain.sequence import SequenceState
-from services.engine.domain.spans import VersionSpan, extended
+from services.engine.domain.spans import VersionSpan, extend_spans
 from services.engine.domain.stops import StopScanner
 from services.engine.domain.tool_calls import ToolCallParser
 
@@ -51,9 +51,9 @@ def test_the_budget_is_what_was_asked_for_or_the_rest_of_the_context():
 
 
 def test_spans_stay_adjacent():
-    spans = extended(extended(extended((), "a", 2), "a"), "b", 4)
+    spans = extend_spans(extend_spans(extend_spans((), "a", 2), "a"), "b", 4)
     assert spans == (VersionSpan("a", 0, 3), VersionSpan("b", 3, 7))
-    assert extended(spans, "c", 0) == spans
+    assert extend_spans(spans, "c", 0) == spans
 
 
 @given(st.lists(st.integers(0, 9), max_size=8, unique=True), st.integers(0, 10))
@@ -66,9 +66,9 @@ def test_rows_close_up(leaving, size):
 
 
 def test_a_large_request_is_not_overtaken():
-    assert admissible([1, 4, 1], 3) == 1
-    assert admissible([1, 1, 1], 3) == 3
-    assert admissible([4], 3) == 0
+    assert admissible_count([1, 4, 1], 3) == 1
+    assert admissible_count([1, 1, 1], 3) == 3
+    assert admissible_count([4], 3) == 0
 
 
 def test_chunks_always_go_forward():

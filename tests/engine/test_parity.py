@@ -159,7 +159,7 @@ def test_a_draw_in_two_levels_is_that_of_one_running_sum():
     """Against the plain inversion, on distributions with many zeros, at 0, just below 1 and in between."""
     import torch
 
-    from services.engine.sampler import _inverted
+    from services.engine.sampler import _invert_cdf
 
     generator = torch.Generator().manual_seed(2)
     probabilities = torch.rand(64, 1000, generator=generator)
@@ -172,7 +172,7 @@ def test_a_draw_in_two_levels_is_that_of_one_running_sum():
     plain = torch.searchsorted(
         cumulative, uniform * (1 - 1e-12) * cumulative[:, -1:], right=True
     ).squeeze(1)
-    drawn = _inverted(probabilities, uniform)
+    drawn = _invert_cdf(probabilities, uniform)
     assert (drawn == plain).sum() >= 63, "rounding may move one by a token"
     assert (probabilities.gather(1, drawn.unsqueeze(1)) > 0).all()
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 
-def admissible(waiting: Sequence[int], free_rows: int) -> int:
+def admissible_count(waiting: Sequence[int], free_rows: int) -> int:
     """Count the requests at the front of the queue that fit; `waiting` holds rows per request."""
     # First come, first served. If a small request could overtake a large request, the large request
     # could wait for ever.
@@ -16,7 +16,7 @@ def admissible(waiting: Sequence[int], free_rows: int) -> int:
     return count
 
 
-def together(lengths: Iterable[int], budget: int, limit: int) -> int:
+def joint_prompt_count(lengths: Iterable[int], budget: int, limit: int) -> int:
     """Count the prompts at the front that one forward reads, each padded to the longest."""
     # A matrix product over a few hundred tokens costs half per token of what it costs over a few
     # dozen.

@@ -34,7 +34,7 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str
     return list(tools or ())
 
 
-def characters(value: Any) -> int:
+def count_characters(value: Any) -> int:
     """Count the characters in a JSON value, and each entry as at least 1."""
     count, rest = 0, [value]
     while rest:  # a loop, since a deep value would end a recursion

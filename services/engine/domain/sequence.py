@@ -7,7 +7,7 @@ from services.engine.domain.detokenize import Detokenizer
 from services.engine.domain.draws import uniform
 from services.engine.domain.outputs import Delta, TokenLogprob
 from services.engine.domain.sampling import SamplingParams
-from services.engine.domain.spans import VersionSpan, extended
+from services.engine.domain.spans import VersionSpan, extend_spans
 from services.engine.domain.stops import Finish, StopScanner, banned_tokens, finish_by_token
 
 
@@ -53,7 +53,7 @@ class SequenceState:
     def accept(self, token: TokenLogprob, version: str) -> Delta:
         """The delta of a sampled token, with a finish reason if the choice is complete."""
         self.token_ids.append(token.token_id)
-        self.spans = extended(self.spans, version)
+        self.spans = extend_spans(self.spans, version)
         sampled = len(self.token_ids)
         room = self.max_length - len(self.prompt_ids) - sampled
         finish = finish_by_token(self.params, self.eos_ids, token.token_id, sampled, room)

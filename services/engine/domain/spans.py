@@ -12,7 +12,7 @@ class VersionSpan:
     end: int
 
 
-def extended(
+def extend_spans(
     spans: tuple[VersionSpan, ...], version: str, tokens: int = 1
 ) -> tuple[VersionSpan, ...]:
     """`spans` with `tokens` more tokens of `version`; adjacent, in order, none empty."""

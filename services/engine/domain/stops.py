@@ -52,9 +52,9 @@ class StopScanner:
         self._held = ""
         if not armed or not self.stops:
             return text, None
-        found = [(text.find(stop), stop) for stop in self.stops if stop in text]
-        if found:
-            at, stop = min(found)
+        hits = [(text.find(stop), stop) for stop in self.stops if stop in text]
+        if hits:
+            at, stop = min(hits)
             return text[:at], stop
         keep = max(overlap(text, stop) for stop in self.stops)
         self._held = text[len(text) - keep :]

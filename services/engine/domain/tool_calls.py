@@ -41,11 +41,11 @@ class ToolCallParser:
                 end = self._text.find(CLOSE)
                 if end < 0:
                     return content, calls
-                found = self._take_block(end)
-                if isinstance(found, ToolCall):
-                    calls.append(found)
+                block = self._take_block(end)
+                if isinstance(block, ToolCall):
+                    calls.append(block)
                 else:
-                    content += found
+                    content += block
                 continue
             start = self._text.find(OPEN)
             if start < 0:

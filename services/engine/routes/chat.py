@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.domain.messages import characters, checked_tools, template_messages
+from services.engine.domain.messages import checked_tools, count_characters, template_messages
 from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
 from services.engine.engine import Engine
@@ -41,7 +41,7 @@ async def render_chat(
     """Prompt ids of a conversation. Raises `InvalidRequestError`."""
     engine.tokenizer.check_options(body.chat_template_kwargs or {})
     messages, tools = template_messages(conversation), checked_tools(body.tools)
-    engine.check_length(characters([messages, tools]), "messages")
+    engine.check_length(count_characters([messages, tools]), "messages")
     options = (body.chat_template_kwargs or {}) | {
         "add_generation_prompt": body.add_generation_prompt,
         "continue_final_message": body.continue_final_message,
@@ -50,7 +50,7 @@ async def render_chat(
     def ids() -> list[int]:
         return engine.encode(engine.tokenizer.render(messages, tools, options), "messages")
 
-    return await engine.aside(ids, "messages")
+    return await engine.run_on_thread(ids, "messages")
 
 
 def parses_tools(body: ChatRequest) -> bool:

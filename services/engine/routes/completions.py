@@ -27,7 +27,7 @@ async def completions(
     check_supported(body)
     if body.echo and body.stream:
         raise InvalidRequestError("echo", "echo cannot be streamed by this server")
-    prompts = await engine.aside(partial(prompt_ids, engine, body.prompt), "prompt")
+    prompts = await engine.run_on_thread(partial(prompt_ids, engine, body.prompt), "prompt")
     params = [completion_params(body, len(ids), engine.settings.max_model_len) for ids in prompts]
     generation = engine.generate(prompts, params, body.model)
     return await CompletionWriter(engine, body, prompts, params[0], generation).respond(request)

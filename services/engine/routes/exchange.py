@@ -110,5 +110,5 @@ async def _guarded(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     try:
         async for chunk in chunks:
             yield chunk
-    except Exception as error:  # noqa: BLE001  the status is sent: only an event can tell the client
+    except Exception as error:  # noqa: BLE001  too late for another status
         yield sse(describe(error)[1])

@@ -132,7 +132,7 @@ class TransferInit(BaseModel):
     master_port: int = Field(ge=1, le=65535)
     rank_offset: int = Field(default=1, ge=1)
     world_size: int = Field(default=2, ge=2)
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0, le=86_400)
 
 
 class UpdateInfo(BaseModel):
@@ -143,7 +143,7 @@ class UpdateInfo(BaseModel):
     shapes: list[list[int]] = Field(default_factory=list)
     packed: bool = False
     weights_path: str | None = None
-    timeout_s: float | None = Field(default=None, gt=0)
+    timeout_s: float | None = Field(default=None, gt=0, le=86_400)
 
 
 PauseName = Literal["abort", "wait", "keep"]

@@ -55,7 +55,7 @@ async def tokenize(body: TokenizeRequest, engine: EngineParam) -> Response:
         ids = await render_chat(engine, body, body.messages)
     else:
         encode = partial(engine.tokenizer.encode, add_special_tokens=body.add_special_tokens)
-        ids = await engine.aside(partial(encode, body.prompt or ""), "prompt")
+        ids = await engine.run_on_thread(partial(encode, body.prompt or ""), "prompt")
     texts = [engine.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
     shape = {"count": len(ids), "max_model_len": engine.settings.max_model_len}
     return json_response(shape | {"tokens": ids, "token_strs": texts})
@@ -67,7 +67,7 @@ async def detokenize(body: DetokenizeRequest, engine: EngineParam) -> Response:
     engine.adapters.resolve(body.model)
     check_ids("tokens", body.tokens, engine.vocab_size)
     decode = partial(engine.tokenizer.decode, body.tokens, skip_special_tokens=False)
-    return json_response({"prompt": await engine.aside(decode, "tokens")})
+    return json_response({"prompt": await engine.run_on_thread(decode, "tokens")})
 
 
 def _choice(choice: Choice, formats: LogprobFormat, *, logprobs: bool) -> dict[str, Any]:
