@@ -72,11 +72,12 @@ class View:
         """The goals as bars, the figures, and their meaning."""
         figures, preset = self._figures, self._preset
         last = figures.heldout[-1] if figures.heldout else None
+        goal = f"goal: above {preset.reward_goal}"
         goals = Table.grid(padding=(0, 2))
         goals.add_row(
             "held-out reward",
             ProgressBar(total=1.0, completed=last.mean if last else 0.0, width=_BAR),
-            f"{last} of release {last.sequence}" if last else "not measured yet",
+            f"{last} of release {last.sequence}; {goal}" if last else f"not measured; {goal}",
         )
         done = min(len(figures.learned), preset.releases_goal)
         goals.add_row(
