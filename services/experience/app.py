@@ -33,7 +33,6 @@ SOURCES = (topics.INFERENCES, topics.FEEDBACK, topics.TRAINING, topics.RELEASES)
 
 
 def routes(handlers: Handlers, settings: Settings) -> list[KafkaRoute]:
-    """Build the routing table."""
     return [
         route(
             handlers.on_events,
@@ -59,7 +58,6 @@ def build_handlers(
     bodies: BodyStore,
     now: Callable[[], datetime] = utc_now,
 ) -> Handlers:
-    """Build the handlers on any ports."""
     return Handlers(
         store=store,
         publisher=publisher,
@@ -75,7 +73,6 @@ def build_handlers(
 
 
 def subscribe(broker: KafkaBroker, handlers: Handlers, settings: Settings) -> None:
-    """Put the routing table on a broker that is not started yet."""
     broker.include_router(KafkaRouter(handlers=routes(handlers, settings)))
 
 

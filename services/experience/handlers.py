@@ -197,10 +197,10 @@ class Handlers(Reports):
         )
 
     async def _one_by_one(self, arrivals: Sequence[Arrival], error: Poison) -> None:
-        """Handle a batch of which the store refuses a row: that event alone is dead."""
         if len(arrivals) == 1:
             await self.bury([(arrivals[0], str(error))])
             return
+        # The store refuses a row of the batch: that event alone is dead.
         for arrival in arrivals:
             try:
                 await self._take((arrival,))
@@ -208,7 +208,6 @@ class Handlers(Reports):
                 await self.bury([(arrival, str(own))])
 
     def session_facts(self) -> dict[str, int]:
-        """Return the numbers of open sessions for `/status`."""
         return {
             "open": len(self.book),
             "limit": self.max_open_sessions,

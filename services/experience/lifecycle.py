@@ -78,5 +78,4 @@ class Lifecycle:
                 log.warning("sweep_put_off", reason=str(error))
 
     async def check_store(self) -> str | None:
-        """Return None while the store answers."""
         return self.database.away

@@ -50,7 +50,6 @@ class Database:
 
     @classmethod
     def embedded(cls, path: Path) -> "Database":
-        """chDB on a directory of this machine."""
 
         def connect() -> Client:
             path.mkdir(parents=True, exist_ok=True)
@@ -85,7 +84,6 @@ class Database:
         )
 
     async def command(self, sql: str) -> None:
-        """Run a statement that gives no rows."""
         await self._run(lambda client: client.command(sql))
 
     async def migrate(self, folder: Path = MIGRATIONS) -> list[int]:
@@ -101,6 +99,7 @@ class Database:
         client, self._client = self._client, None
         if client is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, client.close)
+        # The thread has run the close above by now.
         self._thread.shutdown(wait=False)
 
     async def _run(self, work: Callable[[Client], T]) -> T:

@@ -134,7 +134,6 @@ class ClickHouseReads:
     async def samples(
         self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None
     ) -> list[Row]:
-        """Return samples; `trainable` selects those with tokens, or those without."""
         condition = {
             None: "",
             True: "AND untrainable IS NULL",
@@ -148,7 +147,6 @@ class ClickHouseReads:
         return await self._page("steps", "job_id", "*", scenario, limit, cursor, {})
 
     async def summary(self, scenario: str) -> dict[str, Any]:
-        """Count records, reports, samples, refusals and releases, each by its state."""
         counts: dict[str, Any] = {"scenario": scenario}
         for name, table, column in (
             ("records", "records", "outcome"),

@@ -33,7 +33,6 @@ def dump(value: object) -> bytes:
 
 
 def load(text: str) -> Any:
-    """Decode the output of `dump`."""
     return from_json(text) if text else None
 
 
@@ -104,7 +103,6 @@ def record(row: Mapping[str, Any]) -> Record:
 
 
 def assignment(row: Mapping[str, Any]) -> Assignment:
-    """Return a record's place in its session."""
     return Assignment(
         row["session_id"], row["session_turn"], row["session_sequence"], row["retry_of"]
     )
@@ -131,7 +129,6 @@ REPORTS: Columns = {
 
 
 def parked(row: Mapping[str, Any]) -> Parked:
-    """Return the report of a row."""
     report = FeedbackReported(
         event_id=row["report_id"],
         **{name: row[name] for name in ("at", "scenario", "traceparent", "score")},
@@ -209,7 +206,6 @@ SESSIONS: Columns = {
 
 
 def session(row: Mapping[str, Any]) -> Session:
-    """Return the session of a row."""
     # A row of before the trees has its latest turn as its only node.
     last = (row["turn_record_id"], row["turns"] - 1, row["request_hash"], row["tail_hashes"])
     return Session(

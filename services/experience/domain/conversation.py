@@ -94,12 +94,10 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
 def conversation(
     event: InferenceRecorded, request: Json, response: Json | None
 ) -> tuple[dict[str, Any], ...]:
-    """Return the request's messages and the first answer."""
     return (*request_messages(request, event.api), *answers(response, event.api)[:1])
 
 
 def tools(request: Json) -> tuple[dict[str, Any], ...]:
-    """Return the tools that the request offered."""
     return tuple(dict(tool) for tool in mappings(request.get("tools")))
 
 

@@ -33,11 +33,9 @@ class Parking:
         self.expired = True
 
     def get(self, report_id: str) -> Parked | None:
-        """Return the waiting report with this id."""
         return self._reports.get(report_id)
 
     def oldest(self) -> Parked | None:
-        """Return the report that waits longest."""
         return min(self._reports.values(), key=lambda parked: parked.parked_at, default=None)
 
     def __len__(self) -> int:
@@ -57,7 +55,6 @@ class Parking:
             self.discard(next(iter(self._reports)))
 
     def discard(self, report_id: str) -> None:
-        """Forget a report, if it is here."""
         parked = self._reports.pop(report_id, None)
         for reference in parked.report.references if parked is not None else ():
             waiting = self._by_reference[reference]
@@ -66,7 +63,6 @@ class Parking:
                 del self._by_reference[reference]
 
     def waiting_for(self, record_ids: Iterable[str]) -> list[Parked]:
-        """Return the reports that refer to any of these records, in the order of their ids."""
         found = {
             report_id
             for record_id in record_ids

@@ -74,7 +74,6 @@ class Session:
 
     @property
     def tail_hashes(self) -> tuple[str, ...]:
-        """The conversations that a later turn may continue."""
         return tuple(dict.fromkeys(tail for node in self.nodes for tail in node.tails))
 
 
@@ -119,7 +118,6 @@ class SessionBook:
         return len(self._sessions)
 
     def get(self, key: Key) -> Session | None:
-        """Return the open session with this scenario and id."""
         return self._sessions.get(key)
 
     def restore(self, sessions: Iterable[Session]) -> None:
@@ -267,8 +265,9 @@ class SessionBook:
     def _put(self, session: Session) -> None:
         self._drop(session.key)
         self._sessions[session.key] = session
+        # A tagged session is found by its tag alone.
         if session.tagged:
-            return  # found by its tag alone
+            return
         for request in session.request_hashes:
             self._by_request[session.scenario, request] = session.key
         for tail in session.tail_hashes:
