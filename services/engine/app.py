@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import structlog
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 
 from services.engine.adapters import AdapterRegistry
 from services.engine.batch import RunningBatch, TextRules
@@ -14,16 +14,7 @@ from services.engine.domain.share import BackgroundShare
 from services.engine.engine import Engine, deliver_on
 from services.engine.lane import Lane
 from services.engine.loop import GenerationLoop
-from services.engine.routes import (
-    access,
-    admin,
-    chat,
-    completions,
-    errors,
-    models,
-    operations,
-    tokens,
-)
+from services.engine.routes.api import build_api
 from services.engine.runner import ModelRunner, load_model
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
@@ -33,29 +24,21 @@ from services.engine.work import Counters
 log = structlog.get_logger(__name__)
 Crashed = Callable[[BaseException], None]
 
-KEYED_ROUTERS = (chat.router, completions.router, tokens.router, models.router, admin.router)
-
 
 def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
     """The server. It loads the model before it takes the first connection."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = await asyncio.to_thread(
-            build_engine, settings, asyncio.get_running_loop(), on_crash
-        )
+        events = asyncio.get_running_loop()
+        engine = await asyncio.to_thread(build_engine, settings, events, on_crash)
         app.state.engine = engine
         engine.loop.start()
         log.info("serving", model=settings.served_model_name, path=str(settings.model_path))
         yield
         await asyncio.to_thread(engine.loop.stop)
 
-    app = FastAPI(title="Reef serving node", lifespan=lifespan)
-    for router in KEYED_ROUTERS:
-        app.include_router(router, dependencies=[Depends(access.require_key)])
-    app.include_router(operations.router)
-    errors.install(app)
-    return app
+    return build_api(lifespan)
 
 
 def build_engine(
@@ -63,16 +46,9 @@ def build_engine(
 ) -> Engine:
     """Load the model and connect the parts; the loop's events arrive on `events`."""
     model = load_model(settings.model_path, settings.torch_threads)
-    if settings.max_model_len > model.config.max_position_embeddings:
-        longest = model.config.max_position_embeddings
-        raise ValueError(f"max_model_len ({settings.max_model_len}) is above the model's {longest}")
     tokenizer = EngineTokenizer(settings.model_path)
     runner = ModelRunner(model, length=settings.max_model_len)
-    rules = TextRules(
-        eos_ids=eos_ids(model.generation_config.eos_token_id),
-        max_length=settings.max_model_len,
-        decode=tokenizer.decode,
-    )
+    rules = TextRules(runner.eos_ids, settings.max_model_len, tokenizer.decode)
     counters = Counters()
     users, background = (
         Lane(runner, RunningBatch(runner, rules, settings.max_num_seqs), counters) for _ in range(2)
@@ -101,12 +77,4 @@ def build_engine(
         tokenizer=tokenizer,
         adapters=adapters,
         weights=WeightSync(model, loop),
-        vocab_size=runner.vocab_size,
     )
-
-
-def eos_ids(configured: int | list[int] | None) -> frozenset[int]:
-    """The model's end-of-sequence ids."""
-    if configured is None:
-        return frozenset()
-    return frozenset([configured] if isinstance(configured, int) else configured)

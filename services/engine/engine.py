@@ -70,9 +70,9 @@ class Engine:
     tokenizer: EngineTokenizer
     adapters: AdapterRegistry
     weights: WeightSync
-    vocab_size: int
 
     def __post_init__(self) -> None:
+        self.vocab_size = self.loop.runner.vocab_size
         self._texts = ThreadPoolExecutor(2, thread_name_prefix="texts")
         self._seeds = random.Random(self.settings.seed)
 

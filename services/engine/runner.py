@@ -20,6 +20,12 @@ class ModelRunner:
 
     def __init__(self, model: Any, *, length: int) -> None:
         config = model.config
+        if length > config.max_position_embeddings:
+            longest = config.max_position_embeddings
+            raise ValueError(f"max_model_len ({length}) is above the model's {longest}")
+        # A model may have several end-of-sequence ids, or none.
+        eos = model.generation_config.eos_token_id
+        self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
         self._sizes = {
             "layers": config.num_hidden_layers,
             "kv_heads": config.num_key_value_heads,

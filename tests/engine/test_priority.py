@@ -98,23 +98,25 @@ def test_a_trial_ends_while_users_never_stop(own_node):
 
 def test_background_requests_go_by_priority_then_arrival(own_node):
     node, order = own_node(max_num_seqs=1), []
-
-    def ask(priority, name):
-        node.chat(max_tokens=2, ignore_eos=True, priority=priority)
-        order.append(name)
-
+    loop = node.engine.loop
+    for lane in (loop.users, loop.background):
+        join = lane.batch.join
+        lane.batch.join = lambda work, *args, join=join: (
+            order.append(work.params.seed) or join(work, *args)
+        )
+    # Seeds name the requests.
+    priorities = {5: 30, 2: 10, 4: 20, 3: 10, 1: -1}
     with node.client() as client, ThreadPoolExecutor(5) as pool:
         client.post("/pause?mode=keep")
         asked = []
-        for position, (priority, name) in enumerate(
-            [(30, "late"), (10, "first"), (20, "middle"), (10, "second"), (-1, "user")]
-        ):
-            asked.append(pool.submit(ask, priority, name))
-            wait_until(lambda count=position + 1: node.engine.loop.waiting == count)
+        for count, (seed, priority) in enumerate(priorities.items(), start=1):
+            fields = {"seed": seed, "priority": priority, "max_tokens": 2, "ignore_eos": True}
+            asked.append(pool.submit(node.chat, **fields))
+            wait_until(lambda count=count: loop.waiting == count)
         client.post("/resume")
         for one in asked:
             one.result()
-    assert order == ["user", "first", "second", "middle", "late"]
+    assert order == [1, 2, 3, 4, 5]
 
 
 def test_priority_does_not_change_the_tokens(node):
