@@ -40,7 +40,7 @@ from services.evaluator.trials import Trials
 from services.experience import app as experience
 from services.experience.kafka import KafkaDeadLetters
 from services.experience.settings import Settings as ExperienceSettings
-from services.gateway.app import Gateway, Ports, assemble
+from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
 from services.gateway.domain.log_event import LogEvent
 from services.gateway.settings import Settings as GatewaySettings

@@ -14,7 +14,7 @@ import uvicorn
 
 from reefcommon.config import parse
 from reefcommon.settings import SystemSettings
-from services.gateway.app import Gateway, Ports, assemble
+from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
 from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines

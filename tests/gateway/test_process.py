@@ -212,8 +212,8 @@ async def test_the_deadline_is_one_for_all() -> None:
             asyncio.get_running_loop().time()
         )  # it was told to stop an hour ago
         lifecycle = Lifecycle(
-            edge,
-            *[cast("Any", None)] * 5,
+            cast("Any", SimpleNamespace(edge=edge)),
+            cast("Any", None),
             cast("Any", SimpleNamespace(log=SimpleNamespace(direct=True))),
         )
         await asyncio.wait_for(lifecycle._drain(), 60)

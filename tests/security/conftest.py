@@ -10,7 +10,7 @@ import httpx
 
 from reefcommon.config import parse
 from reefcommon.settings import SystemSettings
-from services.gateway.app import Gateway, Ports, assemble
+from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access, Token
 from services.gateway.settings import Settings
 from tests.gateway.fakes import (

@@ -1,0 +1,144 @@
+"""Composition of a gateway on any ports. Production and tests differ in the ports alone."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from reefcommon.config import ServeConfig
+from reefcommon.events import Sampling, utc_now
+from reefcommon.releases import ReleaseHeads
+from reefcommon.settings import SystemSettings
+from reefkit.ops import Health
+from services.gateway.control.app import control_app
+from services.gateway.control.desk import Desk
+from services.gateway.control.fanout import Fanout
+from services.gateway.control.rejections import Rejections
+from services.gateway.control.scenarios import Scenarios
+from services.gateway.control.status import SystemStatus
+from services.gateway.domain.access import Access
+from services.gateway.domain.head import HeadLimits
+from services.gateway.domain.memory import Memory
+from services.gateway.domain.recent import Recent
+from services.gateway.domain.routing import RoutingTable
+from services.gateway.edge.asgi import Edge
+from services.gateway.edge.bodies import BodyReader
+from services.gateway.edge.limits import Buckets, Limits
+from services.gateway.edge.stopping import Stopping
+from services.gateway.exchange.inference import Inference
+from services.gateway.exchange.intake import Intake
+from services.gateway.exchange.recording import Recorder
+from services.gateway.exchange.tracing import Spans
+from services.gateway.handlers import Handlers
+from services.gateway.keys.known import Keys
+from services.gateway.keys.repeats import Repeats
+from services.gateway.ports import BodyStore, CommandBus, Engines, KeyStore, Reads, RecordLog
+from services.gateway.settings import Settings
+
+SERVICE = "gateway"
+
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything outside of the process."""
+
+    log: RecordLog
+    bodies: BodyStore
+    engines: Engines
+    heads: ReleaseHeads
+    ledger: KeyStore
+    reads: Reads
+    commands: CommandBus
+    buckets: Buckets | None = None
+    engine_rows: Callable[[], list[dict[str, Any]]] = list
+    waiting_since: Callable[[], float | None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """The parts of a gateway, put together."""
+
+    edge: Edge
+    handlers: Handlers
+    scenarios: Scenarios
+    fanout: Fanout
+    rejections: Rejections
+    health: Health
+
+    @property
+    def app(self) -> ASGIApp:
+        """The application for uvicorn."""
+        return self.edge
+
+
+def assemble(
+    settings: Settings,
+    system: SystemSettings,
+    ports: Ports,
+    *,
+    access: Access,
+    config: ServeConfig | None,
+    lifespan: Callable[["Gateway"], Lifespan],
+    spans: Spans | None = None,
+) -> Gateway:
+    """Build a gateway on these ports."""
+    table, recent = RoutingTable(), Recent()
+    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s, ports.waiting_since)
+    handlers = Handlers(
+        ports.log,
+        table,
+        ports.heads,
+        ports.ledger,
+        keys,
+        ports.reads,
+        ports.commands,
+        recent,
+        utc_now,
+        settings.command_timeout_s,
+    )
+    scenarios = Scenarios(handlers, config)
+    create, implicit = scenarios.create_for_traffic, settings.implicit_scenarios
+    intake = Intake(access, table, system.model_name, create, implicit, settings.model_aliases)
+    sampling = config.serving.sampling if config is not None else Sampling()
+    recorder = Recorder(ports.log, ports.bodies, recent)
+    inference = Inference(
+        ports.engines, recorder, spans, settings.max_answer_bytes, sampling.model_dump()
+    )
+    lease_s, wait_s = settings.key_lease_s, settings.read_timeout_s
+    edge = Edge(
+        intake=intake,
+        inference=inference,
+        repeats=Repeats(inference, ports.ledger, keys, lease_s=lease_s, wait_s=wait_s),
+        handlers=handlers,
+        bodies=BodyReader(settings.max_body_bytes, settings.body_timeout_s),
+        memory=Memory(settings.memory_budget_bytes),
+        stopping=Stopping(settings.drain_s),
+        head=HeadLimits(settings.max_headers, settings.max_header_bytes),
+        limits=Limits(ports.buckets) if access.limited else None,
+    )
+    gateway = Gateway(edge, handlers, scenarios, Fanout(), Rejections(), Health(SERVICE))
+    desk = _desk(gateway, intake, table, system, ports)
+    edge.control = control_app(desk, gateway.health, lifespan(gateway))
+    return gateway
+
+
+def _desk(
+    gateway: Gateway, intake: Intake, table: RoutingTable, system: SystemSettings, ports: Ports
+) -> Desk:
+    services = {
+        "experience": system.experience_url,
+        "trainer": system.trainer_url,
+        "harness": system.harness_url,
+        "evaluator": system.evaluator_url,
+        "publisher": system.publisher_url,
+    }
+    health, scenarios = gateway.health, gateway.scenarios
+    status = SystemStatus(health, table, services, ports.engine_rows, scenarios.learns)
+    made_at = int(health.started_at)
+    fanout, rejections = gateway.fanout, gateway.rejections
+    return Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at)
