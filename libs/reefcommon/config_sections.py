@@ -141,8 +141,7 @@ class GatewaySection(Section):
         "loopback",
     )
     model_aliases: tuple[str, ...] = Field(
-        (),
-        description="further names that a request may give as `model`; `*` takes any name",
+        (), description="further names that a request may give as `model`; `*` takes any name"
     )
     implicit_scenarios: bool = Field(
         False, description="create a scenario when a request first names it"

@@ -27,13 +27,7 @@ from prometheus_client import Counter, Gauge
 from pydantic import ValidationError
 
 from reefcommon.errors import Conflict, Poison, Unavailable
-from reefkit.bodies import (
-    CLAIM_HEADER,
-    BodyMissing,
-    FilesystemBodies,
-    claim_check,
-    claim_in,
-)
+from reefkit.bodies import CLAIM_HEADER, BodyMissing, FilesystemBodies, claim_check, claim_in
 from reefkit.dead_letter_limit import DeadLetterLimit
 from reefkit.dead_letters import dead_letter
 

@@ -220,10 +220,7 @@ def episode_messages(
                 return messages
     if not messages or messages[0].get("role") != "system":
         return [{"role": "system", "content": prompt}, *messages]
-    return [
-        {**messages[0], "content": _joined(prompt, messages[0].get("content"))},
-        *messages[1:],
-    ]
+    return [{**messages[0], "content": _joined(prompt, messages[0].get("content"))}, *messages[1:]]
 
 
 def _joined(first: Any, second: Any) -> Any:

@@ -4,9 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 JOBS = Counter("reef_jobs_total", "jobs by their outcome", ["binding", "outcome"])
 REFUSED = Counter(
-    "reef_job_samples_refused_total",
-    "samples that a recipe will never use",
-    ["binding", "reason"],
+    "reef_job_samples_refused_total", "samples that a recipe will never use", ["binding", "reason"]
 )
 WAITING = Gauge("reef_job_samples_waiting", "samples that may still be used", ["binding"])
 LAST = Gauge(

@@ -46,12 +46,7 @@ class Kit:
 MakeExecutor = Callable[[Binding[Any], Kit], Executor]
 
 
-def build(
-    bindings: Bindings,
-    kit: Kit,
-    ports: Ports,
-    executor: MakeExecutor,
-) -> Handlers:
+def build(bindings: Bindings, kit: Kit, ports: Ports, executor: MakeExecutor) -> Handlers:
     loops = tuple(
         HostLoop(binding, kit.store, executor(binding, kit), ports) for binding in bindings
     )
