@@ -12,13 +12,14 @@ from reefcli.field_words import default, kind
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import RecipeBinding
 from reefcommon.recipe import Recipe, resolve
+from reefcommon.settings import meaning
 
 
 def table(model: type[BaseModel]) -> str:
     """Return a Markdown table of a model: key, type, default, meaning."""
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     rows += [
-        f"| `{key}` | {kind(field)} | {default(field)} | {field.description} |"
+        f"| `{key}` | {kind(field)} | {default(field)} | {meaning(field)} |"
         for key, field in model.model_fields.items()
     ]
     return "\n".join(rows)

@@ -1,10 +1,6 @@
 """The tables of docs/settings.md: every setting of every service, read from the classes."""
 
-import ast
 import importlib
-import itertools
-import re
-import sys
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
@@ -12,7 +8,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from infra.jobs import setup
-from reefcommon.settings import SystemSettings
+from reefcommon.settings import SystemSettings, meaning
 from reefstack import settings as stack
 from reefstack.objectstore import settings as objectstore
 
@@ -36,13 +32,10 @@ def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
-    texts = _attribute_texts(settings)
     rows = ["| variable | default | what it says |", "|---|---|---|"]
-    for (variable, field), name in zip(
-        variables(settings).items(), settings.model_fields, strict=True
-    ):
-        text = field.description or texts.get(name, "")
-        rows.append(f"| `{variable}` | {_default(field)} | {text.replace('|', '/')} |")
+    for variable, field in variables(settings).items():
+        text = meaning(field).replace("|", "/")
+        rows.append(f"| `{variable}` | {_default(field)} | {text} |")
     return "\n".join(rows)
 
 
@@ -57,23 +50,3 @@ def _default(field: FieldInfo) -> str:
     if value is PydanticUndefined:
         return "required"
     return "" if value in (None, "") else f"`{value}`"
-
-
-def _attribute_texts(settings: type[BaseSettings]) -> dict[str, str]:
-    source = Path(str(sys.modules[settings.__module__].__file__)).read_text(encoding="utf-8")
-    body = next(
-        node.body
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ClassDef) and node.name == settings.__name__
-    )
-    found = {}
-    for field, below in itertools.pairwise(body):
-        # A text below a field is no docstring to Python: only the source has it.
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-        ):
-            text = ast.literal_eval(below.value)
-            found[field.target.id] = re.sub(r"\s+", " ", str(text))
-    return found

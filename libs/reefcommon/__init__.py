@@ -1,4 +1,4 @@
-"""The vocabulary that all of Reef's services share: events, topics, identities, errors, settings, artifacts, releases, recipes.
+"""The vocabulary of all services: events, topics, ids, errors, settings, artifacts, recipes.
 
-Nothing here imports torch, vllm or fastapi: a recipe, a test or a third party's consumer can import it in a fraction of a second.
+Nothing here imports torch, vllm or fastapi: a consumer imports it in a fraction of a second.
 """

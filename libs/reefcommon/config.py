@@ -32,23 +32,20 @@ from reefcommon.settings import explain
 class ServeConfig(Section):
     """A whole `serve.yaml`."""
 
-    reef: tuple[RecipeBinding, ...] = Field(
-        description="what learns: one recipe as a mapping, or several as a list"
-    )
-    model: ModelSection = Field(
-        ModelSection(), description="what is served and trained; a text alone is its name"
-    )
-    evaluation: EvaluationSection = Field(
-        EvaluationSection(), description="how a candidate is compared with the current head"
-    )
-    gateway: GatewaySection = Field(GatewaySection(), description="the HTTP edge")
-    serving: ServingSection = Field(ServingSection(), description="the serving nodes")
-    external: ExternalSection = Field(
-        ExternalSection(), description="real systems instead of the embedded ones"
-    )
-    state_dir: Path = Field(
-        Path(".reef"), description="everything that the embedded stack keeps; `--state-dir` wins"
-    )
+    reef: tuple[RecipeBinding, ...]
+    """what learns: one recipe as a mapping, or several as a list"""
+    model: ModelSection = ModelSection()
+    """what is served and trained; a text alone is its name"""
+    evaluation: EvaluationSection = EvaluationSection()
+    """how a candidate is compared with the current head"""
+    gateway: GatewaySection = GatewaySection()
+    """the HTTP edge"""
+    serving: ServingSection = ServingSection()
+    """the serving nodes"""
+    external: ExternalSection = ExternalSection()
+    """real systems instead of the embedded ones"""
+    state_dir: Path = Path(".reef")
+    """everything that the embedded stack keeps; `--state-dir` wins"""
     scenarios: tuple[str, ...] = Field(
         (), description=f"further scenarios that are recorded without a recipe: {SCENARIO_WORDS}"
     )

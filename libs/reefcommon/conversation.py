@@ -1,8 +1,8 @@
 """The canonical form of a chat message, shared by all that ask whether two messages are the same.
 
-A client may write the same message in many ways from turn to turn: text as a string or as parts, with or
-without cache marks, ids, names, reasoning or surrounding white space, with the role `system` or `developer`.
-None of that changes the identity. A form that is unknown here counts by its content.
+A client may write a message in many ways from turn to turn: text as a string or as parts, with or
+without cache marks, ids, names, reasoning or white space around it, with the role `system` or
+`developer`. The identity is the same. A form that is unknown here counts by its content.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def role_of(message: Json) -> str:
 
 
 def opening(messages: Iterable[Json]) -> tuple[str, str]:
-    """Return (system text, text of the first user message): all turns of a conversation share them."""
+    """Return (system text, text of the first user message), which all turns share."""
     system: list[str] = []
     for message in messages:
         role = role_of(message)
@@ -48,7 +48,7 @@ def opening(messages: Iterable[Json]) -> tuple[str, str]:
 
 
 def flat_text(content: object) -> str:
-    """Return the text of a string or of a list of parts. A part without text, as an image, counts by digest."""
+    """Return the text of a string or of parts. A part without text counts by digest."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -79,7 +79,7 @@ def _part_text(part: object) -> str | None:
 
 
 def _call(call: Json) -> tuple[str, str]:
-    # {"type": "function", "function": {...}}, {"type": "custom", "custom": {...}}, or a flat tool_use
+    # {"type": "function", "function": {...}}, the same with "custom", or a flat tool_use
     inner = call.get("function") or call.get(str(call.get("type")))
     inner = inner if isinstance(inner, Mapping) else call
     if not isinstance(name := inner.get("name"), str):
@@ -94,7 +94,7 @@ def _arguments(value: object) -> str:
             value = json.loads(value or "{}")
         except (ValueError, RecursionError):
             return str(value)
-    # The standard library: it keeps integers of any size, and half a surrogate pair of a cut answer.
+    # The standard library keeps integers of any size, and half a surrogate pair of a cut answer.
     return json.dumps(value or {}, sort_keys=True)
 
 

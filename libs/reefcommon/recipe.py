@@ -42,7 +42,7 @@ class Dimensions:
 class Knobs(BaseModel):
     """Base of a recipe's knobs. Unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 ScoreRange = tuple[float, float]
@@ -173,7 +173,7 @@ def import_named(module_name: str) -> ModuleType:
         raise BadConfig(
             f"no module {error.name!r}; is its folder installed or on PYTHONPATH?"
         ) from None
-    except Exception as error:  # a module of somebody else's may raise anything
+    except Exception as error:  # noqa: BLE001  # the module is its author's code
         raise BadConfig(f"module {module_name} cannot be imported: {_in_one_line(error)}") from None
 
 

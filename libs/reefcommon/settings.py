@@ -8,6 +8,7 @@ from typing import ClassVar, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reefcommon.errors import BadConfig
@@ -17,95 +18,64 @@ class SystemSettings(BaseSettings):
     """The addresses of a deployment's systems. A service's own `Settings` have a prefix of their
     own."""
 
-    model_config = SettingsConfigDict(env_prefix="REEF_", extra="forbid", frozen=True)
-
-    config: Path | None = Field(
-        None, description="the serve.yaml that this deployment was started from"
-    )
-    state_dir: Path = Field(
-        Path(".reef"), description="everything that the embedded stack keeps on disk"
-    )
-    bind_host: str = Field(
-        "127.0.0.1", description="address that the services' own HTTP endpoints listen on"
+    model_config = SettingsConfigDict(
+        env_prefix="REEF_", extra="forbid", frozen=True, use_attribute_docstrings=True
     )
 
-    kafka_bootstrap: str = Field("127.0.0.1:9092", description="host:port[,host:port…]")
-    kafka_idempotence: bool = Field(
-        False, description="idempotent producer: on for Apache Kafka, off for the embedded broker"
-    )
-    kafka_session_timeout_ms: int = Field(
-        6_000,
-        ge=500,
-        description=(
-            "a consumer that is silent for this long loses its partitions; it sends a heartbeat "
-            "five times as often"
-        ),
-    )
-    kafka_answer_s: float = Field(
-        30.0,
-        gt=0,
-        description="a broker that has not said for so long what a group has committed is away; "
-        "until then it is slow",
-    )
-    redis_url: str = Field(
-        "redis://127.0.0.1:6379/0", description="release heads: Redis 7+ or Valkey"
-    )
-    clickhouse_url: str = Field(
-        "",
-        description="http://user:password@host:8123/database; empty: embedded chDB under state_dir",
-    )
-    artifacts_url: str = Field(
-        "", description="lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir"
-    )
-    engine_urls: str = Field("http://127.0.0.1:8901", description="serving nodes, comma-separated")
-    engine_api_key: str = Field(
-        "", description="bearer token that the serving nodes ask for, if any", repr=False
-    )
-    dead_letters_limit: int = Field(
-        100,
-        ge=1,
-        description="dead letters that a consumer may make within the window, whatever their share",
-    )
-    dead_letters_share: float = Field(
-        0.1,
-        ge=0,
-        le=1,
-        description=(
-            "past the limit, the share of all its events at which it stops and waits for a person"
-        ),
-    )
-    dead_letters_window_s: float = Field(300.0, gt=0, description="the window of both")
+    config: Path | None = None
+    """the serve.yaml that this deployment was started from"""
+    state_dir: Path = Path(".reef")
+    """everything that the embedded stack keeps on disk"""
+    bind_host: str = "127.0.0.1"
+    """address that the services' own HTTP endpoints listen on"""
 
-    otlp_endpoint: str = Field(
-        "", description="http://collector:4318; empty: no traces leave the process"
-    )
+    kafka_bootstrap: str = "127.0.0.1:9092"
+    """host:port[,host:port…]"""
+    kafka_idempotence: bool = False
+    """idempotent producer: on for Apache Kafka, off for the embedded broker"""
+    kafka_session_timeout_ms: int = Field(6_000, ge=500)
+    """a consumer that is silent for this long loses its partitions; it sends a heartbeat five times
+    as often"""
+    kafka_answer_s: float = Field(30.0, gt=0)
+    """a broker that has not said for so long what a group has committed is away; until then it is
+    slow"""
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    """release heads: Redis 7+ or Valkey"""
+    clickhouse_url: str = ""
+    """http://user:password@host:8123/database; empty: embedded chDB under state_dir"""
+    artifacts_url: str = ""
+    """lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir"""
+    engine_urls: str = "http://127.0.0.1:8901"
+    """serving nodes, comma-separated"""
+    engine_api_key: str = Field("", repr=False)
+    """bearer token that the serving nodes ask for, if any"""
+    dead_letters_limit: int = Field(100, ge=1)
+    """dead letters that a consumer may make within the window, whatever their share"""
+    dead_letters_share: float = Field(0.1, ge=0, le=1)
+    """past the limit, the share of all its events at which it stops and waits for a person"""
+    dead_letters_window_s: float = Field(300.0, gt=0)
+    """the window of both"""
 
-    gateway_url: str = Field(
-        "http://127.0.0.1:8900", description="where other parts reach the gateway"
-    )
-    experience_url: str = Field(
-        "http://127.0.0.1:8911", description="reads of records, sessions and samples"
-    )
-    trainer_url: str = Field(
-        "http://127.0.0.1:8912", description="the trainer's operations endpoint"
-    )
-    harness_url: str = Field(
-        "http://127.0.0.1:8913", description="the harness service's operations endpoint"
-    )
-    evaluator_url: str = Field(
-        "http://127.0.0.1:8914", description="the evaluator's operations endpoint"
-    )
-    publisher_url: str = Field(
-        "http://127.0.0.1:8915", description="the publisher's operations endpoint"
-    )
+    otlp_endpoint: str = ""
+    """http://collector:4318; empty: no traces leave the process"""
 
-    model_path: Path | None = Field(
-        None,
-        description=(
-            "base model as a Hugging Face directory: served by the engine, trained by the trainer"
-        ),
-    )
-    model_name: str = Field("reef", description="name under which the engines serve the base model")
+    gateway_url: str = "http://127.0.0.1:8900"
+    """where other parts reach the gateway"""
+    experience_url: str = "http://127.0.0.1:8911"
+    """reads of records, sessions and samples"""
+    trainer_url: str = "http://127.0.0.1:8912"
+    """the trainer's operations endpoint"""
+    harness_url: str = "http://127.0.0.1:8913"
+    """the harness service's operations endpoint"""
+    evaluator_url: str = "http://127.0.0.1:8914"
+    """the evaluator's operations endpoint"""
+    publisher_url: str = "http://127.0.0.1:8915"
+    """the publisher's operations endpoint"""
+
+    model_path: Path | None = None
+    """base model as a Hugging Face directory: served by the engine, trained by the trainer"""
+    model_name: str = "reef"
+    """name under which the engines serve the base model"""
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -128,7 +98,7 @@ class SystemSettings(BaseSettings):
 class OwnSettings(BaseSettings):
     """Settings under a prefix that a subclass names in its `model_config`."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     others: ClassVar[tuple[str, ...]] = ()
     """Names under this prefix that another settings class reads."""
@@ -161,13 +131,10 @@ class ServiceSettings(OwnSettings):
 
     others = ("URL",)  # read by `SystemSettings`
 
-    port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="own HTTP port; absent: that of the URL under which others reach the service",
-    )
-    drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
+    port: int | None = Field(None, ge=1, le=65535)
+    """own HTTP port; absent: that of the URL under which others reach the service"""
+    drain_s: int = Field(15, ge=1)
+    """deadline for a clean stop"""
 
     def own_port(self, url: str, otherwise: int) -> int:
         """Return the port to listen on: the service's own, else that of its `url`."""
@@ -177,27 +144,25 @@ class ServiceSettings(OwnSettings):
 class HostSettings(ServiceSettings):
     """Settings of a service that hosts recipes."""
 
-    settled_kept_s: float = Field(
-        30 * 24 * 3600,
-        gt=0,
-        description="how long settled samples and jobs are remembered one by one",
-    )
-    rejected_kept_s: float = Field(
-        7 * 24 * 3600,
-        gt=0,
-        description="how long the content of a rejected candidate stays in the artifact store",
-    )
-    retention_every_s: float = Field(
-        600.0, gt=0, description="time between two removals of old samples, jobs and contents"
-    )
-    first_delay_s: float = Field(
-        0.25, gt=0, description="wait before a step that failed is tried again; doubled each time"
-    )
-    max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
-    max_attempts: int = Field(5, ge=1, description="tries of a step; then its samples are refused")
-    decide_timeout_s: float = Field(
-        60.0, gt=0, description="longest time that a recipe's decide may take"
-    )
+    settled_kept_s: float = Field(30 * 24 * 3600, gt=0)
+    """how long settled samples and jobs are remembered one by one"""
+    rejected_kept_s: float = Field(7 * 24 * 3600, gt=0)
+    """how long the content of a rejected candidate stays in the artifact store"""
+    retention_every_s: float = Field(600.0, gt=0)
+    """time between two removals of old samples, jobs and contents"""
+    first_delay_s: float = Field(0.25, gt=0)
+    """wait before a step that failed is tried again; doubled each time"""
+    max_delay_s: float = Field(5.0, gt=0)
+    """longest wait between two tries"""
+    max_attempts: int = Field(5, ge=1)
+    """tries of a step; then its samples are refused"""
+    decide_timeout_s: float = Field(60.0, gt=0)
+    """longest time that a recipe's decide may take"""
+
+
+def meaning(field: FieldInfo) -> str:
+    """Return the description of a field, in one line."""
+    return " ".join((field.description or "").split())
 
 
 def explain(
@@ -254,7 +219,7 @@ def _fields(model: type[BaseModel] | None, path: Sequence[int | str]) -> tuple[s
 def _described(model: type[BaseModel] | None, path: Sequence[int | str]) -> str:
     section = _section(model, path[:-1])
     field = section.model_fields.get(str(path[-1])) if section is not None and path else None
-    return (field.description or "") if field is not None else ""
+    return meaning(field) if field is not None else ""
 
 
 def _section(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:

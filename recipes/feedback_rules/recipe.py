@@ -32,34 +32,18 @@ RULE_PREFIX = "feedback-"
 
 
 class FeedbackRulesKnobs(Knobs):
-    batch_size: int = Field(
-        4,
-        ge=1,
-        le=256,
-        description="reports with words that must wait before the recipe looks at them",
-    )
-    min_agreement: int = Field(
-        3, ge=1, le=256, description="reports that must say the same before it becomes a rule"
-    )
-    max_score: float = Field(0.0, description="a report counts only if its score is at most this")
-    max_rule_chars: int = Field(
-        280,
-        ge=8,
-        le=4000,
-        description="longer words are refused, not cut: half a sentence may mean another thing",
-    )
-    max_rules: int = Field(
-        20,
-        ge=1,
-        le=100,
-        description="rules of this recipe in the tree; the oldest makes room for a new one",
-    )
-    max_waiting: int = Field(
-        512,
-        ge=1,
-        le=5000,
-        description="reports that may wait for agreement; the oldest are refused past this",
-    )
+    batch_size: int = Field(4, ge=1, le=256)
+    """reports with words that must wait before the recipe looks at them"""
+    min_agreement: int = Field(3, ge=1, le=256)
+    """reports that must say the same before it becomes a rule"""
+    max_score: float = 0.0
+    """a report counts only if its score is at most this"""
+    max_rule_chars: int = Field(280, ge=8, le=4000)
+    """longer words are refused, not cut: half a sentence may mean another thing"""
+    max_rules: int = Field(20, ge=1, le=100)
+    """rules of this recipe in the tree; the oldest makes room for a new one"""
+    max_waiting: int = Field(512, ge=1, le=5000)
+    """reports that may wait for agreement; the oldest are refused past this"""
 
 
 def words_of(sample: SampleReady) -> str:

@@ -8,12 +8,10 @@ from recipes.policy_gradient.knobs import PolicyGradientKnobs
 
 
 class Knobs(PolicyGradientKnobs):
-    batch_size: int = Field(
-        32, ge=2, description="rollouts per optimizer step: a multiple of group_size"
-    )
-    group_size: int = Field(
-        8, ge=2, description="rollouts of one prompt that are compared with each other"
-    )
+    batch_size: int = Field(32, ge=2)
+    """rollouts per optimizer step: a multiple of group_size"""
+    group_size: int = Field(8, ge=2)
+    """rollouts of one prompt that are compared with each other"""
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:

@@ -10,7 +10,11 @@ class Settings(BaseSettings):
     """Unknown keys are refused if given directly; of the environment only known names are read."""
 
     model_config = SettingsConfigDict(
-        env_prefix="REEF_ENGINE_", extra="forbid", frozen=True, protected_namespaces=()
+        env_prefix="REEF_ENGINE_",
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
 
     model_path: Path

@@ -11,9 +11,7 @@ class Settings(HostSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_HARNESS_")
 
-    max_attempts: int = Field(
-        6, ge=1, description="tries of a proposal that takes too long; then its samples are refused"
-    )
-    propose_timeout_s: float = Field(
-        600.0, gt=0, description="longest time that a recipe's propose may take"
-    )
+    max_attempts: int = Field(6, ge=1)
+    """tries of a proposal that takes too long; then its samples are refused"""
+    propose_timeout_s: float = Field(600.0, gt=0)
+    """longest time that a recipe's propose may take"""

@@ -11,24 +11,14 @@ class Settings(HostSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_TRAINER_")
 
-    step_timeout_s: float = Field(
-        3600.0, gt=0, description="a step that takes longer is killed and tried again"
-    )
+    step_timeout_s: float = Field(3600.0, gt=0)
+    """a step that takes longer is killed and tried again"""
     # Linux weighs nice 0 with 1024, nice 3 with 526 and nice 10 with 110: beside one busy process
     # a step at 3 gets a third of the core, at 10 a tenth, and next to nothing beside several.
-    niceness: int = Field(
-        3,
-        ge=0,
-        le=19,
-        description="nice value of the step processes: serving on the same machine goes first, and"
-        " a step still gets its share",
-    )
-    kept_states: int = Field(
-        4,
-        ge=1,
-        description="checkpoints of published releases kept per recipe, newest first, beside the"
-        " head's",
-    )
-    max_attempts: int = Field(
-        5, ge=1, description="tries of a job whose step process dies; then its samples are refused"
-    )
+    niceness: int = Field(3, ge=0, le=19)
+    """nice value of the step processes: serving on the same machine goes first, and a step still
+    gets its share"""
+    kept_states: int = Field(4, ge=1)
+    """checkpoints of published releases kept per recipe, newest first, beside the head's"""
+    max_attempts: int = Field(5, ge=1)
+    """tries of a job whose step process dies; then its samples are refused"""

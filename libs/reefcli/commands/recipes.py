@@ -20,6 +20,7 @@ from reefcli.options import AsJson
 from reefcli.output import print_json, print_story, print_table
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import Recipe, import_named, lacking
+from reefcommon.settings import meaning
 
 _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
@@ -181,7 +182,7 @@ def _listed(dotted: str, cls: type[Recipe]) -> Listed:
         acquisition=dimensions.acquisition,
         evolves=tuple(dimensions.evolves),
         knobs={
-            key: Knob(_plain(default(field)), _plain(kind(field)), field.description or "")
+            key: Knob(_plain(default(field)), _plain(kind(field)), meaning(field))
             for key, field in cls.knobs_type.model_fields.items()
         },
     )
