@@ -1,7 +1,7 @@
 """The `reef` command, also as `python -m reefcli`.
 
-Ctrl-C while `reef serve` still imports its libraries, which takes a second, is one line instead of
-a traceback; so this module imports only the standard library before it listens.
+Only the standard library is imported before it listens for Ctrl-C: the imports of `reef serve` take
+a second.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A run of the demonstration: the stack, the users, the loop's events, the measurements.
 
-Each release that is measured has a single held-out figure. If the lower bound of that figure passes
-the goal, the run stops; the figure that is reported comes from a fresh measurement after that.
+The run stops when the lower bound of a held-out figure passes the goal; a fresh measurement after
+that is reported.
 """
 
 import asyncio
