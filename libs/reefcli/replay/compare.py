@@ -1,8 +1,7 @@
 """The differences between the running store and the store that was read from the log.
 
-Ranges of rows are compared by a digest each. If two differ, their rows are compared, and the rows
-that differ are suspects. The running system goes on meanwhile: a suspect counts only if it still
-differs when both sides have handled the same log.
+Ranges of rows are compared by a digest each. If two differ, the rows that differ are suspects. A
+suspect counts only if it still differs when both sides have handled the same log.
 """
 
 from collections import Counter
