@@ -10,9 +10,12 @@ MIN_FREE_BYTES = 1024**3
 FULL_BELOW_BYTES = 16 * 1024**2
 
 
-def check_disk(
-    state_dir: Path, *, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
-) -> None:
+def free_bytes(path: Path) -> int:
+    """The room that is left on the disk of `path`."""
+    return shutil.disk_usage(path).free
+
+
+def check_disk(state_dir: Path, *, free: Callable[[Path], int] = free_bytes) -> None:
     """Refuse a nearly full disk before anything starts.
 
     Raises:
@@ -26,14 +29,10 @@ def check_disk(
         )
 
 
-def why_no_room(
-    state_dir: Path, *, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free
-) -> str:
+def why_no_room(state_dir: Path) -> str:
     """Why no program is started on this disk now, "" if there is room."""
     # a program that cannot write its files ends as soon as it has to, again and again
-    left = free(state_dir)
-    return (
-        f"waits for room: {left / 1024**2:.0f} MB are free where {state_dir} lies"
-        if left < FULL_BELOW_BYTES
-        else ""
-    )
+    left = free_bytes(state_dir)
+    if left >= FULL_BELOW_BYTES:
+        return ""
+    return f"waits for room: {left / 1024**2:.0f} MB are free where {state_dir} lies"

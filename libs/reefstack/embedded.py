@@ -11,9 +11,9 @@ from reefstack.disk import check_disk
 from reefstack.errors import CannotStart
 from reefstack.housekeeping import LogStore, keep_log
 from reefstack.launch import Launch, Options, Stack
+from reefstack.process import sweep
 from reefstack.restart_policy import StackEvent
 from reefstack.supervisor import Supervisor
-from reefstack.sweep import sweep
 
 __all__ = ["CannotStart", "LogStore", "Options", "Stack", "asked_ports", "embedded_stack"]
 

@@ -3,23 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
+EventKind = Literal[
+    "starting", "waiting", "progress", "ready", "died", "restarting", "stopping", "stopped", "note"
+]
+
 
 @dataclass(frozen=True, slots=True)
 class StackEvent:
     """An event for the user. `fraction` (0..1) belongs to `progress`; a `note` is shown once."""
 
     name: str
-    kind: Literal[
-        "starting",
-        "waiting",
-        "progress",
-        "ready",
-        "died",
-        "restarting",
-        "stopping",
-        "stopped",
-        "note",
-    ]
+    kind: EventKind
     text: str = ""
     fraction: float = 0.0
 
@@ -41,6 +35,6 @@ class RestartPolicy:
 
     def delay_s(self, deaths: int) -> float:
         """The pause before the next start, after so many quick deaths in a row."""
-        return (
-            min(self.first_delay_s * 2.0 ** (deaths - 2), self.max_delay_s) if deaths > 1 else 0.0
-        )
+        if deaths <= 1:
+            return 0.0
+        return min(self.first_delay_s * 2.0 ** (deaths - 2), self.max_delay_s)

@@ -36,15 +36,7 @@ class S3Writable:
     secret_key: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TcpOpen:
-    """Ready when something accepts a connection."""
-
-    host: str
-    port: int
-
-
-Probe = HttpReady | KafkaAnswers | RedisAnswers | S3Writable | TcpOpen
+Probe = HttpReady | KafkaAnswers | RedisAnswers | S3Writable
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from reefcommon.errors import ReefError
 from reefstack import ports
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.logs import log_tail
+from reefstack.probes import until_hung, until_ready
 from reefstack.process import Child, spawn
 from reefstack.restart_policy import RestartPolicy, StackEvent
 from reefstack.spec import ProcessSpec
-from reefstack.watch import until_hung, until_ready
 
 Step = Callable[[], Awaitable[None]]
 # The exit codes of a wrong configuration, of our services and in sysexits.h: a restart cannot help.

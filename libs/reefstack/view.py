@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 import orjson
 from rich.console import Console, Group, RenderableType
@@ -20,19 +20,6 @@ _SYMBOL = {
     "stopped": ("■", "dim"),
     "stopping": ("…", "yellow"),
 }
-_SHOWN_IN_PIPE = frozenset(
-    {"starting", "ready", "died", "restarting", "stopping", "stopped", "note"}
-)
-
-
-class View(Protocol):
-    """Shows events of the stack; a context manager around the start."""
-
-    def __call__(self, event: StackEvent) -> None:
-        """Show one event. Never blocks for long."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
 
 
 class PlainView:
@@ -56,11 +43,9 @@ class PlainView:
                 return
             self._quarter[event.name] = quarter
             self._line(event.name, f"{event.fraction:.0%} {event.text}")
-        elif event.kind in _SHOWN_IN_PIPE:
-            self._line(
-                event.name,
-                event.text if event.kind == "note" else f"{event.kind} {event.text}".rstrip(),
-            )
+        elif event.kind != "waiting":
+            kind = "" if event.kind == "note" else f"{event.kind} "
+            self._line(event.name, f"{kind}{event.text}".rstrip())
 
     def _line(self, name: str, text: str) -> None:
         seconds = time.monotonic() - self._began
@@ -124,20 +109,15 @@ class LiveView:
             table.add_row(self._mark(row), Text(name, style="bold"), *self._cells(row))
         if any(row.kind in ("stopping", "stopped") for row in self._rows.values()):
             left = sum(row.kind == "stopping" for row in self._rows.values())
-            return (
-                Group(table, Text(f"stopping, in order: {left} to go", style="dim"))
-                if left
-                else table
-            )
+            told = Text(f"stopping, in order: {left} to go", style="dim")
+            return Group(table, told) if left else table
         done = sum(row.kind == "ready" for row in self._rows.values())
         total = len(self._rows)
         if not total:
             return Text()
         bar = Table.grid(padding=(0, 1))
-        bar.add_row(
-            ProgressBar(total=total, completed=done, width=32),
-            Text(f"{done} of {total} ready", style="dim"),
-        )
+        share = ProgressBar(total=total, completed=done, width=32)
+        bar.add_row(share, Text(f"{done} of {total} ready", style="dim"))
         return Group(table, bar)
 
     def _mark(self, row: _Row) -> RenderableType:
@@ -147,19 +127,19 @@ class LiveView:
         return self._spinner
 
     def _cells(self, row: _Row) -> tuple[RenderableType, RenderableType]:
-        took = Text(
-            f"{time.monotonic() - row.began if row.took is None else row.took:5.1f}s", style="dim"
-        )
+        seconds = time.monotonic() - row.began if row.took is None else row.took
+        took = Text(f"{seconds:5.1f}s", style="dim")
         if row.kind == "progress":
             line = Table.grid(padding=(0, 1))
-            line.add_row(
-                ProgressBar(total=1.0, completed=row.fraction, width=24), Text(row.text[:60])
-            )
+            share = ProgressBar(total=1.0, completed=row.fraction, width=24)
+            line.add_row(share, Text(row.text[:60]))
             return took, line
         shown = row.text if row.kind in ("ready", "died", "waiting") else row.kind
-        return took, Text(
-            shown.splitlines()[0][:90] if shown else "", style="red" if row.kind == "died" else ""
-        )
+        style = "red" if row.kind == "died" else ""
+        return took, Text(shown.partition("\n")[0][:90], style=style)
+
+
+View = PlainView | LiveView  # a context manager around the start; called with each event
 
 
 def view_for(console: Console, *, as_json: bool = False) -> View:

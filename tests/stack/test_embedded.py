@@ -17,10 +17,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
 from reefcommon.config import parse
-from reefstack import logs, sweep
+from reefstack import logs
 from reefstack.embedded import Options, embedded_stack
 from reefstack.errors import CannotStart
 from reefstack.ports import choose
+from reefstack.process import remains, sweep
 from reefstack.restart_policy import StackEvent
 from reefstack.state import StackState, locked, read_state, running, secrets_of, write_state
 
@@ -178,21 +179,21 @@ async def test_kill_9_of_the_supervisor_leaves_nobody_and_the_next_start_works(
     assert not left
     assert running(tmp_path) is None, "the ready mark of a dead run is not believed"
     async with embedded_stack(CONFIG, tmp_path, INFRASTRUCTURE):
-        assert len(sweep.remains(secrets_of(tmp_path).stack_id)) == 3
-    assert sweep.remains(secrets_of(tmp_path).stack_id) == []
+        assert len(remains(secrets_of(tmp_path).stack_id)) == 3
+    assert remains(secrets_of(tmp_path).stack_id) == []
 
 
 STUBBORN_OWNER = """
 import asyncio, sys
 from dataclasses import replace
 from pathlib import Path
-from reefstack.spec import ProcessSpec, TcpOpen
+from reefstack.spec import HttpReady, ProcessSpec
 from reefstack.supervisor import Supervisor
 
 async def main():
     fake, note, port, logs = sys.argv[1:]
     argv = (sys.executable, "-I", "-S", fake, f"port={port}", "stubborn=1", f"child={note}")
-    await Supervisor("stack-of-this-test-" + port).start([ProcessSpec("trainer", argv, TcpOpen("127.0.0.1", int(port)), Path(logs))])
+    await Supervisor("stack-of-this-test-" + port).start([ProcessSpec("trainer", argv, HttpReady(f"http://127.0.0.1:{port}/"), Path(logs))])
     sys.stdout.write("up\\n")
     sys.stdout.flush()
     await asyncio.sleep(600)
@@ -225,12 +226,12 @@ def test_what_ignores_the_kernels_signal_is_swept_by_its_mark_and_nobody_else(
         assert owner.stdout.readline() == b"up\n"
         owner.kill()
         owner.wait()
-        left = {process.pid for process in sweep.remains(f"stack-of-this-test-{port}")}
+        left = {process.pid for process in remains(f"stack-of-this-test-{port}")}
         assert int(note.read_text()) in left
         assert len(left) == 2
-        swept = sweep.sweep(f"stack-of-this-test-{port}", grace_s=0.3)
+        swept = sweep(f"stack-of-this-test-{port}", grace_s=0.3)
         assert {name.partition(" ")[0] for name in swept} == {"trainer"}
-        assert sweep.remains(f"stack-of-this-test-{port}") == []
+        assert remains(f"stack-of-this-test-{port}") == []
         assert bystander.poll() is None
     finally:
         owner.kill()

@@ -16,7 +16,7 @@ import pytest
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.ports import choose
 from reefstack.restart_policy import RestartPolicy, StackEvent
-from reefstack.spec import HttpReady, ProcessSpec, TcpOpen
+from reefstack.spec import HttpReady, ProcessSpec
 from reefstack.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_program.py")
@@ -345,7 +345,7 @@ async def test_a_missing_program_is_named(
     tmp_path: Path, supervise: Callable[..., Supervisor]
 ) -> None:
     spec = ProcessSpec(
-        "weed", (str(tmp_path / "nothing"),), TcpOpen("127.0.0.1", 1), tmp_path / "weed.log"
+        "weed", (str(tmp_path / "nothing"),), HttpReady("http://127.0.0.1:1/"), tmp_path / "weed.log"
     )
     supervisor = supervise()
     with pytest.raises(CannotStart, match=r"weed: cannot run .*nothing.*No such file"):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +39,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_config(directory: Path, shape: LlamaShape) -> None:
     """Write `config.json` and `generation_config.json`. They come last and mark the end."""
-    names = (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-        "num_key_value_heads head_dim max_position_embeddings rms_norm_eps tie_word_embeddings "
-        "bos_token_id eos_token_id pad_token_id"
-    )
-    sizes = {name: getattr(shape, name) for name in names.split()}
-    write_json(
-        directory / "generation_config.json",
-        {
-            "bos_token_id": shape.bos_token_id,
-            "eos_token_id": shape.eos_token_id,
-            "pad_token_id": shape.pad_token_id,
-        },
-    )
+    sizes = asdict(shape)
+    tokens = {name: size for name, size in sizes.items() if name.endswith("_token_id")}
+    write_json(directory / "generation_config.json", tokens)
     write_json(
         directory / "config.json",
         {
@@ -65,7 +54,6 @@ def write_config(directory: Path, shape: LlamaShape) -> None:
             "attention_dropout": 0.0,
             "initializer_range": 0.02,
             "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
-            "rope_theta": shape.rope_theta,
             "use_cache": True,
             **sizes,
         },
