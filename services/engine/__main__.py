@@ -7,6 +7,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from reefcommon.settings import explain
+from reefkit.http1 import DeclineUpgrades
 from reefkit.ops import end_with_0_on_sigterm
 from reefkit.telemetry import set_up
 from services.engine.app import build_app
@@ -41,9 +42,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         ws="none",
-        # httptools stops reading at an offer to upgrade and loses the body; Java's client offers
-        # h2c with each request.
-        http="h11",
+        http=DeclineUpgrades,
     )
 
 
