@@ -5,7 +5,7 @@ Nothing here knows how the run was made: the same functions judge planted faults
 
 from collections.abc import Callable, Iterable, Sequence
 
-from tests.chaos import conduct, learning, receipts, releases
+from tests.chaos import applied, conduct, learning, receipts, releases
 from tests.chaos.facts import Facts
 from tests.chaos.reading import Stated
 
@@ -14,7 +14,7 @@ Invariant = Callable[[Facts], Stated]
 INVARIANTS: tuple[Invariant, ...] = (
     receipts.receipts_in_the_log,
     receipts.receipts_in_the_store,
-    receipts.reports_applied_once,
+    applied.reports_applied_once,
     receipts.order_kept,
     receipts.one_answer_a_key,
     learning.trained_once,

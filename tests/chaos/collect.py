@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import Field, TypeAdapter
 
 from reefcommon import events, topics
-from services.experience.clickhouse import Database
-from tests.chaos.facts import Heads, LedgerJob, Logged, StoredRecord, StoredReport, StoredSample
+from services.experience.clickhouse import Database, rows
+from tests.chaos.facts import Heads, LedgerJob, Logged, StoredRecord, StoredReport
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(
     Annotated[
@@ -112,7 +112,7 @@ async def live_works(url: str) -> int:
 
 async def read_store(
     state_dir: Path,
-) -> tuple[tuple[StoredRecord, ...], tuple[StoredReport, ...], tuple[StoredSample, ...]]:
+) -> tuple[tuple[StoredRecord, ...], tuple[StoredReport, ...], tuple[events.SampleReady, ...]]:
     """The rows of the store, opened after the stop: chDB lets one process in."""
     database = Database.embedded(state_dir / "chdb")
     try:
@@ -120,7 +120,7 @@ async def read_store(
             "SELECT record_id, digest, response, outcome FROM records FINAL"
         )
         reports = await database.query("SELECT report_id, state, sample_id FROM reports FINAL")
-        samples = await database.query("SELECT sample_id, report_id, record_ids FROM samples FINAL")
+        samples = await database.query("SELECT * FROM samples FINAL")
     finally:
         await database.close()
     return (
@@ -129,10 +129,7 @@ async def read_store(
             for row in records
         ),
         tuple(StoredReport(row["report_id"], row["state"], row["sample_id"]) for row in reports),
-        tuple(
-            StoredSample(row["sample_id"], row["report_id"], tuple(row["record_ids"]))
-            for row in samples
-        ),
+        tuple(map(rows.sample, samples)),
     )
 
 

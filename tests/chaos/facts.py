@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reefcommon.events import Event
+from reefcommon.events import Event, SampleReady
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,6 @@ class StoredReport:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSample:
-    """One row of the store's samples."""
-
-    sample_id: str
-    report_id: str | None
-    record_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerJob:
     """One job of the trainer's ledger."""
 
@@ -125,7 +116,7 @@ class Facts:
     log: tuple[Logged, ...] = ()
     records: tuple[StoredRecord, ...] = ()
     stored_reports: tuple[StoredReport, ...] = ()
-    samples: tuple[StoredSample, ...] = ()
+    samples: tuple[SampleReady, ...] = ()
     jobs: tuple[LedgerJob, ...] = ()
     heads: Mapping[str, Heads] = field(default_factory=dict)
     happened: tuple[Happened, ...] = ()

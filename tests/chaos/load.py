@@ -18,7 +18,9 @@ from recipes.sao.examples.tiny import tasks
 from tests.chaos.facts import Answer, Reported
 
 TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=5)
-MAX_TOKENS = 12
+# The random model's bytes are seldom text that is tokenised to the same bytes again, so the turns of
+# a conversation of long answers do not join. Half of the single tokens are.
+MAX_TOKENS = (1, 12)
 TRIES = 60
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
@@ -50,6 +52,7 @@ class Turn:
     stream: bool
     leave: bool
     seed: int
+    max_tokens: int = MAX_TOKENS[-1]
 
 
 class Load:
@@ -97,9 +100,10 @@ class Load:
         messages = [{"role": "user", "content": f"{rng.choice(tasks.TRAIN)} {name}"}]
         session = f"session-{name}" if rng.random() < 0.5 else ""
         whole_at_the_end = rng.random() < 0.3
+        max_tokens = rng.choice(MAX_TOKENS)
         receipts, scores = [], []
         for turn in range(rng.choice((1, 1, 2, 3))):
-            answer = await self._turn(http, rng, name, turn, messages, session)
+            answer = await self._turn(http, rng, name, turn, messages, session, max_tokens)
             if answer is None:
                 break
             score = tasks.score(None, answer.content)
@@ -124,6 +128,7 @@ class Load:
         number: int,
         messages: list[dict[str, str]],
         session: str,
+        max_tokens: int,
     ) -> Answer | None:
         """Asked until answered; None where the client left, or gave up."""
         key = f"key-{name}-{number}" if rng.random() < self._keys else ""
@@ -137,6 +142,7 @@ class Load:
             stream,
             leave=stream and not key and rng.random() < 0.08,
             seed=rng.randrange(2**31),
+            max_tokens=max_tokens,
         )
         again = bool(key) and rng.random() < 0.4
         for _ in range(TRIES):
@@ -161,7 +167,7 @@ class Load:
         body = {
             "model": "reef",
             "messages": turn.messages,
-            "max_tokens": MAX_TOKENS,
+            "max_tokens": turn.max_tokens,
             "temperature": 1.0,
             "seed": turn.seed,
         }

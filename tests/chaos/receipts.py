@@ -1,9 +1,9 @@
-"""Receipts and reports: there, once, with their answers, in their order."""
+"""Receipts: there, once, with their answers, in their order."""
 
 from collections import Counter, defaultdict
 from itertools import pairwise
 
-from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
+from reefcommon.events import InferenceRecorded
 from tests.chaos.facts import Answer, Facts
 from tests.chaos.reading import Stated, acknowledged, content_of, of_type
 
@@ -62,46 +62,6 @@ def receipts_in_the_store(facts: Facts) -> Stated:
         "receipts in the store",
         "each is one row of the store, as it lies in the log",
         len(held),
-        tuple(broken),
-    )
-
-
-def reports_applied_once(facts: Facts) -> Stated:
-    """Every acknowledged report is in the log, joined in the store, and made exactly one sample."""
-    logged: dict[str, set[str]] = defaultdict(set)
-    for _, event in of_type(facts, FeedbackReported):
-        logged[event.event_id].add(event.content_digest)
-    published: dict[str, set[str]] = defaultdict(set)
-    for _, sample in of_type(facts, SampleReady):
-        published[sample.report_id or ""].add(sample.event_id)
-    rows = defaultdict(list)
-    for row in facts.stored_reports:
-        rows[row.report_id].append(row)
-    made = Counter(sample.report_id for sample in facts.samples)
-    wanted = {report.report_id for report in facts.reports if report.status == 202}
-    broken = []
-    for report_id in sorted(wanted):
-        states = [row.state for row in rows[report_id]]
-        if not logged[report_id]:
-            broken.append(f"lost: report {report_id} is not in the log")
-        elif len(logged[report_id]) > 1:
-            broken.append(f"twice: report {report_id} is in the log with different contents")
-        elif states != ["joined"]:
-            broken.append(
-                f"not applied: report {report_id} is {' and '.join(states) or 'absent'} in the store"
-            )
-        elif made[report_id] != 1:
-            broken.append(
-                f"applied {made[report_id]} times: report {report_id} has so many samples in the store"
-            )
-        elif len(published[report_id]) != 1:
-            broken.append(
-                f"applied {len(published[report_id])} times: report {report_id} has so many samples in the log"
-            )
-    return Stated(
-        "reports applied once",
-        "every acknowledged report is in the log and made one sample",
-        len(wanted),
         tuple(broken),
     )
 

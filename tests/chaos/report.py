@@ -112,6 +112,10 @@ def counts(facts: Facts) -> dict[str, int]:
         "events_in_log": len(facts.log),
         "records_in_store": len(facts.records),
         "samples_in_store": len(facts.samples),
+        "samples_of_several_turns": sum(len(s.record_ids) > 1 for s in facts.samples),
+        "reports_of_several_samples": sum(
+            n > 1 for n in Counter(s.report_id for s in facts.samples).values()
+        ),
         "steps": len(steps(facts)),
         "steps_told": sum(1 for _ in of_type(facts, StepCompleted)),
         "releases": len({e.release.release_id for _, e in of_type(facts, ReleasePublished)}),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from reefcommon import events, topics
+from tests.chaos.applied import reports_applied_once
 from tests.chaos.checker import INVARIANTS, all_held, check
 from tests.chaos.collect import digest
 from tests.chaos.conduct import ALL_READ_S, no_request_failed
@@ -20,18 +21,27 @@ from tests.chaos.facts import (
     Reported,
     StoredRecord,
     StoredReport,
-    StoredSample,
 )
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NOW = AT.timestamp()
 TURNS = 3
+# A conversation of three turns under one report: the second joins the first, the third neither.
+JOINED, APART = ("rec-3", "rec-4"), ("rec-5",)
+TOKENS = {"rec-3": ((1, 2), (3, 4)), "rec-4": ((1, 2, 3, 4, 9), (5, 6)), "rec-5": ((1, 8), (7,))}
+
+
+def seen(prompt: tuple[int, ...], sampled: tuple[int, ...]) -> dict[str, object]:
+    """An exchange's fields of tokens."""
+    answer = events.Completion(index=0, token_ids=sampled, logprobs=(-1.0,) * len(sampled))
+    return {"prompt_token_ids": prompt, "completions": (answer,)}
 
 
 def inference(receipt: str, content: str, **changes) -> events.InferenceRecorded:
     values = {
         "event_id": receipt, "at": AT, "scenario": "default", "outcome": "ok", "release_id": "r0-a", "load_id": "i:0",
         "response": {"choices": [{"message": {"role": "assistant", "content": content}}]},
+        **seen(*TOKENS.get(receipt, ((1, 2), (3, 4)))),
     }  # fmt: skip
     return events.InferenceRecorded(**{**values, **changes})
 
@@ -40,8 +50,33 @@ def sample(number: int, **changes) -> events.SampleReady:
     values = {
         "event_id": f"smp-{number}", "at": AT, "scenario": "default", "record_ids": (f"rec-{number}",), "report_id": f"rep-{number}",
         "release_id": "r0-a", "load_id": "i:0", "recorded_at": AT,
+        "tokens": (1, 2, 3, 4), "prompt_length": 2, "loss_mask": (1, 1), "logprobs": (-1.0, -1.0),
     }  # fmt: skip
     return events.SampleReady(**{**values, **changes})
+
+
+def joined(**changes) -> events.SampleReady:
+    values = {
+        "event_id": "smp-3", "record_ids": JOINED, "tokens": (1, 2, 3, 4, 9, 5, 6),
+        "loss_mask": (1, 1, 0, 1, 1), "logprobs": (-1.0, -1.0, 0.0, -1.0, -1.0),
+    }  # fmt: skip
+    return sample(3, **{**values, **changes})
+
+
+def apart(**changes) -> events.SampleReady:
+    values = {
+        "event_id": "smp-4", "record_ids": APART, "tokens": (1, 8, 7), "loss_mask": (1,),
+        "logprobs": (-1.0,),
+    }  # fmt: skip
+    return sample(3, **{**values, **changes})
+
+
+def resampled(facts: Facts, *samples: events.SampleReady) -> Facts:
+    """With these samples of the conversation's report, in the log and in the store alike."""
+    kept = [s for s in facts.samples if s.report_id != "rep-3"]
+    bare = without(facts, "smp-3", "smp-4")
+    log = (*bare.log, *logged(topics.SAMPLES, *samples))
+    return replace(bare, log=log, samples=(*kept, *samples))
 
 
 def step(job: str, sample_ids: tuple[str, ...], **changes) -> events.StepCompleted:
@@ -85,8 +120,8 @@ def logged(topic: topics.Topic, *found: events.Event) -> tuple[Logged, ...]:
 
 
 def sound() -> Facts:
-    """A run in which one conversation of three turns was recorded, reported and trained on, and a release came of it."""
-    exchanges = [inference(f"rec-{n}", f"answer {n}") for n in range(TURNS)]
+    """One conversation reported turn by turn and trained on to a release, another as a whole."""
+    exchanges = [inference(f"rec-{n}", f"answer {n}") for n in range(2 * TURNS)]
     reports = [
         events.FeedbackReported(
             event_id=f"rep-{n}",
@@ -98,11 +133,12 @@ def sound() -> Facts:
         )
         for n in range(TURNS)
     ]
-    samples = [sample(n) for n in range(TURNS)]
-    names = tuple(s.event_id for s in samples)
+    whole = reports[0].model_copy(update={"event_id": "rep-3", "references": (*JOINED, *APART)})
+    samples = [*(sample(n) for n in range(TURNS)), joined(), apart()]
+    names = tuple(s.event_id for s in samples[:TURNS])
     log = (
         *logged(topics.INFERENCES, *exchanges),
-        *logged(topics.FEEDBACK, *reports),
+        *logged(topics.FEEDBACK, *reports, whole),
         *logged(topics.SAMPLES, *samples),
         *logged(topics.TRAINING, step("job-1", names)),
         *logged(topics.EVALUATIONS, verdict()),
@@ -129,14 +165,19 @@ def sound() -> Facts:
             )
             for n in range(TURNS)
         ),
-        reports=tuple(Reported((f"rec-{n}",), NOW, NOW + 1, 202, f"rep-{n}") for n in range(TURNS)),
+        reports=tuple(
+            Reported(report.references, NOW, NOW + 1, 202, report.event_id)
+            for report in (*reports, whole)
+        ),
         log=log,
         records=tuple(
             StoredRecord(p.event.event_id, p.digest, f"answer {n}", "ok")
-            for n, p in enumerate(log[:TURNS])
+            for n, p in enumerate(log[: 2 * TURNS])
         ),
-        stored_reports=tuple(StoredReport(f"rep-{n}", "joined", f"smp-{n}") for n in range(TURNS)),
-        samples=tuple(StoredSample(f"smp-{n}", f"rep-{n}", (f"rec-{n}",)) for n in range(TURNS)),
+        stored_reports=tuple(
+            StoredReport(f"rep-{n}", "joined", f"smp-{n}") for n in range(TURNS + 1)
+        ),
+        samples=tuple(samples),
         jobs=(LedgerJob("job-1", "default/sao", "published", names),),
         heads={"default": Heads("r2-c", ("r2-c", "r1-b", "r0-a"))},
         happened=(Happened(1, "kill", ("tansu",), NOW - 20, NOW - 19, NOW - 18),),
@@ -232,16 +273,50 @@ PLANTED: dict[str, tuple[Callable[[Facts], Facts], str, str]] = {
     ),
     "report not stored": (lambda f: replace(f, stored_reports=f.stored_reports[1:]), "reports applied once", "report rep-0 is absent"),
     "report applied twice": (
-        lambda f: replace(f, samples=(*f.samples, StoredSample("smp-9", "rep-0", ("rec-0",)))), "reports applied once", "applied 2 times: report rep-0",
+        lambda f: with_event(replace(f, samples=(*f.samples, sample(0, event_id="smp-9"))), topics.SAMPLES, sample(0, event_id="smp-9")),
+        "reports applied once", "report rep-0: rec-0 has tokens in 2 samples",
     ),
-    "report with two samples in the log": (
-        lambda f: with_event(f, topics.SAMPLES, sample(0, event_id="smp-9")), "reports applied once", "applied 2 times: report rep-0",
+    "sample twice in the store": (
+        lambda f: replace(f, samples=(*f.samples, sample(0))), "reports applied once", "report rep-0: smp-0 is in the store 2 times",
+    ),
+    "sample in the log alone": (
+        lambda f: with_event(f, topics.SAMPLES, sample(0, event_id="smp-9")), "reports applied once", "report rep-0: smp-9 is in the log alone",
+    ),
+    "sample in the store alone": (lambda f: without(f, "smp-0"), "reports applied once", "report rep-0: smp-0 is in the store alone"),
+    "sample told with two contents": (
+        lambda f: with_event(f, topics.SAMPLES, sample(0, logprobs=(-1.0, -2.0))), "reports applied once", "report rep-0: smp-0 has several contents",
     ),
     "report joined without a sample": (
-        lambda f: replace(f, samples=f.samples[1:]), "reports applied once", "applied 0 times: report rep-0 has so many samples in the store",
+        lambda f: replace(without(f, "smp-0"), samples=f.samples[1:]), "reports applied once", "report rep-0: rec-0 has tokens in 0 samples",
     ),
-    "sample of a report not in the log": (
-        lambda f: without(f, "smp-0"), "reports applied once", "applied 0 times: report rep-0 has so many samples in the log",
+    "turn in two samples of a report": (
+        lambda f: resampled(
+            f, joined(), apart(), sample(3, event_id="smp-5", record_ids=("rec-3",)),
+        ), "reports applied once", "report rep-3: rec-3 has tokens in 2 samples",
+    ),
+    "turn in no sample": (lambda f: resampled(f, joined()), "reports applied once", "report rep-3: rec-5 has tokens in 0 samples"),
+    "sampled token masked": (
+        lambda f: resampled(f, joined(loss_mask=(1, 1, 0, 0, 1)), apart()), "reports applied once", "report rep-3: rec-4 has tokens in 0 samples",
+    ),
+    "environment's token trained": (
+        lambda f: resampled(f, joined(loss_mask=(1, 1, 1, 1, 1)), apart()), "reports applied once", "smp-3 trains on 1 tokens that it did not sample",
+    ),
+    "token of another answer": (
+        lambda f: resampled(f, joined(tokens=(1, 2, 3, 8, 9, 5, 6)), apart()), "reports applied once", "smp-3 does not begin with the tokens of rec-3",
+    ),
+    "turn joined that the tokens do not join": (
+        lambda f: resampled(f, joined(record_ids=(*JOINED, *APART))), "reports applied once", "smp-3 does not begin with the tokens of rec-5",
+    ),
+    "answer of nobody's report": (
+        lambda f: resampled(f, joined(), apart(), sample(3, event_id="smp-5", record_ids=("rec-2",))),
+        "reports applied once", "report rep-3: rec-2 is trained on without a reference",
+    ),
+    "answer named twice in a sample": (
+        lambda f: resampled(f, joined(record_ids=("rec-3", "rec-3")), apart()), "reports applied once", "trains on 2 tokens that it did not sample",
+    ),
+    "untrainable for no reason": (
+        lambda f: resampled(f, sample(3, record_ids=(*JOINED, *APART), untrainable="no_tokens", tokens=(), loss_mask=(), logprobs=())),
+        "reports applied once", "report rep-3: is no_tokens, and all its exchanges can be trained on",
     ),
     "reorder": (reordered, "order kept", "reordered: c: turn 0 (rec-0) lies at 0/1"),
     "turns in two partitions": (moved, "order kept", "reordered: c: turn 0 (rec-0) lies at 5/0"),
@@ -353,6 +428,15 @@ def test_repeats_without_another_content_are_once_by_effect():
     assert all_held(check(replace(facts, log=(*facts.log, again[0])))), (
         "the first place of a turn is the one that counts"
     )
+
+
+def test_a_flawed_exchange_makes_its_report_one_untrainable_sample():
+    bare = {"untrainable": "no_tokens", "tokens": (), "loss_mask": (), "logprobs": ()}
+    facts = changed(sound(), "rec-4", completions=())
+    held = resampled(facts, sample(3, record_ids=(*JOINED, *APART), **bare))
+    assert all_held(check(held, (reports_applied_once,)))
+    parted = resampled(facts, sample(3, record_ids=JOINED, **bare), apart())
+    assert not all_held(check(parted, (reports_applied_once,)))
 
 
 def test_a_failure_is_explained_by_the_fault_that_it_fell_into():
