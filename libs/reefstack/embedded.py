@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 
 from reefcommon.config import ServeConfig
-from reefstack import logs, object_store, plan, ports, seaweedfs, state, tansu, valkey
+from reefstack import logs, object_store, plan, ports, s3, seaweedfs, state, tansu, valkey
 from reefstack.disk import check_disk
 from reefstack.errors import CannotStart
-from reefstack.housekeeping import LogStore, keep_log
+from reefstack.housekeeping import keep_log
 from reefstack.launch import Launch, Options, Stack
+from reefstack.merger.rounds import Merger
 from reefstack.process import sweep
 from reefstack.restart_policy import StackEvent
-from reefstack.supervisor import Supervisor
+from reefstack.supervisor import Supervisor, cancel
 
-__all__ = ["CannotStart", "LogStore", "Options", "Stack", "asked_ports", "embedded_stack"]
+__all__ = ["CannotStart", "Options", "Stack", "asked_ports", "embedded_stack"]
 
 
 @contextlib.asynccontextmanager
@@ -41,7 +42,7 @@ async def embedded_stack(
         for name in await asyncio.to_thread(sweep, secrets.stack_id, left_over):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
         site, wanted = _site(config, home, options, secrets, last)
-        if (note := _moved(config, options, site)) != "":
+        if note := _moved(config, options, site):
             listener(StackEvent("gateway", "note", note))
         if site.store == seaweedfs.NAME != options.store:
             listener(StackEvent(seaweedfs.NAME, "note", object_store.KEEPS_SEAWEEDFS))
@@ -51,8 +52,9 @@ async def embedded_stack(
                 _begin(background, _rotate_logs(home / "logs"))
                 stack = await launch.run()
                 if stack.log is not None and options.housekeeping_every_s:
-                    every_s, limits = options.housekeeping_every_s, options.merge_limits
-                    _begin(background, keep_log(stack.log, limits, every_s, listener))
+                    merger = Merger(s3.bucket(stack.log, timeout_s=30), options.merge_limits)
+                    every_s = options.housekeeping_every_s
+                    _begin(background, keep_log(merger.round, every_s, listener))
                 yield stack
         finally:
             await _stop(launch.supervisor)
@@ -113,13 +115,7 @@ async def _rotate_logs(directory: Path) -> None:
 
 
 def _begin(stack: contextlib.AsyncExitStack, work: Coroutine[object, object, None]) -> None:
-    task = asyncio.ensure_future(work)
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    stack.push_async_callback(end)
+    stack.push_async_callback(cancel, [asyncio.ensure_future(work)])
 
 
 async def _stop(supervisor: Supervisor) -> None:

@@ -14,7 +14,6 @@ from reefstack import object_store, plan, services, state, tansu
 from reefstack.disk import why_no_room
 from reefstack.effective_config import override, to_yaml
 from reefstack.errors import CannotStart
-from reefstack.housekeeping import LogStore
 from reefstack.merger.objects import Limits
 from reefstack.models import UnknownModelError, prepare
 from reefstack.restart_policy import RestartPolicy, StackEvent
@@ -48,7 +47,7 @@ class Stack:
     redis_url: str
     urls: dict[str, str]
     supervisor: Supervisor
-    log: LogStore | None = None
+    log: S3Writable | None = None
 
     async def failed(self) -> ReefError:
         """Wait until a program has died for good."""
@@ -97,10 +96,8 @@ class Launch:
         self.note("starting")
         await self.supervisor.start(plan.applications(self.wanted, self.config, self.site))
         self.note("ready")
-        filer = self.site.ports.get("s3_filer")
-        filer_url = f"http://127.0.0.1:{filer}" if filer else ""
-        buckets = [spec.probe for spec in infrastructure if isinstance(spec.probe, S3Writable)]
-        log = LogStore(buckets[0], filer_url) if buckets else None
+        probes = (spec.probe for spec in infrastructure)
+        log = next((probe for probe in probes if isinstance(probe, S3Writable)), None)
         return Stack(self.site.state_dir, urls["kafka"], urls["redis"], known, self.supervisor, log)
 
     def note(self, phase: Literal["starting", "ready", "ended"] | None = None) -> None:

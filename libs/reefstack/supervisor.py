@@ -102,7 +102,7 @@ class Supervisor:
                 asyncio.ensure_future(self._run_step(n, after, step))
                 for n, (after, step) in (steps or {}).items()
             ]
-            stack.push_async_callback(_cancel, jobs)
+            stack.push_async_callback(cancel, jobs)
             waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
             while waiting:
                 done, _ = await asyncio.wait(
@@ -121,7 +121,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End every program, dependants first: SIGTERM to its group, its time to end, SIGKILL."""
-        await _cancel([p.task for p in self._programs.values() if p.task is not None])
+        await cancel([p.task for p in self._programs.values() if p.task is not None])
         gone = {name: asyncio.Event() for name in self._programs}
         await asyncio.gather(
             *(self._stop_one(program, gone) for program in self._programs.values())
@@ -129,7 +129,7 @@ class Supervisor:
 
     async def kill(self) -> None:
         """End every program at once, without grace."""
-        await _cancel([p.task for p in self._programs.values() if p.task is not None])
+        await cancel([p.task for p in self._programs.values() if p.task is not None])
         await asyncio.gather(
             *(p.child.stop(0.0) for p in self._programs.values() if p.child is not None)
         )
@@ -235,7 +235,7 @@ class Supervisor:
                 else f"exit code {child.process.returncode}"
             )
         finally:
-            await _cancel((ready, ended, hung))
+            await cancel((ready, ended, hung))
 
     async def _await_free_ports(self, spec: ProcessSpec) -> None:
         # Another program on the port would answer the probe in place of ours.
@@ -268,7 +268,8 @@ class Supervisor:
             )
 
 
-async def _cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
+async def cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
     for job in jobs:
         job.cancel()
     await asyncio.gather(*jobs, return_exceptions=True)

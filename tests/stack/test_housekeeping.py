@@ -1,30 +1,28 @@
-"""What the embedded stack does for itself: a job that fails is heard of, and costs no other."""
+"""The care of the log: a merge that fails is heard of, and tried again."""
 
 import asyncio
 
-from reefstack.housekeeping import keep_house
+from reefstack.housekeeping import keep_log
+from reefstack.restart_policy import StackEvent
 
 
-async def test_a_job_that_fails_in_any_way_does_not_end_the_others() -> None:
-    """It is told once as long as it goes on failing, and again when it fails anew."""
-    told: list[str] = []
+async def test_a_merge_that_fails_is_told_once_until_it_works() -> None:
+    """It fails in rounds 1 to 3 and 5 to 6: told at the first and at the fifth."""
+    told: list[StackEvent] = []
     rounds: list[int] = []
     done = asyncio.Event()
 
-    async def wrong() -> None:
-        if len(rounds) != 3:
+    async def merge() -> None:
+        rounds.append(len(told))
+        if len(rounds) == 7:
+            done.set()
+        elif len(rounds) != 4:
             raise KeyError("odd")
 
-    async def right() -> None:
-        rounds.append(len(told))
-        if len(rounds) == 6:
-            done.set()
-
-    keeping = asyncio.ensure_future(
-        keep_house({"wrong": wrong, "right": right}, 0.001, told.append)
-    )
+    keeping = asyncio.ensure_future(keep_log(merge, 0.001, told.append))
     async with asyncio.timeout(60):
         await done.wait()
     keeping.cancel()
-    assert told == ["wrong: failed, and is tried again (KeyError('odd'))"] * 2
-    assert rounds == [1, 1, 1, 1, 2, 2]
+    text = "merging small objects of the log: failed, and is tried again (KeyError('odd'))"
+    assert told == [StackEvent("tansu", "note", text)] * 2
+    assert rounds == [0, 1, 1, 1, 1, 2, 2]

@@ -1,19 +1,16 @@
 """The merger on the real broker and store: whoever reads, from wherever and meanwhile, reads everything."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import aiohttp
 import obstore
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from reefcommon import topics
 from reefcommon.config import parse
-from reefstack import object_store, s3, seaweedfs
+from reefstack import object_store, s3
 from reefstack.embedded import Options, embedded_stack
-from reefstack.merger.filer_log import purge
 from reefstack.merger.objects import Limits
 from reefstack.merger.rounds import Merger
 
@@ -80,7 +77,7 @@ async def test_readers_see_everything_while_the_log_is_merged(
         Options(only=frozenset({"kafka"}), default_ports=False, housekeeping_every_s=0, store=kind),
     ) as stack:
         assert stack.log is not None
-        store = s3.bucket(stack.log.bucket, timeout_s=30)
+        store = s3.bucket(stack.log, timeout_s=30)
         await write(stack.kafka_bootstrap, 0, N)
         before = await read(stack.kafka_bootstrap, 0, N)
         assert [record[0] for record in before] == list(range(N))
@@ -106,21 +103,3 @@ async def test_readers_see_everything_while_the_log_is_merged(
         async with AIOKafkaConsumer(bootstrap_servers=stack.kafka_bootstrap) as asking:
             assert await asking.beginning_offsets([PLACE]) == {PLACE: 0}
             assert (await asking.end_offsets([PLACE]))[PLACE] > N
-        if kind == seaweedfs.NAME:
-            await the_filers_log_is_bounded(stack.log.filer_url)
-
-
-async def the_filers_log_is_bounded(filer_url: str) -> None:
-    """What is older than asked for is removed, and only that; a day without anything goes with it."""
-    now, day = datetime.now(UTC), "/topics/.system/log/2020-01-01"
-    async with aiohttp.ClientSession(filer_url, raise_for_status=True) as http:
-        for name in ("00-00.0a", "00-01.0a"):
-            async with http.put(f"{day}/{name}", data=b"changes"):
-                pass
-        assert await purge(filer_url, before=now - timedelta(hours=1)) == 0
-        async with http.get(f"{day}/00-01.0a") as kept:
-            assert await kept.read() == b"changes"
-        assert await purge(filer_url, before=now + timedelta(hours=1)) >= 2
-        with pytest.raises(aiohttp.ClientResponseError, match="404"):
-            await http.get(f"{day}/00-01.0a")
-        assert await purge(filer_url, before=now + timedelta(hours=1)) == 0
