@@ -115,11 +115,7 @@ class Judge:
         return lacking(samples, rule.min_pairs) if candidate.kind == "lora" else ""
 
     async def _try(
-        self,
-        candidate: CandidateProposed,
-        head: Release,
-        plan: ChosenPlan,
-        samples: list[HeldOut],
+        self, candidate: CandidateProposed, head: Release, plan: ChosenPlan, samples: list[HeldOut]
     ) -> Evidence:
         always = plan.policy == "always"
         if candidate.kind == "checkpoint" and always:

@@ -26,9 +26,7 @@ from services.publisher.weight_files import WeightFiles, differing
 log = structlog.get_logger()
 
 PAUSED_S = Histogram(
-    "reef_node_paused_seconds",
-    "time without a step while a node's weights were replaced",
-    ["node"],
+    "reef_node_paused_seconds", "time without a step while a node's weights were replaced", ["node"]
 )
 RESUME_ATTEMPTS = 3
 SUSPECT = "full weights: "

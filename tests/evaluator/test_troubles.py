@@ -191,9 +191,7 @@ async def test_a_node_without_the_head_is_passed_over(world: World) -> None:
     }
 
 
-async def test_no_trial_is_held_on_a_node_apart_or_away(
-    world: World,
-) -> None:
+async def test_no_trial_is_held_on_a_node_apart_or_away(world: World) -> None:
     world.nodes = [EpisodeNode(f"http://node-{number}") for number in range(3)]
     world.nodes[1].down = True
     await RedisRotation(world.redis).set_apart(world.nodes[0].url, "it answers with other weights")
@@ -202,9 +200,7 @@ async def test_no_trial_is_held_on_a_node_apart_or_away(
     assert [bool(node.asked) for node in world.nodes] == [False, False, True]
 
 
-async def test_a_stale_verdict_removes_what_a_killed_trial_left(
-    world: World,
-) -> None:
+async def test_a_stale_verdict_removes_what_a_killed_trial_left(world: World) -> None:
     event = candidate()
     world.nodes[0].adapters[trial_name(event)] = "/left"
     await world.advance("r1-000000")

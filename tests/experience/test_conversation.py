@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reefcommon.conversation import identity
-from services.experience.domain.conversation import (
-    answers,
-    fingerprint,
-    request_messages,
-    sampling,
-)
+from services.experience.domain.conversation import answers, fingerprint, request_messages, sampling
 from tests.experience.factory import assistant, inference, user
 
 CALL = {

@@ -47,11 +47,7 @@ async def test_reads_of_what_was_taken(service: Service) -> None:
             said["record"]["type"],
             said["record"]["score"],
             said["samples"][0]["record_ids"],
-        ) == (
-            "feedback.reported.v1",
-            0.5,
-            ["rec-0"],
-        )
+        ) == ("feedback.reported.v1", 0.5, ["rec-0"])
         page = (await http.get("/scenarios/default/records", params={"limit": 2})).json()
         assert [row["record_id"] for row in page["data"]] == ["rec-a", "rec-2"]
         rest = (

@@ -2,13 +2,7 @@
 
 import pytest
 
-from reefcommon.events import (
-    Completion,
-    FeedbackReported,
-    InferenceRecorded,
-    SampleReady,
-    Sampling,
-)
+from reefcommon.events import Completion, FeedbackReported, InferenceRecorded, SampleReady, Sampling
 from services.experience.domain.samples import Record, make_samples
 from services.experience.domain.sessions import Assignment
 from tests.experience.factory import assistant, inference, report, user
@@ -87,9 +81,7 @@ def two_turns(**second: object) -> list[InferenceRecorded]:
 def test_turns_of_several_loads_count_as_the_oldest_and_say_so() -> None:
     one, two = two_turns()
     sample = only(
-        report("rec-1", "rec-2", metadata={"k": 1}),
-        record(one),
-        record(two, turn=1, sequence=2),
+        report("rec-1", "rec-2", metadata={"k": 1}), record(one), record(two, turn=1, sequence=2)
     )
     assert (sample.load_id, sample.release_id) == ("inc:9", "rel-0")
     assert sample.metadata == {"k": 1, "reef_load_ids": ["inc:10", "inc:9"]}

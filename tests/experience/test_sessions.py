@@ -86,8 +86,7 @@ def test_branches_of_a_session_go_on_side_by_side() -> None:
             entry(f"{n}-0", [user("x")], f"a{n}"),
             entry(f"{n}-1", [user("x"), assistant(f"a{n}"), user("y")], f"b{n}"),
             entry(
-                f"{n}-2",
-                [user("x"), assistant(f"a{n}"), user("y"), assistant(f"b{n}"), user("z")],
+                f"{n}-2", [user("x"), assistant(f"a{n}"), user("y"), assistant(f"b{n}"), user("z")]
             ),
         ]
         for n in range(4)

@@ -138,9 +138,7 @@ async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: Worl
     assert all(old.adapter in node.adapters for node in world.nodes)
 
 
-async def test_a_rollback_that_another_process_finished_is_not_repeated(
-    world: World,
-) -> None:
+async def test_a_rollback_that_another_process_finished_is_not_repeated(world: World) -> None:
     """Both had looked when neither had begun; the later of them plans on the head that the earlier
     has made.
     """

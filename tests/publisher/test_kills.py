@@ -4,11 +4,7 @@ import contextlib
 
 import pytest
 
-from reefcommon.events import (
-    ReleasePublished,
-    ReleaseRejected,
-    utc_now,
-)
+from reefcommon.events import ReleasePublished, ReleaseRejected, utc_now
 from services.publisher.domain.replay import replay
 from services.publisher.redis_works import RedisWorks
 from tests.publisher.conftest import World

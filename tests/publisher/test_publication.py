@@ -6,12 +6,7 @@ from typing import Any
 import pytest
 
 from reefcommon.errors import Transient
-from reefcommon.events import (
-    ReleasePublished,
-    ScenarioCreateRequested,
-    ServingSynced,
-    utc_now,
-)
+from reefcommon.events import ReleasePublished, ScenarioCreateRequested, ServingSynced, utc_now
 from reefcommon.ids import LoadId
 from services.publisher.domain.work import Work
 from tests.publisher.conftest import World

@@ -10,9 +10,7 @@ from tests.publisher.conftest import World
 pytestmark = pytest.mark.redis
 
 
-async def test_a_restarted_node_gets_the_head_before_the_start_ends(
-    world: World,
-) -> None:
+async def test_a_restarted_node_gets_the_head_before_the_start_ends(world: World) -> None:
     """The log is not read yet and the broker does not answer: the heads in Redis are enough."""
     release = await world.publish(await world.started(), "first")
     for node in world.nodes:

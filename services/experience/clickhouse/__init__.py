@@ -6,10 +6,4 @@ from services.experience.clickhouse.keeping import keep
 from services.experience.clickhouse.reads import ClickHouseReads
 from services.experience.clickhouse.store import ClickHouseStore
 
-__all__ = [
-    "ClickHouseAudit",
-    "ClickHouseReads",
-    "ClickHouseStore",
-    "Database",
-    "keep",
-]
+__all__ = ["ClickHouseAudit", "ClickHouseReads", "ClickHouseStore", "Database", "keep"]

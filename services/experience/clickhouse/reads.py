@@ -161,10 +161,7 @@ class ClickHouseReads:
                 s=scenario,
             )
             counts[name] = {row["kind"]: row["n"] for row in found}
-        totals = await self.database.query(
-            _TOTALS,
-            s=scenario,
-        )
+        totals = await self.database.query(_TOTALS, s=scenario)
         return {**counts, **totals[0]}
 
     async def _page(

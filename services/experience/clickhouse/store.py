@@ -57,11 +57,7 @@ class ClickHouseStore:
         self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
     ) -> Sequence[Session]:
         wanted_keys, wanted_tails, wanted_requests = set(keys), set(tails), set(requests)
-        parts = {
-            _BY_KEY: wanted_keys,
-            _BY_TAIL: wanted_tails,
-            _BY_REQUEST: wanted_requests,
-        }
+        parts = {_BY_KEY: wanted_keys, _BY_TAIL: wanted_tails, _BY_REQUEST: wanted_requests}
         found = await self.database.query(
             " UNION ALL ".join(part for part, wanted in parts.items() if wanted) or _BY_KEY,
             ids=as_list(session_id for _, session_id in wanted_keys),
