@@ -9,20 +9,23 @@ Offsets are committed after a handler returns.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
 from reefcommon.errors import Poison
-from reefcommon.events import FeedbackReported, InferenceRecorded
+from reefcommon.events import FeedbackReported, InferenceRecorded, utc_now
+from reefkit.bus import EventPublisher
 from services.experience.domain.conversation import fingerprint
+from services.experience.domain.parking import Parking
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
 from services.experience.metrics import CONFLICTS, EVICTED, OPEN, PARKED, REPEATS
-from services.experience.ports import Arrival
+from services.experience.ports import Arrival, BodyStore, DeadLetters, ExperienceStore
 from services.experience.reports import DeadArrivals, Reports
+from services.experience.settings import Settings
 
 log = structlog.get_logger()
 
@@ -34,24 +37,34 @@ class Handlers(Reports):
     """Handles batches in turn: the session book and the parking are not shared."""
 
     book: SessionBook
-    session_ttl_s: float
-    max_open_sessions: int
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """By topic and partition: the time of the latest event that had its effect."""
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        *,
+        store: ExperienceStore,
+        publisher: EventPublisher,
+        dead: DeadLetters,
+        bodies: BodyStore,
+        now: Callable[[], datetime] = utc_now,
+    ) -> "Handlers":
+        """Build the handlers with an empty memory."""
+        book = SessionBook(max_open=settings.max_open_sessions, ttl_s=settings.session_ttl_s)
+        parking = Parking(limit=settings.max_parked)
+        return cls(settings, store, publisher, dead, bodies, parking, now, book)
 
     async def on_start(self) -> None:
         """Restore the open sessions from the store. Raises Unavailable."""
-        sessions = await self.store.recent_sessions(
-            within_s=self.session_ttl_s, limit=self.max_open_sessions
-        )
+        within_s, limit = self.settings.session_ttl_s, self.settings.max_open_sessions
+        sessions = await self.store.recent_sessions(within_s=within_s, limit=limit)
         self.book.restore(sessions)
         if sessions:
-            newest = sessions[-1].last_at - timedelta(seconds=self.session_ttl_s)
             # Older sessions than these may be open in the store alone.
-            self.book.forget(
-                sessions[0].last_at if len(sessions) == self.max_open_sessions else newest
-            )
+            oldest = sessions[-1].last_at - timedelta(seconds=within_s)
+            self.book.forget(sessions[0].last_at if len(sessions) == limit else oldest)
         self.parking.expired = await self.store.has_expired()
         log.info("sessions_restored", open=len(self.book))
 
@@ -208,11 +221,8 @@ class Handlers(Reports):
                 await self.bury([(arrival, str(own))])
 
     def session_facts(self) -> dict[str, int]:
-        return {
-            "open": len(self.book),
-            "limit": self.max_open_sessions,
-            "evicted": self.book.evicted,
-        }
+        limit = self.settings.max_open_sessions
+        return {"open": len(self.book), "limit": limit, "evicted": self.book.evicted}
 
     def _show(self) -> None:
         PARKED.set(len(self.parking))

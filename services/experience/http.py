@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -10,32 +10,10 @@ from pydantic_core import from_json, to_json
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
-from services.experience.ports import Audit, BodyStore, Handled, KeyReads, UnknownCursor
+from services.experience.ports import Audit, BodyStore, ExperienceReads, Handled, UnknownCursor
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
-Rows = list[dict[str, Any]]
-
-
-class ExperienceReads(Protocol):
-    """Reads of the store. Lists are newest first; `cursor` is the last id of the page before."""
-
-    async def record(self, record_id: str) -> dict[str, Any] | None: ...
-    async def records(
-        self,
-        scenario: str,
-        *,
-        session: str | None,
-        outcome: str | None,
-        limit: int,
-        cursor: str | None,
-    ) -> Rows: ...
-    async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> Rows: ...
-    async def samples(
-        self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None
-    ) -> Rows: ...
-    async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> Rows: ...
-    async def summary(self, scenario: str) -> dict[str, Any]: ...
 
 
 def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
@@ -45,55 +23,31 @@ def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
     @router.get("/records/{record_id}")
     async def record(record_id: str) -> Response:
         found = await reads.record(record_id)
-        if (
-            found is not None
-            and found["record"].get("body_ref") is not None
-            and found["record"]["request"] is None
-        ):
-            found["record"].update(await _body(bodies, found["record"]["body_ref"]))
-        return (
-            _error(404, f"no record {record_id}", "record_not_found")
-            if found is None
-            else _json(found)
-        )
+        if found is None:
+            return _error(404, f"no record {record_id}", "record_not_found")
+        event = found["record"]
+        if event.get("body_ref") is not None and event["request"] is None:
+            event.update(await _body(bodies, event["body_ref"]))
+        return _json(found)
 
     @router.get("/scenarios/{scenario}/summary")
     async def summary(scenario: str) -> Response:
         return _json(await reads.summary(scenario))
 
-    _add_lists(router, reads)
-    return router
-
-
-def _add_lists(router: APIRouter, reads: ExperienceReads) -> None:
-    @router.get("/scenarios/{scenario}/records")
-    async def records(
+    @router.get("/scenarios/{scenario}/{name}")
+    async def page(
         scenario: str,
-        session: str | None = None,
-        outcome: str | None = None,
+        name: str,
         limit: Limit = 50,
         cursor: Cursor = None,
+        session: str | None = None,
+        outcome: str | None = None,
+        trainable: bool | None = None,
     ) -> Response:
-        found = await reads.records(
-            scenario, session=session, outcome=outcome, limit=limit, cursor=cursor
-        )
-        return _page(found, "record_id", limit)
+        filters = {"session": session, "outcome": outcome, "trainable": trainable}
+        return _json(await reads.page(name, scenario, limit=limit, cursor=cursor, **filters))
 
-    @router.get("/scenarios/{scenario}/sessions")
-    async def sessions(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        found = await reads.sessions(scenario, limit=limit, cursor=cursor)
-        return _page(found, "session_id", limit)
-
-    @router.get("/scenarios/{scenario}/samples")
-    async def samples(
-        scenario: str, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None
-    ) -> Response:
-        found = await reads.samples(scenario, trainable=trainable, limit=limit, cursor=cursor)
-        return _page(found, "sample_id", limit)
-
-    @router.get("/scenarios/{scenario}/steps")
-    async def steps(scenario: str, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return _page(await reads.steps(scenario, limit=limit, cursor=cursor), "job_id", limit)
+    return router
 
 
 class Range(BaseModel):
@@ -109,7 +63,7 @@ class Picked(BaseModel):
     keys: list[tuple[str, ...]] = Field(max_length=1000)
 
 
-def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter:
+def key_routes(reads: ExperienceReads, handled: Handled, bodies: BodyStore) -> APIRouter:
     """Build the route that tells a gateway whether a client's own receipt was used.
 
     A 404 says whether the log was read far enough.
@@ -120,10 +74,10 @@ def key_routes(keys: KeyReads, handled: Handled, bodies: BodyStore) -> APIRouter
     async def key(
         key: str, until: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0
     ) -> Response:
-        found = await keys.key(key)
+        found = await reads.key(key)
         if found is None:
             complete = await handled.reaches(until, within_s=wait_s)
-            found = await keys.key(key)
+            found = await reads.key(key)
         if found is None:
             return _json({"complete": complete}, 404)
         if found.get("body_ref") is not None:
@@ -182,10 +136,6 @@ async def _body(bodies: BodyStore, ref: object) -> dict[str, Any]:
     except (Poison, Unavailable, ValueError):
         return {}
     return body if isinstance(body, dict) else {}
-
-
-def _page(items: Rows, key: str, limit: int) -> Response:
-    return _json({"data": items, "next_cursor": items[-1][key] if len(items) == limit else None})
 
 
 def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

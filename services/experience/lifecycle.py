@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -79,3 +81,14 @@ class Lifecycle:
 
     async def check_store(self) -> str | None:
         return self.database.away
+
+    def facts(self) -> dict[str, Callable[[], Any]]:
+        """Return the facts of `/status`."""
+        handlers = self.handlers
+        return {
+            "store": lambda: self.database.where,
+            "kept_days": lambda: self.settings.kept_days,
+            "sessions": handlers.session_facts,
+            "parked_reports": lambda: len(handlers.parking),
+            "oldest_parked_report": handlers.waiting_facts,
+        }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from reefcommon.errors import ReefError
 from reefcommon.events import BodyRef, Event, SampleReady
@@ -55,11 +55,11 @@ class Known(NamedTuple):
     offset: int
 
 
-class RecordStore(Protocol):
-    """Rows of exchanges.
+class ExperienceStore(Protocol):
+    """All tables that this service writes.
 
-    Methods of all stores raise Unavailable if the store does not answer, and Poison if it refuses a
-    row. An insert returns when the rows are durable.
+    Methods raise Unavailable if the store does not answer, and Poison if it refuses a row. An
+    insert returns when the rows are durable.
     """
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
@@ -70,10 +70,6 @@ class RecordStore(Protocol):
 
     async def insert_records(self, records: Sequence[Record]) -> None:
         """Insert rows."""
-
-
-class SessionStore(Protocol):
-    """Rows of sessions."""
 
     async def sessions(
         self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
@@ -86,10 +82,6 @@ class SessionStore(Protocol):
 
     async def insert_sessions(self, sessions: Sequence[Session]) -> None:
         """Insert rows."""
-
-
-class ReportStore(Protocol):
-    """Rows of reports and of the samples that they make."""
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
         """Return the known reports."""
@@ -109,23 +101,37 @@ class ReportStore(Protocol):
     async def insert_reports(self, rows: Sequence[ReportRow]) -> None:
         """Insert rows."""
 
-
-class OutcomeStore(Protocol):
-    """Rows of steps, refusals, releases and servings."""
-
     async def insert_outcomes(self, events: Sequence[Event]) -> None:
         """Insert the rows of these events. Events of other types are ignored."""
 
 
-class ExperienceStore(RecordStore, SessionStore, ReportStore, OutcomeStore, Protocol):
-    """All tables that this service writes."""
+class Page(TypedDict):
+    """Rows, and the cursor of the next page; None after the last."""
+
+    data: list[dict[str, Any]]
+    next_cursor: str | None
 
 
-class KeyReads(Protocol):
-    """Lookups of ids that a client may have chosen. Raise Unavailable."""
+class ExperienceReads(Protocol):
+    """Reads of the store. Raise Unavailable."""
+
+    async def record(self, record_id: str) -> dict[str, Any] | None:
+        """Return the exchange or report under a receipt (`record`), with its reports, samples and
+        refusals; None if the receipt is unknown."""
 
     async def key(self, key: str) -> dict[str, Any] | None:
         """Return an exchange with its answer, or a report, with its digest; None if unknown."""
+
+    async def summary(self, scenario: str) -> dict[str, Any]: ...
+
+    async def page(
+        self, name: str, scenario: str, *, limit: int, cursor: str | None = None, **filters: Any
+    ) -> Page:
+        """Return a page of a list, newest first, without bodies and tokens.
+
+        Filters that are None, or that the list does not have, are ignored. Raises Poison if there
+        is no such list, and UnknownCursor.
+        """
 
 
 class Handled(Protocol):

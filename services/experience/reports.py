@@ -32,6 +32,7 @@ from services.experience.ports import (
     ReportRow,
     ReportState,
 )
+from services.experience.settings import Settings
 
 log = structlog.get_logger()
 
@@ -43,13 +44,17 @@ DeadArrivals = list[tuple[Arrival, str]]
 class Reports:
     """The reports and the samples that they make."""
 
+    settings: Settings
     store: ExperienceStore
     publisher: EventPublisher
     dead: DeadLetters
     bodies: BodyStore
     parking: Parking
     now: Callable[[], datetime]
-    report_wait: timedelta
+
+    @property
+    def report_wait(self) -> timedelta:
+        return timedelta(seconds=self.settings.report_wait_s)
 
     def waiting_facts(self) -> dict[str, Any] | None:
         """Return the report that waits longest, with the time when it is given up."""

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from faststream.kafka import KafkaBroker, KafkaRouter
+from faststream.kafka import KafkaBroker
 
 from reefcommon import topics
 from services.evaluator import app as evaluator
@@ -35,7 +35,7 @@ def read() -> set[tuple[str, str]]:
     broker = KafkaBroker()
     for app in (trainer, harness, evaluator, publisher):
         broker.include_router(app.routes(bare(app)))
-    broker.include_router(KafkaRouter(handlers=experience.routes(bare(experience), Settings())))
+    broker.include_router(experience.routes(bare(experience), Settings()))
     return {
         (topic.name, subscriber.group_id or "")
         for subscriber in broker.subscribers

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from services.experience.app import build_handlers
 from services.experience.clickhouse import ClickHouseReads, ClickHouseStore, Database
 from services.experience.handlers import Handlers
 from services.experience.settings import Settings
@@ -52,9 +51,7 @@ def make(database: Database, settings: Settings) -> Service:
         Clock(),
         Flaky(ClickHouseStore(database)),
     )
-    handlers = build_handlers(
-        settings, store=store, publisher=published, dead=graves, bodies=bodies
-    )
+    handlers = Handlers.of(settings, store=store, publisher=published, dead=graves, bodies=bodies)
     return Service(
         replace(handlers, now=clock),
         store,

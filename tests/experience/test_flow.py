@@ -9,7 +9,7 @@ from reefcommon import topics
 from reefcommon.events import DeadLettered, SampleReady
 from reefcommon.settings import SystemSettings
 from reefkit.bus import KafkaPublisher, kafka_broker
-from services.experience.app import subscribe
+from services.experience.app import routes
 from services.experience.kafka import KafkaDeadLetters
 from services.experience.settings import Settings
 from tests.experience.conftest import Service
@@ -36,7 +36,7 @@ async def test_an_exchange_and_a_report_come_out_as_a_sample_and_poison_as_a_dea
     handlers = replace(
         service.handlers, publisher=KafkaPublisher(broker), dead=KafkaDeadLetters(broker.guard)
     )
-    subscribe(broker, handlers, Settings())
+    broker.include_router(routes(handlers, Settings()))
     samples, dead = (
         listening(broker, topics.SAMPLES.name),
         listening(broker, topics.INFERENCES.dead),

@@ -231,7 +231,7 @@ async def test_a_write_that_fails_once_is_written_by_the_redelivery(
     ) == (2, 1, 1)
     assert {sample.event_id for sample in samples(again)} == {samples(again)[0].event_id}
     assert samples(again)[0].tokens == (1, 2, 3, 4)
-    (row,) = await service.reads.sessions("default", limit=9, cursor=None)
+    (row,) = (await service.reads.page("sessions", "default", limit=9))["data"]
     assert (row["turns"], row["records"]) == (2, 2)
 
 
@@ -247,7 +247,7 @@ async def test_a_batch_that_was_written_in_part_is_completed_in_order(service: S
     await service.reads.database._run(lambda client: client.command("TRUNCATE TABLE sessions"))
     after = await service.restarted()
     await after.take(*turns)
-    (row,) = await after.reads.sessions("default", limit=9, cursor=None)
+    (row,) = (await after.reads.page("sessions", "default", limit=9))["data"]
     assert (row["turns"], row["records"], row["last_turn_record_id"]) == (3, 3, turns[2].event_id)
 
 
@@ -371,9 +371,7 @@ async def test_sessions_go_on_after_a_restart(service: Service) -> None:
     await after.take(retry, two)
     rows = {
         row["record_id"]: row
-        for row in await after.reads.records(
-            "default", session=None, outcome=None, limit=9, cursor=None
-        )
+        for row in (await after.reads.page("records", "default", limit=9))["data"]
     }
     assert [rows[event.event_id]["session_turn"] for event in (one, retry, two)] == [0, 0, 1]
     assert rows[retry.event_id]["retry_of"] == one.event_id
@@ -498,9 +496,7 @@ async def test_a_large_body_is_read_for_its_session_and_its_sample(service: Serv
     await service.take(checked, lost, following, report(checked.event_id))
     rows = {
         row["record_id"]: row
-        for row in await service.reads.records(
-            "default", session=None, outcome=None, limit=9, cursor=None
-        )
+        for row in (await service.reads.page("records", "default", limit=9))["data"]
     }
     assert (
         rows[checked.event_id]["session_id"]

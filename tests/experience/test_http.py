@@ -119,6 +119,7 @@ async def test_what_is_not_there_or_not_allowed(service: Service) -> None:
             await http.get("/scenarios/default/records", params={"limit": 0})
         ).status_code == 422
         assert (await http.get("/scenarios/nobody/summary")).json()["records"] == {}
+        assert (await http.get("/scenarios/default/refusals")).status_code == 404
 
 
 async def test_a_store_that_is_away_is_503() -> None:

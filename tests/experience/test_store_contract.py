@@ -135,7 +135,12 @@ async def test_a_sample_is_read_as_it_was_written(store: ClickHouseStore) -> Non
     (sample,) = make_samples(said, [record(event)])
     await store.insert_samples([sample])
     (row,) = await store.database.query("SELECT * FROM samples FINAL")
-    assert rows.sample(row) == sample
+    plain = {name: row[name] for name in rows.SAMPLES if name in type(sample).model_fields}
+    texts = {
+        name: rows.load(row[name])
+        for name in ("tags", "feedback", "metadata", "messages", "tools", "sampling", "loads")
+    }
+    assert sample == events.SampleReady(event_id=row["sample_id"], **{**plain, **texts})
 
 
 async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_tail(
@@ -261,21 +266,17 @@ async def test_lists_are_newest_first_and_go_on_at_the_cursor(store: ClickHouseS
     reads = ClickHouseReads(store.database)
     pages: list[str] = []
     cursor = None
-    while page := await reads.records("s", session=None, outcome=None, limit=4, cursor=cursor):
+    while page := (await reads.page("records", "s", limit=4, cursor=cursor))["data"]:
         pages += [row["record_id"] for row in page]
         cursor = pages[-1]
     assert pages == [
         event.event_id
         for event in sorted(made, key=lambda event: (event.at, event.event_id), reverse=True)
     ]
-    failed = await reads.records("s", session="ses-0", outcome="failed", limit=9, cursor=None)
-    assert {row["record_id"] for row in failed} == {event.event_id for event in made[::2]}
-    assert (
-        await reads.records(
-            "s", session="'; DROP TABLE records; --", outcome=None, limit=9, cursor=None
-        )
-        == []
-    )
+    failed = await reads.page("records", "s", session="ses-0", outcome="failed", limit=9)
+    assert {row["record_id"] for row in failed["data"]} == {event.event_id for event in made[::2]}
+    injected = await reads.page("records", "s", session="'; DROP TABLE records; --", limit=9)
+    assert injected == {"data": [], "next_cursor": None}
     assert (await reads.summary("s"))["records"] == {"failed": 5, "ok": 4}
 
 

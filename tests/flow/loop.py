@@ -129,14 +129,14 @@ async def running(home: Path) -> AsyncIterator[Loop]:
     heads, store = MemoryReleaseHeads(), MemoryArtifactStore()
     rotation, node, engine = MemoryRotation(), EpisodeNode(answer=answer), StubEngine()
 
-    experiences = experience.build_handlers(
+    experiences = experience.Handlers.of(
         ExperienceSettings(),
         store=MemoryExperienceStore(),
         publisher=events,
         dead=KafkaDeadLetters(broker.guard),
         bodies=broker.guard.bodies,
     )
-    experience.subscribe(broker, experiences, ExperienceSettings())
+    broker.include_router(experience.routes(experiences, ExperienceSettings()))
     hosts = job_hosts(home, config, store, events)
     broker.include_router(trainer.routes(hosts[0]))
     broker.include_router(harness.routes(hosts[1]))

@@ -19,7 +19,6 @@ from reefcommon.topics import Topic
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
 from reefkit.retry import RetryPolicy
 from reefstack.state import write_private
-from services.experience.app import build_handlers
 from services.experience.clickhouse import ClickHouseAudit, ClickHouseStore, Database
 from services.experience.handlers import Handlers
 from services.experience.kafka import arrival
@@ -111,7 +110,7 @@ class Rebuild:
     def on(cls, database: Database, directory: Path, settings: Settings) -> "Rebuild":
         """Build the service's handlers on this store. `bodies`: the claim-checked events."""
         nowhere, clock, bodies = DiscardingPublisher(), LogClock(), FilesystemBodies(directory)
-        handlers = build_handlers(
+        handlers = Handlers.of(
             settings,
             store=ClickHouseStore(database),
             publisher=nowhere,

@@ -17,6 +17,7 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
 
 from reefcommon.errors import BadConfig, Poison, Unavailable
+from reefcommon.settings import SystemSettings
 
 log = structlog.get_logger()
 
@@ -47,6 +48,13 @@ class Database:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clickhouse")
         self.where = where
         self.away: str | None = "not connected yet"
+
+    @classmethod
+    def open(cls, system: SystemSettings) -> "Database":
+        """Open the server that the settings name, else chDB under the state directory."""
+        if system.clickhouse_url:
+            return cls.server(system.clickhouse_url)
+        return cls.embedded(system.state_dir / "chdb")
 
     @classmethod
     def embedded(cls, path: Path) -> "Database":

@@ -4,98 +4,125 @@ Lists are newest first and have no bodies and no tokens.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from reefcommon.errors import Poison
 from reefcommon.evaluation import HELD_OUT
 from reefcommon.events import Event
 from services.experience.clickhouse import rows
 from services.experience.clickhouse.client import Database, Row
-from services.experience.ports import UnknownCursor
+from services.experience.ports import Page, UnknownCursor
 
-_RECORD_LIST = (
-    "record_id, scenario, at, outcome, api, session_id, session_turn, retry_of, release_id, "
-    "load_id, model, engine, status, stream, "
-    "first_token_ms, duration_ms, usage, error, length(prompt_token_ids) AS prompt_tokens, "
-    "arraySum(ids -> length(ids), completion_token_ids) AS completion_tokens"
-)
-_SAMPLE_LIST = (
-    "sample_id, scenario, at, recorded_at, record_ids, report_id, session_id, release_id, "
-    "load_id, score, feedback, metadata, temperature, "
-    "untrainable, length(tokens) AS tokens, prompt_length, arraySum(loss_mask) AS trained_tokens"
-)
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that can be listed. `filters`: the condition of each query parameter."""
+
+    key: str
+    columns: str = "*"
+    at: str = "at"
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+
+_LISTS = {
+    "records": Table(
+        "record_id",
+        "record_id, scenario, at, outcome, api, session_id, session_turn, retry_of, release_id, "
+        "load_id, model, engine, status, stream, first_token_ms, duration_ms, usage, error, "
+        "length(prompt_token_ids) AS prompt_tokens, "
+        "arraySum(ids -> length(ids), completion_token_ids) AS completion_tokens",
+        filters={
+            "session": "session_id = {session:String}",
+            "outcome": "outcome = {outcome:String}",
+        },
+    ),
+    "sessions": Table(
+        "session_id",
+        "session_id, scenario, tagged, turns, sequence AS records, first_at, last_at AS at, "
+        "turn_record_id AS last_turn_record_id",
+        at="last_at",
+    ),
+    "samples": Table(
+        "sample_id",
+        "sample_id, scenario, at, recorded_at, record_ids, report_id, session_id, release_id, "
+        "load_id, score, feedback, metadata, temperature, untrainable, length(tokens) AS tokens, "
+        "prompt_length, arraySum(loss_mask) AS trained_tokens",
+        filters={"trainable": "isNull(untrainable) = {trainable:Bool}"},
+    ),
+    "steps": Table("job_id"),
+}
 _KEY = (
     "'inference' AS kind, idempotency_digest AS digest, scenario, outcome, status, stream, api, "
     "release_id, response, error, body_ref"
 )
 _OF = "FINAL WHERE scenario = {s:String}"
 _TOTALS = (
-    f"SELECT (SELECT count() FROM sessions {_OF}) AS sessions, "
+    f"SELECT (SELECT count() FROM sessions {_OF}) AS sessions, "  # noqa: S608  a constant
     f"(SELECT count() FROM steps {_OF}) AS steps, "
     f"(SELECT sum(length(prompt_token_ids)) FROM records {_OF}) AS prompt_tokens, "
     "(SELECT sum(arraySum(ids -> length(ids), completion_token_ids)) "
     f"FROM records {_OF}) AS completion_tokens, "
     f"(SELECT avgOrNull(score) FROM reports {_OF} AND state = 'joined') AS mean_score"
 )
+_COUNTED = {
+    "records": "outcome",
+    "reports": "state",
+    "samples": "ifNull(untrainable, 'trainable')",
+    "refusals": "reason",
+    "releases": "state",
+}
 _JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics")
 
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseReads:
-    """ExperienceReads and KeyReads on ClickHouse. Raise Unavailable."""
+    """ExperienceReads on ClickHouse."""
 
     database: Database
 
-    async def record(self, record_id: str) -> dict[str, Any] | None:
-        """Return the exchange or report under a receipt (`record`), with its reports, samples and
-        refusals; None if the receipt is unknown.
-        """
+    async def record(self, record_id: str) -> Row | None:
         found = await self.database.query(
             "SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id
         )
-        reports = await self._list(
+        reports = await self.database.query(
             "SELECT * FROM reports FINAL "
             "WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id",
             id=record_id,
         )
-        if not found and not any(row["report_id"] == record_id for row in reports):
+        own = [row for row in reports if row["report_id"] == record_id]
+        if not found and not own:
             return None
-        of_it = "has(record_ids, {id:String}) OR report_id = {id:String}"
-        samples = await self._list(
-            f"SELECT {_SAMPLE_LIST} FROM samples FINAL WHERE {of_it} ORDER BY sample_id",
+        columns = _LISTS["samples"].columns
+        samples = await self.database.query(
+            f"SELECT {columns} FROM samples FINAL "  # noqa: S608  the columns are constants
+            "WHERE has(record_ids, {id:String}) OR report_id = {id:String} ORDER BY sample_id",
             id=record_id,
         )
-        refusals = await self._list(
+        refusals = await self.database.query(
             "SELECT * FROM refusals FINAL "
             "WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
             ids=[sample["sample_id"] for sample in samples],
         )
-        about = {
-            "reports": reports,
-            "samples": samples,
+        event: Event = rows.record(found[0]).event if found else rows.parked(own[0]).report
+        place = found[0] if found else {}
+        return {
+            "record": event.model_dump(),
+            **{name: place.get(name) for name in ("session_id", "session_turn", "retry_of")},
+            "reports": _decoded(reports),
+            "samples": _decoded(samples),
             "refusals": [_worded(row) for row in refusals],
         }
-        place = {"session_id": None, "session_turn": None, "retry_of": None}
-        if found:
-            event: Event = rows.record(found[0]).event
-            place = {name: found[0][name] for name in place}
-        else:
-            (own,) = await self.database.query(
-                "SELECT * FROM reports FINAL WHERE report_id = {id:String}", id=record_id
-            )
-            event = rows.parked(own).report
-        return {"record": event.model_dump(), **place, **about}
 
-    async def key(self, key: str) -> dict[str, Any] | None:
+    async def key(self, key: str) -> Row | None:
         found = await self.database.query(
-            f"SELECT {_KEY} FROM records FINAL WHERE record_id = {{id:String}}", id=key
+            f"SELECT {_KEY} FROM records FINAL "  # noqa: S608  the columns are constants
+            "WHERE record_id = {id:String}",
+            id=key,
         )
         if found:
-            return {
-                **found[0],
-                "stream": bool(found[0]["stream"]),
-                **{name: rows.load(found[0][name]) for name in ("response", "body_ref")},
-            }
+            texts = {name: rows.load(found[0][name]) for name in ("response", "body_ref")}
+            return {**found[0], "stream": bool(found[0]["stream"]), **texts}
         reports = await self.database.query(
             "SELECT 'report' AS kind, digest, scenario FROM reports FINAL "
             "WHERE report_id = {id:String}",
@@ -103,121 +130,63 @@ class ClickHouseReads:
         )
         return reports[0] if reports else None
 
-    async def records(
-        self,
-        scenario: str,
-        *,
-        session: str | None,
-        outcome: str | None,
-        limit: int,
-        cursor: str | None,
-    ) -> list[Row]:
-        return await self._page(
-            "records",
-            "record_id",
-            _RECORD_LIST,
-            scenario,
-            limit,
-            cursor,
-            {"session_id": session, "outcome": outcome},
-        )
-
-    async def sessions(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
-        columns = (
-            "session_id, scenario, tagged, turns, sequence AS records, first_at, last_at AS at, "
-            "turn_record_id AS last_turn_record_id"
-        )
-        return await self._page(
-            "sessions", "session_id", columns, scenario, limit, cursor, {}, at="last_at"
-        )
-
-    async def samples(
-        self, scenario: str, *, trainable: bool | None, limit: int, cursor: str | None
-    ) -> list[Row]:
-        condition = {
-            None: "",
-            True: "AND untrainable IS NULL",
-            False: "AND untrainable IS NOT NULL",
-        }[trainable]
-        return await self._page(
-            "samples", "sample_id", _SAMPLE_LIST, scenario, limit, cursor, {}, condition=condition
-        )
-
-    async def steps(self, scenario: str, *, limit: int, cursor: str | None) -> list[Row]:
-        return await self._page("steps", "job_id", "*", scenario, limit, cursor, {})
-
-    async def summary(self, scenario: str) -> dict[str, Any]:
-        counts: dict[str, Any] = {"scenario": scenario}
-        for name, table, column in (
-            ("records", "records", "outcome"),
-            ("reports", "reports", "state"),
-            ("samples", "samples", "ifNull(untrainable, 'trainable')"),
-            ("refusals", "refusals", "reason"),
-            ("releases", "releases", "state"),
-        ):
+    async def summary(self, scenario: str) -> Row:
+        counts: Row = {"scenario": scenario}
+        for table, column in _COUNTED.items():
             found = await self.database.query(
-                f"SELECT {column} AS kind, count() AS n FROM {table} FINAL "
-                "WHERE scenario = {s:String} GROUP BY kind ORDER BY kind",
+                f"SELECT {column} AS kind, count() AS n FROM {table} "  # noqa: S608  constants
+                f"{_OF} GROUP BY kind ORDER BY kind",
                 s=scenario,
             )
-            counts[name] = {row["kind"]: row["n"] for row in found}
+            counts[table] = {row["kind"]: row["n"] for row in found}
         totals = await self.database.query(_TOTALS, s=scenario)
         return {**counts, **totals[0]}
 
-    async def _page(
-        self,
-        table: str,
-        key: str,
-        columns: str,
-        scenario: str,
-        limit: int,
-        cursor: str | None,
-        equal: Mapping[str, str | None],
-        *,
-        condition: str = "",
-        at: str = "at",
-    ) -> list[Row]:
-        # `table`, `key`, `columns`, `condition` and `at` are constants of this module.
-        wanted = {name: value for name, value in equal.items() if value is not None}
-        tests = "".join(f" AND {name} = {{{name}:String}}" for name in wanted)
-        if cursor is not None:
-            latest = (
-                f"SELECT {at}, {key} FROM {table} FINAL "
-                f"WHERE {key} = {{cursor:String}} AND scenario = {{s:String}}"
-            )
-            tests += f" AND ({at}, {key}) < ({latest})"
-        sql = (
-            f"SELECT {columns} FROM {table} FINAL WHERE scenario = {{s:String}}{tests} {condition} "
-            f"ORDER BY {table}.{at} DESC, {key} DESC LIMIT {{limit:UInt64}}"
+    async def page(
+        self, name: str, scenario: str, *, limit: int, cursor: str | None = None, **filters: Any
+    ) -> Page:
+        if name not in _LISTS:
+            raise Poison(f"no list {name!r}; there are {', '.join(_LISTS)}")
+        table = _LISTS[name]
+        asked = {
+            filter_: value
+            for filter_, value in filters.items()
+            if filter_ in table.filters and value is not None
+        }
+        tests = [table.filters[filter_] for filter_ in asked]
+        # S608 in this method: names and conditions are constants; values are bound.
+        latest = (
+            f"SELECT {table.at}, {table.key} FROM {name} {_OF} "  # noqa: S608
+            f"AND {table.key} = {{cursor:String}}"
         )
-        found = await self._list(sql, s=scenario, limit=limit, cursor=cursor or "", **wanted)
-        if (
-            cursor is not None
-            and not found
-            and not await self.database.query(latest, s=scenario, cursor=cursor)
-        ):
-            raise UnknownCursor(
-                f"there is no {key} {cursor!r} in scenario {scenario!r} to go on from"
-            )
-        return found
+        if cursor is not None:
+            tests.append(f"({table.at}, {table.key}) < ({latest})")
+        found = await self.database.query(
+            f"SELECT {table.columns} FROM {name} {_OF}{''.join(f' AND {test}' for test in tests)} "  # noqa: S608
+            f"ORDER BY {name}.{table.at} DESC, {table.key} DESC LIMIT {{limit:UInt64}}",
+            s=scenario,
+            limit=limit,
+            cursor=cursor or "",
+            **asked,
+        )
+        # An empty page has a known cursor, or the list would seem to end there.
+        if found or cursor is None or await self.database.query(latest, s=scenario, cursor=cursor):
+            last = found[-1][table.key] if len(found) == limit else None
+            return {"data": _decoded(found), "next_cursor": last}
+        raise UnknownCursor(
+            f"there is no {table.key} {cursor!r} in scenario {scenario!r} to go on from"
+        )
 
-    async def _list(self, sql: str, **parameters: Any) -> list[Row]:
-        found = await self.database.query(sql, **parameters)
-        return [
-            {
-                name: rows.load(value) if name in _JSON_COLUMNS else value
-                for name, value in row.items()
-            }
-            for row in found
-        ]
+
+def _decoded(found: list[Row]) -> list[Row]:
+    return [
+        row | {name: rows.load(row[name]) for name in _JSON_COLUMNS if name in row} for row in found
+    ]
 
 
 def _worded(refusal: Row) -> Row:
     # A sample that is held out is not refused: candidates will be judged by it.
-    held_out = refusal["reason"] == HELD_OUT
-    words = (
-        {"reason": f"{HELD_OUT}: kept for evaluation, which judges candidates by it"}
-        if held_out
-        else {}
-    )
-    return {**refusal, **words, "kept_for_evaluation": held_out}
+    if refusal["reason"] != HELD_OUT:
+        return {**refusal, "kept_for_evaluation": False}
+    reason = f"{HELD_OUT}: kept for evaluation, which judges candidates by it"
+    return {**refusal, "reason": reason, "kept_for_evaluation": True}
