@@ -1,12 +1,16 @@
 """How fast exchanges become rows that can be asked for, and how late they are at a steady rate.
 
-The real service (`python -m services.experience`, on chDB) has the first core for itself; Tansu in memory, and this driver, share the second.
+The real service (`python -m services.experience`, on chDB) has the first core for itself; Tansu in
+memory, and this driver, share the second.
 
-  backlog   the log is filled first, then the service starts; the clock runs from its first rows to its last. `cpu_us` is its CPU time an
+  backlog   the log is filled first, then the service starts; the clock runs from its first rows to
+            its last. `cpu_us` is its CPU time an
             event (all threads), `per_core_s` how many events a second that makes of a whole core
-  steady    events come at a rate; `lag` is from an event's acknowledgement to its row's being found, for two events a second
+  steady    events come at a rate; `lag` is from an event's acknowledgement to its row's being
+            found, for two events a second
 
-An event is an exchange with token ids and log-probabilities: 200 prompt tokens, 64 sampled ones, conversations of four turns.
+An event is an exchange with token ids and log-probabilities: 200 prompt tokens, 64 sampled ones,
+conversations of four turns.
 """
 
 import argparse
@@ -38,7 +42,9 @@ Message = tuple[bytes, bytes]
 
 
 def conversations(count: int) -> list[Message]:
-    """(key, value) of conversations of four turns, their turns interleaved with those of others; sessions are found by prefix."""
+    """(key, value) of conversations of four turns, their turns interleaved with those of others;
+    sessions are found by prefix.
+    """
     chooser = random.Random(0)
     made: list[Message] = []
     for block in range(0, count, INTERLEAVED * TURNS):

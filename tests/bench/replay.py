@@ -1,8 +1,10 @@
 """How fast the log becomes a store again: `python tests/bench/replay.py --events 100000`.
 
-Broker, Redis and the experience service run as processes; the log is filled with the mix of `tests/replay/traffic.py` (exchanges with token
-arrays, reports, steps, releases, poison), the service handles it, then `reef replay` reads it again beside them and compares. Prints one
-line of JSON; `events_per_s` is the reading and rebuilding, `compare_s` the rest of the command, start included.
+Broker, Redis and the experience service run as processes; the log is filled with the mix of
+`tests/replay/traffic.py` (exchanges with token arrays, reports, steps, releases, poison), the
+service handles it, then `reef replay` reads it again beside them and compares. Prints one line of
+JSON; `events_per_s` is the reading and rebuilding, `compare_s` the rest of the command, start
+included.
 """
 
 import argparse

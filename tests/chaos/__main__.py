@@ -1,8 +1,10 @@
 """python -m tests.chaos --seed 1 --faults 50        kills and outages, nine to one
 python -m tests.chaos --scenario broker-away-60       the broker away for 60 s
-python -m tests.chaos --scenario store-away-600       the experience service, with its store, away for ten minutes (--seconds for another time)
+python -m tests.chaos --scenario store-away-600       the experience service, with its store, away
+                                                      for ten minutes (--seconds for another time)
 
-Exit status 0: every invariant held; 1: one is broken, and the command that repeats the run is printed; 2: the stack gave up.
+Exit status 0: every invariant held; 1: one is broken, and the command that repeats the run is
+printed; 2: the stack gave up.
 """
 
 import argparse

@@ -22,7 +22,9 @@ class Breaking:
     disk: SpoolDisk
 
     async def do(self, fault: Fault) -> dict[str, float]:
-        """Returns once nothing keeps the parts from coming back. Unix times of the kills, by part. Raises StackDied."""
+        """Returns once nothing keeps the parts from coming back. Unix times of the kills, by
+        part. Raises StackDied.
+        """
         killed: dict[str, float] = {}
         await {
             "kill": self._kill,

@@ -1,6 +1,8 @@
-"""The invariants, as pure functions over the facts of a run. Each states HELD or BROKEN, over how many things, and the evidence.
+"""The invariants, as pure functions over the facts of a run. Each states HELD or BROKEN, over how
+many things, and the evidence.
 
-Nothing here knows how the run was made: the same functions judge planted faults in the tests and real ones in a campaign.
+Nothing here knows how the run was made: the same functions judge planted faults in the tests and
+real ones in a campaign.
 """
 
 from collections.abc import Callable, Iterable, Sequence

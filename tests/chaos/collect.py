@@ -1,4 +1,6 @@
-"""Reads what a run has left: every topic to its real end, the store after the stop, the trainer's ledger, the heads in Redis."""
+"""Reads what a run has left: every topic to its real end, the store after the stop, the
+trainer's ledger, the heads in Redis.
+"""
 
 import hashlib
 import sqlite3
@@ -40,8 +42,10 @@ QUIET_S = 2.0
 
 
 async def read_log(bootstrap: str) -> tuple[Logged, ...]:
-    """Every event of every topic, dead letters too, without a group. The embedded broker may name an end that is too low: it is over
-    when nothing has come for a while and every position is at the end that came with the last fetch."""
+    """Every event of every topic, dead letters too, without a group. The embedded broker may
+    name an end that is too low: it is over when nothing has come for a while and every position
+    is at the end that came with the last fetch.
+    """
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         enable_auto_commit=False,

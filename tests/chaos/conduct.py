@@ -1,4 +1,4 @@
-"""How the system bore it: nothing given up, no failure without a reason, and it goes on by itself."""
+"""How the system bore it: no event given up, each failure with a reason, the loop goes on."""
 
 from reefcommon.events import (
     CandidateEvaluated,
@@ -13,12 +13,14 @@ from reefcommon.events import (
 from tests.chaos.facts import Facts
 from tests.chaos.reading import Stated, at_of, describe, of_type
 
-# A request may fail while one of these is being broken, or has not recovered; everything else must be borne.
+# A request may fail while one of these is being broken, or has not recovered; everything else must
+# be borne.
 EXPLAINS_FAILURES = frozenset({"gateway", "engine", "valkey", "upstream", "disk", "serve"})
-# Whether a key that a client chose is new is asked of the store, which has to have read the log: where that cannot be said, the answer
-# to a request with a key is 503, by design.
+# Whether a key that a client chose is new is asked of the store, which has to have read the log:
+# where that cannot be said, the answer to a request with a key is 503, by design.
 KEYS_NEED = EXPLAINS_FAILURES | {"experience", "tansu", "objectstore"}
-# That needs every partition read, and recovered means that one was. 14 s were seen once; what they went on is not known yet.
+# That needs every partition read, and recovered means that one was. 14 s were seen once; what they
+# went on is not known yet.
 ALL_READ_S = 20.0
 
 
@@ -47,7 +49,8 @@ def failures_explained(facts: Facts) -> Stated:
         for _, event in of_type(facts, InferenceRecorded)
         if event.outcome != "ok"
     }
-    # A stream that broke off under a key is what is answered under that key from then on: its reason lies where it broke.
+    # A stream that broke off under a key is what is answered under that key from then on: its
+    # reason lies where it broke.
     calls = [
         (
             min(a.sent_at, broke.get(a.key, a.sent_at)),
@@ -91,7 +94,7 @@ def no_request_failed(facts: Facts) -> Stated:
 
 
 def loop_goes_on(facts: Facts) -> Stated:
-    """Every fault was recovered from without help, and after it came a sample, a step and a verdict."""
+    """Every fault was recovered from, and after it came a sample, a step and a verdict."""
     signs: tuple[tuple[str, tuple[type[Event], ...]], ...] = (
         ("sample", (SampleReady,)),
         ("step", (StepCompleted,)),

@@ -1,4 +1,6 @@
-"""What a run leaves behind, as values: what clients hold, what lies in the log, the store, the ledger and Redis, what was broken when."""
+"""What a run leaves behind, as values: what clients hold, what lies in the log, the store, the
+ledger and Redis, what was broken when.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,9 +10,11 @@ from reefcommon.events import Event, SampleReady
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One request for a completion as its client saw it. `complete`: status 200 and the whole answer, its end included.
+    """One request for a completion as its client saw it. `complete`: status 200 and the whole
+    answer, its end included.
 
-    `sent_at`, `ended_at`: Unix time, seconds. `turn` counts the turns of `conversation` from 0. `left`: the client went away on purpose.
+    `sent_at`, `ended_at`: Unix time, seconds. `turn` counts the turns of `conversation` from 0.
+    `left`: the client went away on purpose.
     """
 
     conversation: str
@@ -91,9 +95,11 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One fault as it was done. Unix times: begun, over (the last part may come back from here on), recovered (None: not in time).
+    """One fault as it was done. Unix times: begun, over (the last part may come back from here on),
+    recovered (None: not in time).
 
-    `signals` counts the kills and pauses by part, `ready_s` the seconds until each part was ready again.
+    `signals` counts the kills and pauses by part, `ready_s` the seconds until each part was ready
+    again.
     """
 
     number: int

@@ -9,7 +9,7 @@ from tests.chaos.reading import Stated, of_type, steps
 
 
 def trained_once(facts: Facts) -> Stated:
-    """No sample and no record is in two jobs of one recipe, and a job that is told twice is told alike."""
+    """No sample and no record is in two jobs of one recipe; a repeat tells of a job the same."""
     record_ids = {sample.event_id: sample.record_ids for _, sample in of_type(facts, SampleReady)}
     told: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for _, event in of_type(facts, StepCompleted):
@@ -89,7 +89,9 @@ def jobs_agree(facts: Facts) -> Stated:
 
 
 def staleness_obeyed(facts: Facts) -> Stated:
-    """Every sample of a job was at most `max_staleness` loads behind what the job started from, and never ahead."""
+    """Every sample of a job was at most `max_staleness` loads behind what the job started from,
+    and never ahead.
+    """
     loads = {
         event.release.release_id: event.release.load_id
         for _, event in of_type(facts, ReleasePublished)

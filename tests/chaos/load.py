@@ -1,7 +1,8 @@
 """Many conversations at once, and a note of everything that their clients were answered.
 
-Turns follow each other, unary and streamed, some under keys that are sent again, some left in the middle. Their rewards are reported
-turn by turn, or for a whole conversation, or late. What fails is tried again as a person would: a new request, or the same key.
+Turns follow each other, unary and streamed, some under keys that are sent again, some left in the
+middle. Their rewards are reported turn by turn, or for a whole conversation, or late. What fails is
+tried again as a person would: a new request, or the same key.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from recipes.sao.examples.tiny import tasks
 from tests.chaos.facts import Answer, Reported
 
 TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=5)
-# The random model's bytes are seldom text that is tokenised to the same bytes again, so the turns of
-# a conversation of long answers do not join. Half of the single tokens are.
+# The random model's bytes are seldom text that is tokenised to the same bytes again, so the turns
+# of a conversation of long answers do not join. Half of the single tokens are.
 MAX_TOKENS = (1, 12)
 TRIES = 60
 BROKEN = (aiohttp.ClientError, TimeoutError, OSError, ValueError)

@@ -27,12 +27,14 @@ MAX_BURST = 3
 class Fault:
     """One event of the schedule.
 
-    kill      SIGKILL to `parts`, `gap_s` apart; "serve" is started again at once, while what it had started still ends
+    kill      SIGKILL to `parts`, `gap_s` apart; "serve" is started again at once, while what it had
+              started still ends
     pause     SIGSTOP to `parts`, SIGCONT after `seconds`
     hang      SIGSTOP to `parts`; the supervisor has to find out
     outage    SIGKILL, and kept from starting again for `seconds`
     upstream  the way to the engine is `mode` for `seconds`
     disk      the broker is away for `seconds` and the spool's disk is full meanwhile
+
     """
 
     number: int
@@ -50,10 +52,11 @@ class Fault:
 
 
 def draw(seed: int, faults: int) -> tuple[Fault, ...]:
-    """`faults` kills and outages, nine to one, and beside them pauses, hangs, a broken upstream and a full disk.
+    """`faults` kills and outages, nine to one, and beside them pauses, hangs, a broken upstream and
+    a full disk.
 
-    Every part is killed equally often, as far as the number allows; up to three at once. The supervisor, whose end is everybody's,
-    is killed beside them, alone.
+    Every part is killed equally often, as far as the number allows; up to three at once. The
+    supervisor, whose end is everybody's, is killed beside them, alone.
     """
     rng = random.Random(seed)
     outages = max(faults // 10, 1)

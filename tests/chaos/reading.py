@@ -11,7 +11,7 @@ from tests.chaos.facts import Answer, Facts, Happened, Logged
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """One invariant: what it says, over how many things it was looked at, and what contradicts it."""
+    """One invariant: its words, over how many things it was looked at, and the contradictions."""
 
     name: str
     says: str
@@ -55,7 +55,7 @@ def steps(facts: Facts) -> dict[str, StepCompleted]:
 
 
 def chains(facts: Facts) -> tuple[dict[str, list[ReleasePublished]], list[str]]:
-    """Releases of each scenario in the order of the log, repeats left out; and repeats that differ."""
+    """Releases of each scenario in the order of the log; and repeats that differ."""
     seen: dict[tuple[str, str], str] = {}
     found: dict[str, list[ReleasePublished]] = defaultdict(list)
     differ = []

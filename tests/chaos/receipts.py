@@ -35,7 +35,9 @@ def receipts_in_the_log(facts: Facts) -> Stated:
 
 
 def receipts_in_the_store(facts: Facts) -> Stated:
-    """Every acknowledged receipt is one row, made of the bytes that are in the log; the store has nothing that the log has not."""
+    """Every acknowledged receipt is one row, made of the bytes that are in the log; the store
+    has nothing that the log has not.
+    """
     logged = {event.event_id: place.digest for place, event in of_type(facts, InferenceRecorded)}
     rows = Counter(row.record_id for row in facts.records)
     by_id = {row.record_id: row for row in facts.records}

@@ -1,4 +1,6 @@
-"""Whether it goes on by itself: every service ready, and a fresh exchange with a fresh report has become a sample."""
+"""Whether it goes on by itself: every service ready, and a fresh exchange with a fresh report
+has become a sample.
+"""
 
 import asyncio
 import contextlib
@@ -32,8 +34,10 @@ class Recovery:
         killed: dict[str, float] | None = None,
         away_s: float = 0.0,
     ) -> str:
-        """Empty once every service is ready and a fresh exchange with a fresh report has become a sample; else what is missing. What came
-        while a part was away, `away_s` seconds, is handled before what is fresh."""
+        """Empty once every service is ready and a fresh exchange with a fresh report has become
+        a sample; else what is missing. What came while a part was away, `away_s` seconds, is
+        handled before what is fresh.
+        """
         deadline = time.monotonic() + RECOVER_WITHIN_S + away_s
         killed = killed or {}
         why = "nothing was looked at"
@@ -71,7 +75,9 @@ class Recovery:
             return repr(error)[:200]
 
     async def _probe_sample(self, deadline: float) -> str:
-        """One exchange, one report on it, and the sample that comes of it; what went wrong, else empty."""
+        """One exchange, one report on it, and the sample that comes of it; what went wrong, else
+        empty.
+        """
         name = f"probe-{len(self.book.answers)}"
         turn = Turn(
             name, 0, [{"role": "user", "content": f"probe {name}"}], name, "", False, False, 1

@@ -70,7 +70,9 @@ def summary(
 
 
 def kills(happened: Sequence[Happened]) -> Counter[str]:
-    """SIGKILLs by part: those of the schedule, those that began an outage, and those that the supervisor sent to what hung."""
+    """SIGKILLs by part: those of the schedule, those that began an outage, and those that the
+    supervisor sent to what hung.
+    """
     return Counter(
         part for h in happened if h.kind in ("kill", "outage", "hang", "disk") for part in h.parts
     )

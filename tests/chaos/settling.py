@@ -1,4 +1,6 @@
-"""The end of a run: the loop has gone on after the last fault, and then nothing is under way any more."""
+"""The end of a run: the loop has gone on after the last fault, and then nothing is under way any
+more.
+"""
 
 import asyncio
 import contextlib
@@ -25,7 +27,9 @@ class Settling:
     tell: Callable[[str], None]
 
     async def learns_on(self, since: float) -> None:
-        """Wait for a step and a release decision after `since`, a Unix time, as long as there may still come one."""
+        """Wait for a step and a release decision after `since`, a Unix time, as long as there
+        may still come one.
+        """
         deadline = time.monotonic() + QUIET_WITHIN_S
         wanted = {"steps": "at", "releases": "created_at"}
         while wanted and time.monotonic() < deadline:
@@ -54,7 +58,9 @@ class Settling:
         return 0.0
 
     async def quiet(self, away_s: float) -> None:
-        """Nothing under way any more: no lag, no live work, and no event on any topic for a while. `away_s`: the longest outage, seconds."""
+        """Nothing under way any more: no lag, no live work, and no event on any topic for a
+        while. `away_s`: the longest outage, seconds.
+        """
         deadline, still = time.monotonic() + QUIET_WITHIN_S + away_s, 0
         before: object = None
         while still < 4 and time.monotonic() < deadline:

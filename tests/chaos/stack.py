@@ -1,4 +1,6 @@
-"""`reef serve` as a child process, and what can be done to its programs: killed, stopped, kept down. By pid, never by name."""
+"""`reef serve` as a child process, and what can be done to its programs: killed, stopped, kept
+down. By pid, never by name.
+"""
 
 import contextlib
 import os
@@ -82,13 +84,17 @@ class ReefStack:
         return f"http://127.0.0.1:{self.state.ports[name]}"
 
     def kill(self) -> None:
-        """SIGKILL to the supervisor alone: what it has started is told by the kernel, and ends in its own time."""
+        """SIGKILL to the supervisor alone: what it has started is told by the kernel, and ends
+        in its own time.
+        """
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)
 
     def find(self, part: str) -> psutil.Process | None:
-        """The process that runs a part now: a child of the supervisor, known by the mark in its environment, or of the trainer."""
+        """The process that runs a part now: a child of the supervisor, known by the mark in its
+        environment, or of the trainer.
+        """
         assert self._process is not None
         if part == "step":
             return self._step_process()
@@ -111,7 +117,9 @@ class ReefStack:
         return None
 
     def signal(self, part: str, number: int) -> bool:
-        """Send a signal to the process that runs a part. False where there is none at the moment."""
+        """Send a signal to the process that runs a part. False where there is none at the
+        moment.
+        """
         process = self.find(part)
         if process is None:
             return False
@@ -132,7 +140,9 @@ class ReefStack:
 
 
 class SpoolDisk:
-    """The gateway's spool on a small disk of its own, where one can be mounted; else on a small budget."""
+    """The gateway's spool on a small disk of its own, where one can be mounted; else on a small
+    budget.
+    """
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / "gateway" / "spool"

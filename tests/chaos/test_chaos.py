@@ -15,7 +15,9 @@ SEED, FAULTS = 116, 3  # the broker away; the gateway and the experience service
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_and_the_loop_goes_on(tmp_path: Path) -> None:
-    """A few kills and an outage under load; the checker reads what clients hold, the log, the store, the ledger and the heads."""
+    """A few kills and an outage under load; the checker reads what clients hold, the log, the
+    store, the ledger and the heads.
+    """
     report = tmp_path / "report.json"
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--faults", str(FAULTS), "--home", str(tmp_path / "home"), "--json", str(report)],

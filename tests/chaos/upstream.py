@@ -1,4 +1,6 @@
-"""A proxy between everybody and the engine that can be told to be slow or broken. What it does is what a bad network does."""
+"""A proxy between everybody and the engine that can be told to be slow or broken. What it does
+is what a bad network does.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +15,9 @@ HOP = frozenset({"connection", "content-length", "host", "keep-alive", "transfer
 
 
 class Upstream:
-    """`engine` gives the engine's base URL, once there is one. `mode`: "", or one of `plan.MODES`."""
+    """`engine` gives the engine's base URL, once there is one. `mode`: "", or one of
+    `plan.MODES`.
+    """
 
     def __init__(self, engine: Callable[[], str]) -> None:
         self._engine = engine

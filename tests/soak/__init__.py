@@ -1,1 +1,4 @@
-"""An hour of light load on the real embedded stack: does anything grow that should not? `python -m tests.soak --help`."""
+"""Hours of light load on the real embedded stack: does anything grow that should not?
+
+`python -m tests.soak --help`
+"""

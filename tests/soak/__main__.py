@@ -1,4 +1,6 @@
-"""`python -m tests.soak --minutes 60 --rate 3`: exits with 1 where something grows, is lost, or does not stop cleanly."""
+"""`python -m tests.soak --minutes 60 --rate 3`: exits with 1 where something grows, is lost, or
+does not stop cleanly.
+"""
 
 import argparse
 import asyncio
@@ -74,7 +76,9 @@ def table(found: Sequence[Verdict], title: str) -> Table:
 
 
 async def run(plan: Plan, tell: Tell) -> Outcome:
-    """The soak; SIGTERM or Ctrl-C ends the load before its time, and what was seen until then is judged."""
+    """The soak; SIGTERM or Ctrl-C ends the load before its time, and what was seen until then is
+    judged.
+    """
     enough = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, enough.set)

@@ -1,4 +1,6 @@
-"""What each series may grow by. Names are `<kind>:<process or store>`; the most specific entry counts."""
+"""What each series may grow by. Names are `<kind>:<process or store>`; the most specific entry
+counts.
+"""
 
 from tests.soak.verdict import Budget
 

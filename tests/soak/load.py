@@ -1,6 +1,8 @@
-"""The traffic: many short conversations of people who never come back, reports on half of the answers, streams, and clients that leave.
+"""The traffic: many short conversations of people who never come back, reports on half of the
+answers, streams, and clients that leave.
 
-Open loop at a given rate. What was acknowledged is remembered, so that it can be looked for afterwards.
+Open loop at a given rate. What was acknowledged is remembered, so that it can be looked for
+afterwards.
 """
 
 import asyncio
@@ -22,7 +24,9 @@ RULES = (
 
 @dataclass(slots=True)
 class Seen:
-    """What clients hold: receipts of exchanges that were answered to the end, and of reports that were accepted, by scenario."""
+    """What clients hold: receipts of exchanges that were answered to the end, and of reports
+    that were accepted, by scenario.
+    """
 
     records: dict[str, str] = field(default_factory=dict)
     reports: list[str] = field(default_factory=list)
@@ -53,7 +57,8 @@ class Load:
                     task = asyncio.create_task(self._conversation(http))
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
-                    # a conversation is 1 to 3 turns (mean 2), each a request and, one time in two, a report
+                    # a conversation is 1 to 3 turns (mean 2), each a request and, one time in two,
+                    # a report
                     await asyncio.sleep(self.rng.expovariate(self.rate / 3.0))
             finally:
                 await asyncio.gather(*self._tasks)
@@ -127,8 +132,10 @@ class Load:
     async def _keyed(
         self, http: aiohttp.ClientSession, headers: dict[str, str], body: dict
     ) -> tuple[str | None, str]:
-        """With a key of one's own, and asked twice: one exchange. Right after the start of everything nobody can say for some seconds
-        whether a key was used before: the client is told to come again, and does."""
+        """With a key of one's own, and asked twice: one exchange. Right after the start of
+        everything nobody can say for some seconds whether a key was used before: the client is
+        told to come again, and does.
+        """
         keyed = {**headers, "x-reef-agent-record-id": f"soak-{uuid.uuid4().hex}"}
         for _ in range(COME_AGAIN):
             async with http.post("/v1/chat/completions", json=body, headers=keyed) as response:

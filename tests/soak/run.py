@@ -1,4 +1,6 @@
-"""One soak: start, load, sample, stop while requests run, start again, look for every receipt, stop."""
+"""One soak: start, load, sample, stop while requests run, start again, look for every receipt,
+stop.
+"""
 
 import asyncio
 import json
@@ -26,7 +28,8 @@ from tests.soak.series import verdicts
 from tests.soak.verdict import Point, Verdict
 
 ROOT = Path(__file__).parents[2]
-# Policies that would bound something after a day or a month, short enough to be seen at work within the warm-up.
+# Policies that would bound something after a day or a month, short enough to be seen at work within
+# the warm-up.
 POLICIES = {
     "REEF_EXPERIENCE_SESSION_TTL_S": "60",
     "REEF_EXPERIENCE_REPORT_WAIT_S": "60",
@@ -183,7 +186,9 @@ class Serving:
 
 
 async def soak(plan: Plan, tell: Tell, enough: asyncio.Event | None = None) -> Outcome:
-    """The whole run. `enough`: set it to end the load before its time; what was sampled until then is judged."""
+    """The whole run. `enough`: set it to end the load before its time; what was sampled until
+    then is judged.
+    """
     outcome, seen, enough = Outcome(plan), Seen(), enough or asyncio.Event()
     plan.state_dir.mkdir(parents=True, exist_ok=True)
     with (plan.state_dir / "soak.log").open("a") as log:
@@ -284,7 +289,9 @@ async def _look(
 
 
 async def missing(url: str, prefix: str, seen: Seen) -> list[str]:
-    """Receipts that the store does not know, once it has had the time to read what the log holds."""
+    """Receipts that the store does not know, once it has had the time to read what the log
+    holds.
+    """
     deadline = time.monotonic() + FOUND_WITHIN_S
     left = set(seen.records) | set(seen.reports)
     async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=60)) as http:

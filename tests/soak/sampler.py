@@ -1,4 +1,6 @@
-"""One look at everything: processes, disks, Redis, ledgers, and what the services say of themselves."""
+"""One look at everything: processes, disks, Redis, ledgers, and what the services say of
+themselves.
+"""
 
 import asyncio
 import os
@@ -174,7 +176,9 @@ def ready(state_dir: Path, since: float) -> StackState | None:
 
 
 def wait_ready(state_dir: Path, since: float, within_s: float, alive: Any) -> StackState:
-    """Wait until a stack that was started after `since` is up. Raises TimeoutError, or RuntimeError where it has ended."""
+    """Wait until a stack that was started after `since` is up. Raises TimeoutError, or
+    RuntimeError where it has ended.
+    """
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if (state := ready(state_dir, since)) is not None:

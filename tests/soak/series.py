@@ -25,7 +25,9 @@ def series_of(samples: Path) -> dict[str, list[Point]]:
 
 
 def beyond_recent(points: Sequence[Point], releases: Sequence[Point]) -> list[Point]:
-    """What there is beyond one for each release of the time that it is kept for: as many as that there may be, however fast it learns."""
+    """What there is beyond one for each release of the time that it is kept for: as many as that
+    there may be, however fast it learns.
+    """
     times = [point.t_s for point in releases]
     found = []
     for point in points:
@@ -38,7 +40,9 @@ def beyond_recent(points: Sequence[Point], releases: Sequence[Point]) -> list[Po
 
 
 def verdicts(series: dict[str, list[Point]]) -> list[Verdict]:
-    """Of everything that has a budget. Processor time and plain counts are there to be read alone."""
+    """Of everything that has a budget. Processor time and plain counts are there to be read
+    alone.
+    """
     judged = {
         name: points for name, points in series.items() if not name.startswith(("cpu_s:", "count:"))
     }

@@ -1,4 +1,5 @@
-"""The soak itself, in seconds: samples are taken, verdicts made, nothing acknowledged is lost, the stop is clean. Growth shows in an hour.
+"""The soak itself, in seconds: samples are taken, verdicts made, nothing acknowledged is lost, the
+stop is clean. Growth shows in an hour.
 
 G8: a stop drains; T7: after a stop the same state is there. `make soak MINUTES=60` is the long one.
 """

@@ -1,4 +1,6 @@
-"""The verdict finds growth that is there and none that is not. E7: bounded memory and session number over a long run."""
+"""The verdict finds growth that is there and none that is not. E7: bounded memory and session
+number over a long run.
+"""
 
 import json
 import math
@@ -87,7 +89,9 @@ def test_the_most_specific_budget_counts_and_everything_has_one():
 
 
 def test_what_releases_leave_may_be_as_many_as_there_were_of_late():
-    """However fast it learns: one for each release of the last ten minutes; what stays longer shows."""
+    """However fast it learns: one for each release of the last ten minutes; what stays longer
+    shows.
+    """
     faster = series(lambda hour: 600 * hour * hour)
     left = series(lambda hour: 600 * hour * hour - 600 * max(hour - 1 / 6, 0) ** 2)
     assert {v.word for v in verdicts({"count:releases": faster, "files:staging": left})} == {

@@ -1,10 +1,12 @@
 """From a series of samples to a verdict. Pure.
 
-The warm-up, the first fifth, is left out: caches fill, pools open, sessions reach the number that their time to live gives. Of the rest
-three estimates of growth are made that fail in different ways: the median slope of all pairs of points (Theil-Sen), which a few spikes do
-not move; the difference between the medians of the last and the first third, which a saw-tooth (a log that is rotated, a file that is
-rewritten) does not move; and that between the last and the middle third, which is small for what fills up and then stays. Growth is stated
-only where all exceed what is allowed: what leaks goes on leaking.
+The warm-up, the first fifth, is left out: caches fill, pools open, sessions reach the number that
+their time to live gives. Of the rest three estimates of growth are made that fail in different
+ways: the median slope of all pairs of points (Theil-Sen), which a few spikes do not move; the
+difference between the medians of the last and the first third, which a saw-tooth (a log that is
+rotated, a file that is rewritten) does not move; and that between the last and the middle third,
+which is small for what fills up and then stays. Growth is stated only where all exceed what is
+allowed: what leaks goes on leaking.
 """
 
 from collections.abc import Sequence
@@ -22,8 +24,10 @@ Word = Literal["BOUNDED", "KEPT", "CAPPED", "GROWING", "TOO SHORT"]
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a series may grow by: `per_hour` whatever happens, `per_1000` more for each thousand requests where a policy keeps what they
-    leave behind, and without limit below a `ceiling` that something other than this test enforces."""
+    """What a series may grow by: `per_hour` whatever happens, `per_1000` more for each thousand
+    requests where a policy keeps what they leave behind, and without limit below a `ceiling`
+    that something other than this test enforces.
+    """
 
     per_hour: float
     per_1000: float = 0.0
@@ -42,7 +46,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """KEPT: it grows with the traffic, as its policy says, and within the budget for that. CAPPED: it grows, and is below its ceiling."""
+    """KEPT: it grows with the traffic, as its policy says, and within the budget for that.
+    CAPPED: it grows, and is below its ceiling.
+    """
 
     name: str
     word: Word
