@@ -14,6 +14,7 @@ from reefstack.launch import Launch, Options, Stack
 from reefstack.merger.rounds import Merger
 from reefstack.process import sweep
 from reefstack.restart_policy import StackEvent
+from reefstack.spec import Site
 from reefstack.supervisor import Supervisor, cancel
 
 __all__ = ["CannotStart", "Options", "Stack", "asked_ports", "embedded_stack"]
@@ -68,7 +69,7 @@ def _site(
     options: Options,
     secrets: state.Secrets,
     last: state.StackState | None,
-) -> tuple[plan.Site, tuple[str, ...]]:
+) -> tuple[Site, tuple[str, ...]]:
     # before anything is started, so that a mistake costs no time
     wanted = plan.roles(config, options.only)
     store = None if options.memory_broker else object_store.kind_of(state_dir, options.store)
@@ -86,12 +87,12 @@ def _site(
         prefer_defaults=options.default_ports and not ports.only_free_ones(),
     )
     return (
-        plan.Site(state_dir, chosen, binaries, secrets, options.config_path, None, store),
+        Site(state_dir, chosen, binaries, secrets, options.config_path, None, store),
         wanted,
     )
 
 
-def _moved(config: ServeConfig, options: Options, site: plan.Site) -> str:
+def _moved(config: ServeConfig, options: Options, site: Site) -> str:
     asked = (
         "gateway" in asked_ports(config, options.asked_ports)
         or not options.default_ports

@@ -10,14 +10,14 @@ from typing import Literal
 from reefcommon.config import ServeConfig
 from reefcommon.errors import ReefError
 from reefkit.kafka_topics import ensure_topics
-from reefstack import object_store, plan, services, state, tansu
+from reefstack import plan, services, state, tansu
 from reefstack.disk import why_no_room
 from reefstack.effective_config import override, to_yaml
 from reefstack.errors import CannotStart
 from reefstack.merger.objects import Limits
 from reefstack.models import UnknownModelError, prepare
 from reefstack.restart_policy import RestartPolicy, StackEvent
-from reefstack.spec import S3Writable
+from reefstack.spec import S3Writable, Site, StoreKind
 from reefstack.supervisor import Step, Supervisor
 
 
@@ -27,7 +27,7 @@ class Options:
 
     only: frozenset[str] | None = None
     memory_broker: bool = False
-    store: object_store.Kind | None = None  # that of the directory, else the default
+    store: StoreKind | None = None  # that of the directory, else the default
     config_path: Path | None = None
     asked_ports: Mapping[str, int] = field(default_factory=dict)
     default_ports: bool = True
@@ -59,7 +59,7 @@ class Launch:
     """Starts the programs of a plan, and keeps `stack.json` as the run is."""
 
     config: ServeConfig
-    site: plan.Site
+    site: Site
     wanted: tuple[str, ...]
     options: Options
     listener: Callable[[StackEvent], None]
@@ -122,11 +122,7 @@ class Launch:
 
     def _urls(self) -> dict[str, str]:
         ports = self.site.ports
-        urls = {
-            name: f"http://127.0.0.1:{port}"
-            for name, port in ports.items()
-            if name in services.SERVICES
-        }
+        urls = {name: self.site.url(name) for name in services.SERVICES}
         urls["kafka"] = plan.kafka_bootstrap(self.config, ports)
         urls["redis"] = plan.redis_url(self.config, ports)
         env = plan.environment(self.config, self.site)

@@ -1,18 +1,14 @@
 """The store below the embedded broker: our own, or SeaweedFS in a directory that has it."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
-from reefstack import s3, seaweedfs
+from reefstack import ports, s3, seaweedfs
 from reefstack.errors import CannotStart
-from reefstack.spec import ProcessSpec, S3Writable
-from reefstack.state import Secrets
+from reefstack.spec import ProcessSpec, Site, StoreKind
 
-Kind = Literal["objectstore", "seaweedfs"]
-NAME: Kind = "objectstore"
-KINDS: tuple[Kind, ...] = ("objectstore", "seaweedfs")
+NAME: StoreKind = "objectstore"
+KINDS: tuple[StoreKind, ...] = (NAME, "seaweedfs")
 KEEPS_SEAWEEDFS = (
     "this state directory keeps its log in SeaweedFS, as it was made with it; a new directory uses"
     " Reef's own store, which costs less and syncs every write"
@@ -22,7 +18,7 @@ KEEPS_SEAWEEDFS = (
 _LAZILY = "clusters/*/groups/*,clusters/*/topics/*/partitions/*/watermark.json"
 
 
-def kind_of(state_dir: Path, asked: Kind | None) -> Kind:
+def kind_of(state_dir: Path, asked: StoreKind | None) -> StoreKind:
     """The store that has this directory's data, else `asked`, else ours. Raises CannotStart."""
     there = [kind for kind in KINDS if (state_dir / kind).is_dir()]
     if there and asked not in (None, *there):
@@ -33,18 +29,11 @@ def kind_of(state_dir: Path, asked: Kind | None) -> Kind:
     return there[0] if there else asked or NAME
 
 
-def spec(
-    kind: Kind,
-    binaries: Mapping[str, str],
-    ports: Mapping[str, int],
-    state_dir: Path,
-    secrets: Secrets,
-) -> ProcessSpec:
-    """How to run the store of this kind."""
-    if kind == seaweedfs.NAME:
-        return seaweedfs.spec(binaries[seaweedfs.NAME], ports, state_dir, secrets)
-    data, port = state_dir / NAME, ports["s3"]
-    url = f"http://127.0.0.1:{port}"
+def spec(site: Site) -> ProcessSpec:
+    """How to run the store of this site."""
+    if site.store == seaweedfs.NAME:
+        return seaweedfs.spec(site)
+    data, port, bucket = site.state_dir / NAME, site.ports["s3"], site.s3(s3.BUCKET)
     return ProcessSpec(
         name=NAME,
         argv=(sys.executable, "-m", "reefstack.objectstore"),
@@ -52,19 +41,19 @@ def spec(
             "REEF_OBJECTSTORE_DIRECTORY": str(data),
             "REEF_OBJECTSTORE_PORT": str(port),
             "REEF_OBJECTSTORE_BUCKET": s3.BUCKET,
-            "REEF_OBJECTSTORE_ACCESS_KEY": secrets.s3_access_key,
-            "REEF_OBJECTSTORE_SECRET_KEY": secrets.s3_secret_key,
+            "REEF_OBJECTSTORE_ACCESS_KEY": bucket.access_key,
+            "REEF_OBJECTSTORE_SECRET_KEY": bucket.secret_key,
             "REEF_OBJECTSTORE_LAZILY": _LAZILY,
         },
-        probe=S3Writable(url, s3.BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
-        log=state_dir / "logs" / f"{NAME}.log",
-        url=url,
+        probe=bucket,
+        log=site.log(NAME),
+        url=bucket.url,
         ports=(port,),
         directories=(data,),
         ready_within_s=60.0,
     )
 
 
-def listeners(kind: Kind) -> tuple[str, ...]:
+def listeners(kind: StoreKind) -> tuple[str, ...]:
     """The names of the ports that it needs."""
-    return ("s3_master", "s3_volume", "s3_filer", "s3") if kind == seaweedfs.NAME else ("s3",)
+    return ports.SEAWEEDFS if kind == seaweedfs.NAME else ("s3",)

@@ -1,28 +1,12 @@
 """The programs of a `serve.yaml`. Pure: equal configs, ports and paths give equal plans."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from reefcommon.config import ServeConfig
 from reefstack import object_store, services, tansu, valkey
-from reefstack.spec import ProcessSpec
-from reefstack.state import Secrets
+from reefstack.spec import ProcessSpec, Site, StoreKind
 
 ROLES = ("kafka", "redis", services.ENGINE, *services.SERVICES)
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """The place of a plan. `ports` by listener, `binaries` by program."""
-
-    state_dir: Path
-    ports: Mapping[str, int]
-    binaries: Mapping[str, str]
-    secrets: Secrets
-    config_path: Path | None = None
-    model_path: Path | None = None
-    store: object_store.Kind | None = object_store.NAME  # None: the log is in memory
 
 
 def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str, ...]:
@@ -37,46 +21,37 @@ def roles(config: ServeConfig, only: frozenset[str] | None = None) -> tuple[str,
     )
 
 
-def programs(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[str, ...]:
+def programs(wanted: tuple[str, ...], store: StoreKind | None) -> tuple[str, ...]:
     """The names of the programs of these roles."""
-    names = {
-        "kafka": (store, tansu.NAME) if store else (tansu.NAME,),
-        "redis": (valkey.NAME,),
-    }
+    names = {"kafka": (*filter(None, (store,)), tansu.NAME), "redis": (valkey.NAME,)}
     return tuple(name for role in wanted for name in names.get(role, (role,)))
 
 
-def listeners(wanted: tuple[str, ...], store: object_store.Kind | None) -> tuple[str, ...]:
+def listeners(wanted: tuple[str, ...], store: StoreKind | None) -> tuple[str, ...]:
     """The names of the ports of these roles."""
     return (*wanted, *object_store.listeners(store)) if store and "kafka" in wanted else wanted
 
 
 def environment(config: ServeConfig, site: Site) -> dict[str, str]:
     """`REEF_*` for every service: the fields of `SystemSettings`, and limits for libraries."""
-    external, port = config.external, site.ports
-    url = {
-        name: f"http://127.0.0.1:{port[name]}"
-        for name in (services.ENGINE, *services.SERVICES)
-        if name in port
-    }
-    engines = ",".join(config.serving.engines) or config.serving.via or url.get(services.ENGINE, "")
+    external = config.external
+    engines = ",".join(config.serving.engines) or config.serving.via or site.url(services.ENGINE)
     values = {
         "REEF_CONFIG": str(site.config_path or ""),
         "REEF_STATE_DIR": str(site.state_dir),
-        "REEF_KAFKA_BOOTSTRAP": kafka_bootstrap(config, port),
+        "REEF_KAFKA_BOOTSTRAP": kafka_bootstrap(config, site.ports),
         "REEF_KAFKA_IDEMPOTENCE": str(bool(external.kafka) and external.kafka_idempotence).lower(),
-        "REEF_REDIS_URL": redis_url(config, port),
+        "REEF_REDIS_URL": redis_url(config, site.ports),
         "REEF_CLICKHOUSE_URL": external.clickhouse or "",
         "REEF_ARTIFACTS_URL": external.artifacts or "",
         "REEF_ENGINE_URLS": engines,
         "REEF_OTLP_ENDPOINT": external.otlp or "",
         "REEF_MODEL_PATH": str(site.model_path or ""),
         "REEF_MODEL_NAME": config.model.served_as,
-        **{f"REEF_{name.upper()}_URL": url[name] for name in services.SERVICES if name in url},
+        **{f"REEF_{name.upper()}_URL": site.url(name) for name in services.SERVICES},
     }
-    known = {name: value for name, value in values.items() if value}
     return {
-        **known,
+        **{name: value for name, value in values.items() if value},
         # else each process of a library takes both cores, or asks the network
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
@@ -100,20 +75,10 @@ def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ..
     """The broker, the store below it, and the store of release heads, in starting order."""
     specs: list[ProcessSpec] = []
     if "kafka" in wanted:
-        store = None
-        if site.store is not None:
-            store = object_store.spec(
-                site.store, site.binaries, site.ports, site.state_dir, site.secrets
-            )
-            specs.append(store)
-        broker = site.binaries[tansu.NAME]
-        specs.append(
-            tansu.spec(
-                broker, site.ports["kafka"], site.state_dir, store=store, secrets=site.secrets
-            )
-        )
+        specs += [object_store.spec(site)] if site.store else []
+        specs.append(tansu.spec(site))
     if "redis" in wanted:
-        specs.append(valkey.spec(site.binaries[valkey.NAME], site.ports["redis"], site.state_dir))
+        specs.append(valkey.spec(site))
     return tuple(specs)
 
 
@@ -122,25 +87,13 @@ def applications(
 ) -> tuple[ProcessSpec, ...]:
     """The serving node and the services, in starting order."""
     env = environment(config, site)
-    present = frozenset(wanted) | {services.TOPICS}
-    present |= {valkey.NAME} if "redis" in wanted else frozenset()
+    present = frozenset({services.TOPICS, *programs(wanted, site.store)})
     specs: list[ProcessSpec] = []
     if services.ENGINE in wanted:
-        assert site.model_path is not None, "the model is prepared before the engine is planned"
-        specs.append(
-            services.engine(
-                site.ports[services.ENGINE],
-                site.state_dir,
-                model_path=site.model_path,
-                served_as=config.model.served_as,
-                adapters=len(config.all_scenarios)
-                * (config.serving.resident_adapters + 2),  # with one staged and one on trial
-                env=env,
-            )
-        )
-    specs += [
-        services.service(name, site.ports[name], site.state_dir, env=env, present=present)
-        for name in services.SERVICES
-        if name in wanted
-    ]
+        # with one staged and one on trial
+        adapters = len(config.all_scenarios) * (config.serving.resident_adapters + 2)
+        served_as = config.model.served_as
+        specs.append(services.engine(site, served_as=served_as, adapters=adapters, env=env))
+    started = [name for name in services.SERVICES if name in wanted]
+    specs += [services.service(name, site, env=env, present=present) for name in started]
     return tuple(specs)

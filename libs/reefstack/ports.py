@@ -26,15 +26,15 @@ DEFAULTS: Mapping[str, int] = {
     "publisher": 8915,
 }
 GRPC_OFFSET = 10_000  # SeaweedFS opens a gRPC port this far above each of its ports
-_WITH_GRPC = frozenset({"s3_master", "s3_volume", "s3_filer", "s3"})
+SEAWEEDFS = ("s3_master", "s3_volume", "s3_filer", "s3")
 # Below the range from which Linux takes ports for outgoing connections (32768 and up), gRPC ports
 # included: no connection can take a port between our check and the program's bind.
 _FREE_RANGE = (11_000, 22_000)
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether a program could listen on `port` now, on `host` and on all addresses."""
-    for address in (host, "0.0.0.0"):  # noqa: S104 - it asks, and serves nobody
+def is_free(port: int) -> bool:
+    """Whether a program could listen on `port` now, on loopback and on all addresses."""
+    for address in ("127.0.0.1", "0.0.0.0"):  # noqa: S104 - it asks, and serves nobody
         with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -64,7 +64,7 @@ def moved(
 
 def needed(name: str, port: int) -> tuple[int, ...]:
     """The ports that the listener `name` opens if it is told `port`."""
-    return (port, port + GRPC_OFFSET) if name in _WITH_GRPC else (port,)
+    return (port, port + GRPC_OFFSET) if name in SEAWEEDFS else (port,)
 
 
 def choose(
@@ -93,12 +93,9 @@ def choose(
                 raise CannotStart(taken(name, asked[name]))
             port = asked[name]
         else:
-            usual = [
-                p
-                for p in (last.get(name), DEFAULTS[name] if prefer_defaults else None)
-                if p is not None
-            ]
-            port = next((p for p in usual if fits(name, p)), 0) or _draw_free(name, fits, draw)
+            usual = (last.get(name, 0), DEFAULTS[name] if prefer_defaults else 0)
+            port = next((p for p in usual if p and fits(name, p)), 0)
+            port = port or _draw_free(name, fits, draw)
         chosen[name] = port
         used.update(needed(name, port))
     return chosen
@@ -131,13 +128,8 @@ def holder_of(port: int) -> str:
     except (psutil.AccessDenied, OSError):
         return ""
     for connection in connections:
-        local: tuple[str, int] | tuple[()] = connection.laddr
-        if (
-            connection.status == psutil.CONN_LISTEN
-            and connection.pid
-            and local
-            and local[1] == port
-        ):
+        listens = connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
+        if listens and connection.pid:
             with contextlib.suppress(psutil.Error):
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return ""

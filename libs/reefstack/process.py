@@ -81,10 +81,10 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
     Raises:
         CannotStart: the program is not there, or may not be run.
     """
-    for directory in (*spec.directories, spec.log.parent, *((spec.cwd,) if spec.cwd else ())):
+    for directory in (*spec.directories, spec.log.parent, spec.cwd or spec.log.parent):
         directory.mkdir(parents=True, exist_ok=True)
-    for file in spec.files:
-        write_private(file.path, file.text.encode())
+    for path, text in spec.files.items():
+        write_private(path, text.encode())
     env = {**base_env, **spec.env, STACK_VARIABLE: f"{stack_id}:{spec.name}"}
     with spec.log.open("ab") as log:
         try:

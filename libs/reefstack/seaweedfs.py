@@ -2,16 +2,14 @@
 
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
 
 from reefstack import s3
 from reefstack.errors import CannotStart
-from reefstack.ports import needed
-from reefstack.spec import ConfigFile, ProcessSpec, S3Writable
-from reefstack.state import Secrets
+from reefstack.ports import SEAWEEDFS, needed
+from reefstack.spec import ProcessSpec, Site
 
 NAME = "seaweedfs"
 # Go lets its heap double before it collects (570 MB after 40 minutes). Near this limit it collects.
@@ -33,20 +31,20 @@ def binary() -> str:
     return found
 
 
-def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets) -> ProcessSpec:
+def spec(site: Site) -> ProcessSpec:
     """How to run it. Data under `<state>/seaweedfs`."""
-    home = state_dir / "seaweedfs"
+    home, ports = site.state_dir / NAME, site.ports
     data, s3_config = home / "data", home / "s3.json"
+    bucket = site.s3(s3.BUCKET)
     identity = {
         "name": "reef",
-        "credentials": [{"accessKey": secrets.s3_access_key, "secretKey": secrets.s3_secret_key}],
+        "credentials": [{"accessKey": bucket.access_key, "secretKey": bucket.secret_key}],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
-    url = f"http://127.0.0.1:{ports['s3']}"
     return ProcessSpec(
         name=NAME,
         argv=(
-            weed,
+            site.binaries[NAME],
             "-logtostderr=true",
             # takes writes again a second after `kill -9`; `weed server` waits out a raft election
             "mini",
@@ -67,15 +65,11 @@ def spec(weed: str, ports: Mapping[str, int], state_dir: Path, secrets: Secrets)
             "-volume.preStopSeconds=0",
         ),
         env=MEMORY,
-        probe=S3Writable(url, s3.BUCKET, secrets.s3_access_key, secrets.s3_secret_key),
-        log=state_dir / "logs" / f"{NAME}.log",
-        url=url,
-        ports=tuple(
-            p
-            for name in ("s3_master", "s3_volume", "s3_filer", "s3")
-            for p in needed(name, ports[name])
-        ),
-        files=(ConfigFile(s3_config, orjson.dumps({"identities": [identity]}).decode()),),
+        probe=bucket,
+        log=site.log(NAME),
+        url=bucket.url,
+        ports=tuple(p for name in SEAWEEDFS for p in needed(name, ports[name])),
+        files={s3_config: orjson.dumps({"identities": [identity]}).decode()},
         directories=(data,),
         cwd=home,
         ready_within_s=60.0,

@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 
-from reefstack.spec import HttpReady, ProcessSpec
+from reefstack.spec import HttpReady, ProcessSpec, Site
 
 TOPICS = "topics"  # not a program: the step that creates the topics
 ENGINE = "engine"
@@ -31,67 +31,39 @@ _ASKS: Mapping[str, tuple[str, ...]] = {
 _ANSWERS = ("gateway", ENGINE)
 
 
-def engine(
-    port: int,
-    state_dir: Path,
-    *,
-    model_path: Path,
-    served_as: str,
-    adapters: int,
-    env: Mapping[str, str],
-) -> ProcessSpec:
+def engine(site: Site, *, served_as: str, adapters: int, env: Mapping[str, str]) -> ProcessSpec:
     """The embedded serving node. It may take minutes to load a model."""
+    assert site.model_path is not None, "the model is prepared before the engine is planned"
     own = {
-        "REEF_ENGINE_MODEL_PATH": str(model_path),
+        "REEF_ENGINE_MODEL_PATH": str(site.model_path),
         "REEF_ENGINE_SERVED_MODEL_NAME": served_as,
         "REEF_ENGINE_HOST": "127.0.0.1",
-        "REEF_ENGINE_PORT": str(port),
+        "REEF_ENGINE_PORT": str(site.ports[ENGINE]),
         "REEF_ENGINE_MAX_LORAS": str(adapters),
     }
-    return _python(
-        # vLLM says at /health that it is ready
-        ENGINE,
-        port,
-        state_dir,
-        {**env, **own},
-        (),
-        ready_within_s=300.0,
-        ready_path="/health",
-    )
+    spec = service(ENGINE, site, env={**env, **own})
+    # vLLM says at /health that it is ready
+    return replace(spec, probe=HttpReady(f"{spec.url}/health"), ready_within_s=300.0)
 
 
 def service(
-    name: str, port: int, state_dir: Path, *, env: Mapping[str, str], present: frozenset[str]
+    name: str, site: Site, *, env: Mapping[str, str], present: frozenset[str] = frozenset()
 ) -> ProcessSpec:
     """A service. It waits for those of its needs that this plan starts."""
-    waits = tuple(other for other in SERVICES[name] if other in present)
-    return _python(name, port, state_dir, env, waits, ready_within_s=180.0)
-
-
-def _python(
-    name: str,
-    port: int,
-    state_dir: Path,
-    env: Mapping[str, str],
-    waits: tuple[str, ...],
-    *,
-    ready_within_s: float,
-    ready_path: str = "/readyz",
-) -> ProcessSpec:
-    url = f"http://127.0.0.1:{port}"
+    url = site.url(name)
     return ProcessSpec(
         name=name,
         argv=(sys.executable, "-m", f"services.{name}"),
-        probe=HttpReady(f"{url}{ready_path}"),
+        probe=HttpReady(f"{url}/readyz"),
         # the serving node has no such path: its 404 is a sign of life too
         alive=HttpReady(f"{url}/healthz"),
-        log=state_dir / "logs" / f"{name}.log",
+        log=site.log(name),
         env=env,
-        depends_on=waits,
+        depends_on=tuple(need for need in SERVICES.get(name, ()) if need in present),
         ends_before=_ASKS.get(name, ()),
         url=url,
-        ports=(port,),
+        ports=(site.ports[name],),
         vital=name in _ANSWERS,
-        ready_within_s=ready_within_s,
+        ready_within_s=180.0,
         stop_within_s=20.0,
     )

@@ -5,8 +5,8 @@ from pydantic_settings import SettingsConfigDict
 
 from reefcommon.settings import OwnSettings
 from reefstack.merger.objects import Limits
-from reefstack.object_store import Kind
 from reefstack.restart_policy import RestartPolicy
+from reefstack.spec import StoreKind
 
 
 class Settings(OwnSettings):
@@ -34,7 +34,7 @@ class Settings(OwnSettings):
         60.0, gt=0, description="longest pause before a restart; the first one is at once"
     )
 
-    object_store: Kind | None = Field(
+    object_store: StoreKind | None = Field(
         None,
         description="store below the embedded broker; absent: the one that the state directory has"
         " already, else objectstore",

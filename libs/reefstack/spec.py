@@ -3,6 +3,37 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
+
+from reefstack.state import Secrets
+
+StoreKind = Literal["objectstore", "seaweedfs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The place of a plan. `ports` by listener, `binaries` by program."""
+
+    state_dir: Path
+    ports: Mapping[str, int]
+    binaries: Mapping[str, str]
+    secrets: Secrets
+    config_path: Path | None = None
+    model_path: Path | None = None
+    store: StoreKind | None = "objectstore"  # None: the log is in memory
+
+    def log(self, name: str) -> Path:
+        """The log file of a program."""
+        return self.state_dir / "logs" / f"{name}.log"
+
+    def url(self, listener: str) -> str:
+        """The URL of a listener of HTTP, "" if it is not here."""
+        return f"http://127.0.0.1:{self.ports[listener]}" if listener in self.ports else ""
+
+    def s3(self, bucket: str) -> "S3Writable":
+        """The bucket of the store below the broker."""
+        secrets = self.secrets
+        return S3Writable(self.url("s3"), bucket, secrets.s3_access_key, secrets.s3_secret_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +71,6 @@ Probe = HttpReady | KafkaAnswers | RedisAnswers | S3Writable
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """A file with this text, written before the program starts, readable by its owner only."""
-
-    path: Path
-    text: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """A program of the stack. `env` is added to the supervisor's environment."""
 
@@ -64,7 +87,8 @@ class ProcessSpec:
     ends_before: tuple[str, ...] = ()
     url: str = ""
     ports: tuple[int, ...] = ()
-    files: tuple[ConfigFile, ...] = ()
+    # texts, written before it starts, readable by their owner only
+    files: Mapping[Path, str] = field(default_factory=dict, repr=False)
     directories: tuple[Path, ...] = ()
     cwd: Path | None = None
     # if a program that is not vital dies too often after it was ready, the others go on

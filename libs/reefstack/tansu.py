@@ -1,11 +1,8 @@
 """Tansu: a broker with Kafka's protocol. Its log lies on S3, or in memory for tests."""
 
-from pathlib import Path
-
 from reefstack import s3
 from reefstack.errors import CannotStart
-from reefstack.spec import KafkaAnswers, ProcessSpec
-from reefstack.state import Secrets
+from reefstack.spec import KafkaAnswers, ProcessSpec, Site
 
 NAME = "tansu"
 
@@ -27,17 +24,16 @@ def binary() -> str:
         raise CannotStart(f"the Tansu broker cannot be used ({error}): {hint}") from None
 
 
-def spec(
-    tansu: str, port: int, state_dir: Path, *, store: ProcessSpec | None, secrets: Secrets
-) -> ProcessSpec:
-    """How to run it: on the S3 of `store`, or in memory if that is None."""
+def spec(site: Site) -> ProcessSpec:
+    """How to run it: on the S3 of the site's store, or in memory if it has none."""
+    port, store = site.ports["kafka"], site.store
     listener = f"tcp://127.0.0.1:{port}"
     storage = f"s3://{s3.BUCKET}/" if store else "memory://tansu/"
-    needs = (store.name,) if store else ()
+    needs = (store,) if store else ()
     s3_env = {
-        "AWS_ACCESS_KEY_ID": secrets.s3_access_key,
-        "AWS_SECRET_ACCESS_KEY": secrets.s3_secret_key,
-        "AWS_ENDPOINT": store.url if store else "",
+        "AWS_ACCESS_KEY_ID": site.secrets.s3_access_key,
+        "AWS_SECRET_ACCESS_KEY": site.secrets.s3_secret_key,
+        "AWS_ENDPOINT": site.url("s3"),
         "AWS_ALLOW_HTTP": "true",
         "AWS_UNSIGNED_PAYLOAD": "true",  # on loopback; saves both sides a SHA-256 of each body
         "AWS_DEFAULT_REGION": s3.REGION,
@@ -45,22 +41,19 @@ def spec(
     return ProcessSpec(
         name=NAME,
         argv=(
-            tansu,
+            site.binaries[NAME],
             "broker",
-            "--listener-url",
-            listener,
-            "--advertised-listener-url",
-            listener,
-            "--storage-engine",
-            storage,
+            f"--listener-url={listener}",
+            f"--advertised-listener-url={listener}",
+            f"--storage-engine={storage}",
         ),
         probe=KafkaAnswers(f"127.0.0.1:{port}"),
-        log=state_dir / "logs" / f"{NAME}.log",
+        log=site.log(NAME),
         env=s3_env if store else {},
         depends_on=needs,
         restarts_after=needs,
         url=f"127.0.0.1:{port}",
         ports=(port,),
-        cwd=state_dir,  # it reads `.env` from its working directory and above
+        cwd=site.state_dir,  # it reads `.env` from its working directory and above
         ready_within_s=30.0,
     )

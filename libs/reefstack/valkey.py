@@ -2,10 +2,9 @@
 
 import os
 import shutil
-from pathlib import Path
 
 from reefstack.errors import CannotStart
-from reefstack.spec import ProcessSpec, RedisAnswers
+from reefstack.spec import ProcessSpec, RedisAnswers, Site
 
 NAME = "valkey"
 
@@ -37,9 +36,9 @@ def binary() -> str:
     return found
 
 
-def spec(server: str, port: int, state_dir: Path) -> ProcessSpec:
+def spec(site: Site) -> ProcessSpec:
     """How to run it. Data under `<state>/valkey`."""
-    data = state_dir / "valkey"
+    data, port = site.state_dir / NAME, site.ports["redis"]
     options = {
         "port": str(port),
         "bind": "127.0.0.1",
@@ -56,9 +55,9 @@ def spec(server: str, port: int, state_dir: Path) -> ProcessSpec:
     url = f"redis://127.0.0.1:{port}/0"
     return ProcessSpec(
         name=NAME,
-        argv=(server, *(word for key, value in options.items() for word in (f"--{key}", value))),
+        argv=(site.binaries[NAME], *(w for key in options for w in (f"--{key}", options[key]))),
         probe=RedisAnswers(url),
-        log=state_dir / "logs" / f"{NAME}.log",
+        log=site.log(NAME),
         url=url,
         ports=(port,),
         directories=(data,),

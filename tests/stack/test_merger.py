@@ -13,6 +13,7 @@ from reefstack import object_store, s3
 from reefstack.embedded import Options, embedded_stack
 from reefstack.merger.objects import Limits
 from reefstack.merger.rounds import Merger
+from reefstack.spec import StoreKind
 
 pytestmark = pytest.mark.broker
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
@@ -68,7 +69,7 @@ async def read(bootstrap: str, start: int | None, end: int, group: str | None = 
 
 @pytest.mark.parametrize("kind", object_store.KINDS)
 async def test_readers_see_everything_while_the_log_is_merged(
-    tmp_path: Path, kind: object_store.Kind
+    tmp_path: Path, kind: StoreKind
 ) -> None:
     """From the beginning, from the middle of what is merged, and while it is merged; the broker names beginning and end as before."""
     async with embedded_stack(

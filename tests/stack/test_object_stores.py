@@ -23,7 +23,7 @@ from obstore.store import S3Store
 
 from reefstack import object_store, ports, s3, seaweedfs
 from reefstack.restart_policy import RestartPolicy
-from reefstack.spec import ProcessSpec, S3Writable
+from reefstack.spec import ProcessSpec, S3Writable, Site, StoreKind
 from reefstack.state import secrets_of
 from reefstack.supervisor import Supervisor
 
@@ -73,10 +73,11 @@ async def on_small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Async
 
 
 @contextlib.asynccontextmanager
-async def started(kind: object_store.Kind, tmp_path: Path) -> AsyncIterator[Running]:
+async def started(kind: StoreKind, tmp_path: Path) -> AsyncIterator[Running]:
     chosen = ports.choose(object_store.listeners(kind), asked={}, last={}, prefer_defaults=False)
     binaries = {seaweedfs.NAME: seaweedfs.binary()} if kind == seaweedfs.NAME else {}
-    spec = object_store.spec(kind, binaries, chosen, tmp_path, secrets_of(tmp_path))
+    site = Site(tmp_path, chosen, binaries, secrets_of(tmp_path), store=kind)
+    spec = object_store.spec(site)
     supervisor = Supervisor(f"stores-{chosen['s3']}", policy=RestartPolicy(settled_s=0.0))
     try:
         await supervisor.start([spec])

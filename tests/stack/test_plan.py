@@ -15,11 +15,11 @@ from reefstack.effective_config import override, to_yaml
 from reefstack.embedded import Options, _site
 from reefstack.errors import CannotStart
 from reefstack.ports import DEFAULTS, choose, moved
-from reefstack.spec import HttpReady, KafkaAnswers, S3Writable
+from reefstack.spec import HttpReady, KafkaAnswers, ProcessSpec, S3Writable, Site
 from reefstack.state import Secrets, StackState
 
 BASE = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
-SITE = plan.Site(
+SITE = Site(
     state_dir=Path("/state"),
     ports=DEFAULTS,
     binaries={"tansu": "/bin/tansu", "seaweedfs": "/bin/weed", "valkey": "/bin/valkey"},
@@ -29,7 +29,7 @@ SITE = plan.Site(
 )
 
 
-def programs(config: ServeConfig, site: plan.Site = SITE) -> dict[str, plan.ProcessSpec]:
+def programs(config: ServeConfig, site: Site = SITE) -> dict[str, ProcessSpec]:
     wanted = plan.roles(config)
     return {
         spec.name: spec
@@ -113,7 +113,7 @@ def test_a_real_system_replaces_the_embedded_one() -> None:
 def test_a_memory_broker_needs_no_object_store() -> None:
     wanted = plan.roles(parse(BASE), frozenset({"kafka"}))
     (tansu,) = plan.infrastructure(wanted, replace(SITE, store=None))
-    assert "memory://tansu/" in tansu.argv
+    assert "--storage-engine=memory://tansu/" in tansu.argv
     assert plan.listeners(wanted, None) == ("kafka",)
 
 

@@ -345,7 +345,10 @@ async def test_a_missing_program_is_named(
     tmp_path: Path, supervise: Callable[..., Supervisor]
 ) -> None:
     spec = ProcessSpec(
-        "weed", (str(tmp_path / "nothing"),), HttpReady("http://127.0.0.1:1/"), tmp_path / "weed.log"
+        "weed",
+        (str(tmp_path / "nothing"),),
+        HttpReady("http://127.0.0.1:1/"),
+        tmp_path / "weed.log",
     )
     supervisor = supervise()
     with pytest.raises(CannotStart, match=r"weed: cannot run .*nothing.*No such file"):
