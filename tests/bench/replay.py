@@ -1,4 +1,4 @@
-"""How fast the log becomes a store again: `python tests/bench/replay.py --events 100000`.
+"""How fast the log becomes a store again: `python -m tests.bench.replay --events 100000`.
 
 Broker, Redis and the experience service run as processes; the log is filled with the mix of
 `tests/replay/traffic.py` (exchanges with token arrays, reports, steps, releases, poison), the
@@ -14,9 +14,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "libs")]
 
 from tests.replay.system import system
 

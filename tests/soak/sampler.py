@@ -154,7 +154,7 @@ def disk_bytes(root: Path) -> int:
     for folder, _, files in os.walk(root):
         for file in files:
             with suppress(OSError):
-                total += os.lstat(os.path.join(folder, file)).st_blocks * 512
+                total += Path(folder, file).lstat().st_blocks * 512
     return total
 
 
