@@ -80,25 +80,19 @@ def _site(
             binaries[seaweedfs.NAME] = seaweedfs.binary()
     if "redis" in wanted:
         binaries[valkey.NAME] = valkey.binary()
+    free = ports.only_free_ones()
     chosen = ports.choose(
         plan.listeners(wanted, store),
         asked=asked_ports(config, options.asked_ports),
-        last=last.ports if last and not ports.only_free_ones() else {},
-        prefer_defaults=options.default_ports and not ports.only_free_ones(),
+        last=last.ports if last and not free else {},
+        prefer_defaults=options.default_ports and not free,
     )
-    return (
-        Site(state_dir, chosen, binaries, secrets, options.config_path, None, store),
-        wanted,
-    )
+    return Site(state_dir, chosen, binaries, secrets, options.config_path, None, store), wanted
 
 
 def _moved(config: ServeConfig, options: Options, site: Site) -> str:
-    asked = (
-        "gateway" in asked_ports(config, options.asked_ports)
-        or not options.default_ports
-        or ports.only_free_ones()
-    )
-    return "" if asked else ports.moved(site.ports)
+    asked = "gateway" in asked_ports(config, options.asked_ports) or not options.default_ports
+    return "" if asked or ports.only_free_ones() else ports.moved(site.ports)
 
 
 def asked_ports(config: ServeConfig, asked: Mapping[str, int]) -> dict[str, int]:

@@ -5,7 +5,6 @@
 #            ^-- a pause, after the second quick death in a row <-----'
 
 import asyncio
-import contextlib
 import math
 import os
 import time
@@ -66,11 +65,8 @@ class Supervisor:
     @property
     def children(self) -> dict[str, Child]:
         """The running programs by name, in the order in which they were asked for."""
-        return {
-            name: p.child
-            for name, p in self._programs.items()
-            if p.child is not None and not p.child.ended
-        }
+        children = {name: program.child for name, program in self._programs.items()}
+        return {name: child for name, child in children.items() if child and not child.ended}
 
     @property
     def ready(self) -> tuple[str, ...]:
@@ -94,16 +90,13 @@ class Supervisor:
             self._programs[spec.name] = _Program(spec)
         for name, (after, _) in (steps or {}).items():
             self._done[name], self._step_after[name] = asyncio.Event(), after
-        async with contextlib.AsyncExitStack() as stack:
-            jobs = [
-                asyncio.ensure_future(self._bring_up(self._programs[spec.name])) for spec in specs
-            ]
-            jobs += [
-                asyncio.ensure_future(self._run_step(n, after, step))
-                for n, (after, step) in (steps or {}).items()
-            ]
-            stack.push_async_callback(cancel, jobs)
-            waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
+        works = [self._bring_up(self._programs[spec.name]) for spec in specs]
+        works += [
+            self._run_step(name, after, step) for name, (after, step) in (steps or {}).items()
+        ]
+        jobs = [asyncio.ensure_future(work) for work in works]
+        waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
+        try:
             while waiting:
                 done, _ = await asyncio.wait(
                     {*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED
@@ -113,6 +106,8 @@ class Supervisor:
                         raise self._failure.result()
                     job.result()
                 waiting -= done
+        finally:
+            await cancel(jobs)
 
     async def failed(self) -> ReefError:
         """Wait until a program has died for good."""
@@ -121,11 +116,10 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End every program, dependants first: SIGTERM to its group, its time to end, SIGKILL."""
-        await cancel([p.task for p in self._programs.values() if p.task is not None])
-        gone = {name: asyncio.Event() for name in self._programs}
-        await asyncio.gather(
-            *(self._stop_one(program, gone) for program in self._programs.values())
-        )
+        programs = self._programs
+        await cancel([p.task for p in programs.values() if p.task is not None])
+        gone = {name: asyncio.Event() for name in programs}
+        await asyncio.gather(*(self._stop_one(program, gone) for program in programs.values()))
 
     async def kill(self) -> None:
         """End every program at once, without grace."""
@@ -147,10 +141,8 @@ class Supervisor:
 
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
         # it ends before `name` if it needs it, or a step that came after it
-        return any(
-            self._step_after.get(needed, needed) == name
-            for needed in (*spec.depends_on, *spec.ends_before)
-        )
+        needs = (*spec.depends_on, *spec.ends_before)
+        return name in {self._step_after.get(need, need) for need in needs}
 
     async def _run_step(self, name: str, after: str, step: Step) -> None:
         if after in self._programs:
@@ -173,24 +165,20 @@ class Supervisor:
         spec, first, needs = program.spec, True, program.spec.depends_on
         while True:
             for other in needs:
-                await (
-                    self._programs[other].ready if other in self._programs else self._done[other]
-                ).wait()
+                needed = self._programs.get(other)
+                await (needed.ready if needed else self._done[other]).wait()
             await self._while_held(spec)
             self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
             await self._await_free_ports(spec)
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
             how = await self._live(program, child, first=first)
             await child.stop(0.0)  # its own children must not live on beside its successor
-            first = first and not program.ready.is_set()
-            settled = (
-                program.ready.is_set()
-                and time.monotonic() - program.ready_at >= self._policy.settled_s
-            )
+            ready_s = time.monotonic() - program.ready_at if program.ready.is_set() else -1.0
+            first = first and ready_s < 0
             program.ready.clear()
-            self._count_death(
-                program, how, quick=not settled, hopeless=child.process.returncode in EXIT_CONFIG
-            )
+            hopeless = child.process.returncode in EXIT_CONFIG
+            quick = ready_s < self._policy.settled_s
+            self._count_death(program, how, quick=quick, hopeless=hopeless)
             await asyncio.sleep(self._policy.delay_s(program.deaths))
             needs = spec.restarts_after if not first else spec.depends_on
 
@@ -210,13 +198,10 @@ class Supervisor:
     async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
         spec = program.spec
         # only the first life must be ready within a time: later, its needs may be away for long
-        ready = asyncio.ensure_future(
-            until_ready(child, spec.ready_within_s if first else math.inf, self._policy, self._tell)
-        )
-        ended, hung = (
-            asyncio.ensure_future(child.process.wait()),
-            asyncio.ensure_future(until_hung(spec, program.ready.is_set, self._policy)),
-        )
+        within_s = spec.ready_within_s if first else math.inf
+        ready = asyncio.ensure_future(until_ready(child, within_s, self._policy, self._tell))
+        ended = asyncio.ensure_future(child.process.wait())
+        hung = asyncio.ensure_future(until_hung(spec, program.ready.is_set, self._policy))
         try:
             await asyncio.wait((ready, ended, hung), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not child.ended:
@@ -229,11 +214,8 @@ class Supervisor:
                 program.was_ready = True
                 self._tell(StackEvent(spec.name, "ready", spec.url))
                 await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
-            return (
-                hung.result()
-                if hung.done() and not child.ended
-                else f"exit code {child.process.returncode}"
-            )
+            hangs = hung.done() and not child.ended
+            return hung.result() if hangs else f"exit code {child.process.returncode}"
         finally:
             await cancel((ready, ended, hung))
 
@@ -263,9 +245,8 @@ class Supervisor:
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and self._failure is not None and not self._failure.done():
-            self._failure.set_result(
-                error if isinstance(error, ReefError) else StackFailed(repr(error))
-            )
+            failure = error if isinstance(error, ReefError) else StackFailed(repr(error))
+            self._failure.set_result(failure)
 
 
 async def cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:

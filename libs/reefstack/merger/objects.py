@@ -99,9 +99,7 @@ def _whole(names: list[int], records: list[Record]) -> Merged | None:
         2, DefaultRecordBatch.CODEC_NONE, 0, _NO_PRODUCER, -1, -1, 1 << 30
     )
     for offset, timestamp, key, value, headers in records:
-        builder.append(
-            offset - start, timestamp=timestamp, key=key, value=value, headers=list(headers)
-        )
+        builder.append(offset - start, timestamp, key, value, list(headers))
     data = bytes(builder.build())
     # the library changes some records, such as those with a time of -1
     return Merged(start, end, tuple(names), data) if records_of(start, data) == records else None
@@ -116,14 +114,8 @@ def records_of(offset: int, data: bytes) -> list[Record]:
             return []
         first = batch.base_offset
         found = [
-            Record(
-                offset + record.offset - first,
-                record.timestamp,
-                record.key,
-                record.value,
-                tuple(record.headers),
-            )
-            for record in batch
+            Record(offset + r.offset - first, r.timestamp, r.key, r.value, tuple(r.headers))
+            for r in batch
         ]
     except (CorruptRecordException, ValueError):
         return []
@@ -143,8 +135,8 @@ def _plain(batch: DefaultRecordBatch) -> bool:
         and not batch.is_transactional
         and batch.producer_id == _NO_PRODUCER
         and batch.timestamp_type == _CREATE_TIME
-        and batch.compression_type
-        == DefaultRecordBatch.CODEC_NONE  # others may need a codec that is not here
+        # others may need a codec that is not here
+        and batch.compression_type == DefaultRecordBatch.CODEC_NONE
     )
 
 

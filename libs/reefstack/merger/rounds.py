@@ -51,11 +51,9 @@ class Merger:
             before = self.objects
             for run in runs(pieces, self.limits):
                 began = time.monotonic()
-                parts = [
-                    (piece.offset, await self._get(_path(place, piece.offset))) for piece in run
-                ]
-                for made in await asyncio.to_thread(merged, parts):
-                    await self._replace(place, made, dict(parts)[made.offset])
+                parts = {p.offset: await self._get(_path(place, p.offset)) for p in run}
+                for made in await asyncio.to_thread(merged, parts.items()):
+                    await self._replace(place, made, parts[made.offset])
                 await asyncio.sleep(time.monotonic() - began)  # half of the time is for others
             if self.objects > before:
                 await self._renew(place)
@@ -74,11 +72,9 @@ class Merger:
     async def _note(
         self, place: str, offset: int, end: int, parts: Sequence[int], first: bytes
     ) -> str:
-        note = f"{NOTES}/{place}"
-        kept = base64.b64encode(first).decode()
-        await self._put(
-            note, orjson.dumps({"offset": offset, "end": end, "parts": parts, "first": kept})
-        )
+        note, kept = f"{NOTES}/{place}", base64.b64encode(first).decode()
+        said = {"offset": offset, "end": end, "parts": parts, "first": kept}
+        await self._put(note, orjson.dumps(said))
         await asyncio.to_thread(self.flush)
         return note
 
@@ -129,13 +125,8 @@ class Merger:
         return found
 
     async def _listed(self, prefix: str) -> list[tuple[str, int]]:
-        return sorted(
-            [
-                (entry["path"], entry["size"])
-                async for chunk in obstore.list(self.store, prefix=prefix)
-                for entry in chunk
-            ]
-        )
+        chunks = [chunk async for chunk in obstore.list(self.store, prefix=prefix)]
+        return sorted((entry["path"], entry["size"]) for chunk in chunks for entry in chunk)
 
     async def _get(self, path: str) -> bytes:
         return bytes(await (await obstore.get_async(self.store, path)).bytes_async())

@@ -1,10 +1,13 @@
 """The files of a Hugging Face model directory. No torch, no transformers."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Progress = Callable[[str, float], None]
 # called as `progress(text, share)`, with a share from 0 to 1, in the working thread; must not block
@@ -76,3 +79,13 @@ def write_tokenizer_config(directory: Path, *, model_max_length: int, template: 
             "model_max_length": model_max_length,
         },
     )
+
+
+def save_tokenizer(directory: Path, tokenizer: "Tokenizer", specials: Sequence[str]) -> None:
+    """Write `tokenizer.json` of a byte-level tokenizer, with these special tokens."""
+    from tokenizers import AddedToken, decoders
+
+    tokenizer.decoder = decoders.ByteLevel()
+    added = [AddedToken(token, normalized=False, special=True) for token in specials]
+    tokenizer.add_special_tokens(added)
+    tokenizer.save(str(directory / "tokenizer.json"))

@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reefstack.models import hf_files
 from reefstack.models.chat_template import SMOLLM2_SYSTEM, chat_template
-from reefstack.models.hf_files import LlamaShape, Progress, write_config, write_tokenizer_config
+from reefstack.models.hf_files import LlamaShape, Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +54,7 @@ def write_smollm2(directory: Path, progress: Progress) -> None:
     shape = _shape(reader)
     progress("reading the tokenizer", 0.0)
     _write_tokenizer(directory, reader)
-    write_tokenizer_config(
+    hf_files.write_tokenizer_config(
         directory,
         model_max_length=shape.max_position_embeddings,
         template=chat_template(SMOLLM2_SYSTEM),
@@ -64,7 +65,7 @@ def write_smollm2(directory: Path, progress: Progress) -> None:
         tensors[name] = weights
         progress("dequantising", 0.9 * done / total)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    write_config(directory, shape)
+    hf_files.write_config(directory, shape)
 
 
 def _field(reader: Any, name: str) -> Any:
@@ -72,23 +73,25 @@ def _field(reader: Any, name: str) -> Any:
 
 
 def _shape(reader: Any) -> LlamaShape:
-    heads = int(_field(reader, "llama.attention.head_count"))
-    hidden = int(_field(reader, "llama.embedding_length"))
+    def size(name: str) -> int:
+        return int(_field(reader, name))
+
+    heads, hidden = size("llama.attention.head_count"), size("llama.embedding_length")
     return LlamaShape(
-        vocab_size=int(_field(reader, "llama.vocab_size")),
+        vocab_size=size("llama.vocab_size"),
         hidden_size=hidden,
-        intermediate_size=int(_field(reader, "llama.feed_forward_length")),
-        num_hidden_layers=int(_field(reader, "llama.block_count")),
+        intermediate_size=size("llama.feed_forward_length"),
+        num_hidden_layers=size("llama.block_count"),
         num_attention_heads=heads,
-        num_key_value_heads=int(_field(reader, "llama.attention.head_count_kv")),
+        num_key_value_heads=size("llama.attention.head_count_kv"),
         head_dim=hidden // heads,
-        max_position_embeddings=int(_field(reader, "llama.context_length")),
+        max_position_embeddings=size("llama.context_length"),
         rope_theta=float(_field(reader, "llama.rope.freq_base")),
         rms_norm_eps=float(f"{_field(reader, 'llama.attention.layer_norm_rms_epsilon'):.3g}"),
         tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        bos_token_id=int(_field(reader, "tokenizer.ggml.bos_token_id")),
-        eos_token_id=int(_field(reader, "tokenizer.ggml.eos_token_id")),
-        pad_token_id=int(_field(reader, "tokenizer.ggml.padding_token_id")),
+        bos_token_id=size("tokenizer.ggml.bos_token_id"),
+        eos_token_id=size("tokenizer.ggml.eos_token_id"),
+        pad_token_id=size("tokenizer.ggml.padding_token_id"),
     )
 
 
@@ -121,7 +124,7 @@ def _undo_rope_order(weights: "Float32", heads: int) -> "Float32":
 
 
 def _write_tokenizer(directory: Path, reader: Any) -> None:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     control_type = 3
     tokens: list[str] = _field(reader, "tokenizer.ggml.tokens")
@@ -134,9 +137,5 @@ def _write_tokenizer(directory: Path, reader: Any) -> None:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel()
     specials = [token for token, kind in zip(tokens, kinds, strict=True) if kind == control_type]
-    tokenizer.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in specials]
-    )
-    tokenizer.save(str(directory / "tokenizer.json"))
+    hf_files.save_tokenizer(directory, tokenizer, specials)

@@ -6,14 +6,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from reefstack.models import hf_files
 from reefstack.models.chat_template import chat_template
-from reefstack.models.hf_files import (
-    BYTE_LEVEL_SPECIALS,
-    LlamaShape,
-    Progress,
-    write_config,
-    write_tokenizer_config,
-)
+from reefstack.models.hf_files import BYTE_LEVEL_SPECIALS, LlamaShape, Progress
 
 SEED = 20250
 STD = 0.02
@@ -50,11 +45,10 @@ def write_tiny(directory: Path, progress: Progress) -> None:
         for name, size in _sizes(TINY)
     }
     _write_tokenizer(directory)
-    write_tokenizer_config(
-        directory, model_max_length=TINY.max_position_embeddings, template=chat_template("")
-    )
+    length = TINY.max_position_embeddings
+    hf_files.write_tokenizer_config(directory, model_max_length=length, template=chat_template(""))
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    write_config(directory, TINY)
+    hf_files.write_config(directory, TINY)
 
 
 def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -78,14 +72,10 @@ def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _write_tokenizer(directory: Path) -> None:
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {letter: i for i, letter in enumerate([*letters, *BYTE_LEVEL_SPECIALS])}
     tokenizer = Tokenizer(models.BPE(vocab, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in BYTE_LEVEL_SPECIALS]
-    )
-    tokenizer.save(str(directory / "tokenizer.json"))
+    hf_files.save_tokenizer(directory, tokenizer, BYTE_LEVEL_SPECIALS)
