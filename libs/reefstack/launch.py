@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -88,7 +89,8 @@ class Launch:
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
         if urls["kafka"] and self.options.create_topics:
-            steps[services.TOPICS] = (tansu.NAME, self._create_topics)
+            topics = partial(ensure_topics, urls["kafka"])
+            steps[services.TOPICS] = (tansu.NAME, topics)
         if {services.ENGINE, "trainer"} & set(self.wanted):
             steps["model"] = ("", self._prepare)
         infrastructure = plan.infrastructure(self.wanted, self.site)
@@ -106,9 +108,8 @@ class Launch:
             return
         phase = phase or self.record.phase
         processes = {name: child.record for name, child in self.supervisor.children.items()}
-        self.record = self.record.model_copy(
-            update={"phase": phase, "processes": processes, "ready": self.supervisor.ready}
-        )
+        now = {"phase": phase, "processes": processes, "ready": self.supervisor.ready}
+        self.record = self.record.model_copy(update=now)
         state.write_state(self.site.state_dir, self.record)
 
     def _hear(self, event: StackEvent) -> None:
@@ -121,13 +122,13 @@ class Launch:
             self.listener(event)
 
     def _urls(self) -> dict[str, str]:
-        ports = self.site.ports
-        urls = {name: self.site.url(name) for name in services.SERVICES}
-        urls["kafka"] = plan.kafka_bootstrap(self.config, ports)
-        urls["redis"] = plan.redis_url(self.config, ports)
         env = plan.environment(self.config, self.site)
-        urls[services.ENGINE] = env.get("REEF_ENGINE_URLS", "")
-        return urls
+        return {
+            **{name: self.site.url(name) for name in services.SERVICES},
+            "kafka": env.get("REEF_KAFKA_BOOTSTRAP", ""),
+            "redis": env.get("REEF_REDIS_URL", ""),
+            services.ENGINE: env.get("REEF_ENGINE_URLS", ""),
+        }
 
     def _write_config(self) -> None:
         # the services read the configuration in force, with the gateway's port as it was found
@@ -135,9 +136,6 @@ class Launch:
         port = {"port": self.site.ports.get("gateway")}
         state.write_private(path, to_yaml(override(self.config, {"gateway": port})).encode())
         self.site = replace(self.site, config_path=path)
-
-    async def _create_topics(self) -> None:
-        await ensure_topics(plan.kafka_bootstrap(self.config, self.site.ports))
 
     async def _prepare(self) -> None:
         loop = asyncio.get_running_loop()

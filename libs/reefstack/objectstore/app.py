@@ -22,9 +22,8 @@ _EXIT_CONFIG = 78
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises InUse, Damaged, OSError."""
-    segments = Segments(
-        settings.directory, settings.segment_mb * 1024 * 1024, skip_damage=settings.skip_damage
-    )
+    size = settings.segment_mb * 1024 * 1024
+    segments = Segments(settings.directory, size, skip_damage=settings.skip_damage)
     store = Store(segments)
     lazily = [f"/{settings.bucket}/{part}" for part in settings.lazily.split(",") if part]
     commits = Commits(store, Requests(store, settings.bucket), lazily, settings.lazily_within_s)
@@ -33,9 +32,8 @@ async def serve(settings: Settings) -> None:
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    server = await loop.create_server(
-        lambda: Connection(commits, check), "127.0.0.1", settings.port
-    )
+    connection = partial(Connection, commits, check)
+    server = await loop.create_server(connection, "127.0.0.1", settings.port)
     await stopped.wait()
     server.close()
     commits.close()

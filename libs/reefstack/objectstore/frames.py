@@ -58,9 +58,8 @@ def frame_at(data: bytes | mmap, start: int) -> Frame | None:
     """The frame that begins at `start`; None if there is no valid frame."""
     if start + _HEADER.size > len(data):
         return None
-    magic, crc, value_size, key_size, kind, sequence, at_us, synced = _HEADER.unpack_from(
-        data, start
-    )
+    fields = _HEADER.unpack_from(data, start)
+    magic, crc, value_size, key_size, kind, sequence, at_us, synced = fields
     key_at = start + _HEADER.size
     value_at = key_at + key_size
     end = value_at + value_size

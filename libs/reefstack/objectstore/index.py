@@ -63,10 +63,8 @@ class Index:
         self, prefix: str, *, after: str = "", start: str = "", delimiter: str = "", limit: int
     ) -> Listing:
         """A page of the keys with `prefix`: above `after`, not below `start`."""
-        at = max(
-            bisect_left(self.keys, max(prefix, start)),
-            bisect_right(self.keys, after) if after else 0,
-        )
+        above = bisect_right(self.keys, after) if after else 0
+        at = max(bisect_left(self.keys, max(prefix, start)), above)
         contents: list[str] = []
         prefixes: list[str] = []
         while at < len(self.keys) and self.keys[at].startswith(prefix):
@@ -79,9 +77,8 @@ class Index:
                 at += 1
             else:
                 common = key[: cut + len(delimiter)]
-                prefixes.append(
-                    f"<CommonPrefixes><Prefix>{escape(common)}</Prefix></CommonPrefixes>"
-                )
+                shown = f"<Prefix>{escape(common)}</Prefix>"
+                prefixes.append(f"<CommonPrefixes>{shown}</CommonPrefixes>")
                 at = bisect_left(self.keys, common + _LAST)
         return Listing(contents, prefixes, "")
 

@@ -92,18 +92,15 @@ class Requests:
 
     def _put(self, key: str, request: Request) -> Answer:
         headers = request.headers
-        if "x-amz-copy-source" in headers or headers.get("x-amz-content-sha256", "").startswith(
-            "S"
-        ):
+        chunked = headers.get("x-amz-content-sha256", "").startswith("S")
+        if chunked or "x-amz-copy-source" in headers:
             raise Refused(400, "NotImplemented", "copies and chunked signatures are not known")
         none_match = headers.get("if-none-match", "")
         if none_match not in ("", "*"):
             raise Refused(400, "NotImplemented", "If-None-Match of a PUT can only be *")
+        if_match = headers.get("if-match", "")
         entry = self._store.put(
-            key,
-            request.body,
-            if_match=headers.get("if-match", ""),
-            if_none_match=bool(none_match),
+            key, request.body, if_match=if_match, if_none_match=bool(none_match)
         )
         return Answer(200, (("etag", entry.etag),))
 

@@ -65,10 +65,9 @@ class Store:
         """Remove an object, if it is there. Raises NoRoom."""
         if key not in self.index.entries:
             return
-        self._segments.append(
-            Kind.DELETE, self._sequence + 1, self._at_us, key.encode(), b"", from_reserve=True
-        )
-        self._sequence += 1
+        sequence, at_us = self._sequence + 1, self._at_us
+        self._segments.append(Kind.DELETE, sequence, at_us, key.encode(), b"", from_reserve=True)
+        self._sequence = sequence
         self.index.remove(key)
 
     def get(self, entry: Entry, start: int = 0, size: int | None = None) -> bytes:
