@@ -17,8 +17,7 @@ def override(config: ServeConfig, changes: Mapping[str, Mapping[str, Any]]) -> S
     """
     raw: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     for section, values in changes.items():
-        given = {key: value for key, value in values.items() if value is not None}
-        if given:
+        if given := {key: value for key, value in values.items() if value is not None}:
             raw[section] = {**raw.get(section, {}), **given}
     text = orjson.dumps(raw).decode()  # YAML reads JSON
     return parse(text, source="serve.yaml with the options of the command line")

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
 from reefcommon.config import ServeConfig
@@ -17,7 +17,7 @@ from reefstack.restart_policy import StackEvent
 from reefstack.spec import Site
 from reefstack.supervisor import Supervisor, cancel
 
-__all__ = ["CannotStart", "Options", "Stack", "asked_ports", "embedded_stack"]
+__all__ = ["CannotStart", "Options", "Stack", "embedded_stack"]
 
 
 @contextlib.asynccontextmanager
@@ -83,7 +83,7 @@ def _site(
     free = ports.only_free_ones()
     chosen = ports.choose(
         plan.listeners(wanted, store),
-        asked=asked_ports(config, options.asked_ports),
+        asked=_asked_ports(config),
         last=last.ports if last and not free else {},
         prefer_defaults=options.default_ports and not free,
     )
@@ -91,14 +91,13 @@ def _site(
 
 
 def _moved(config: ServeConfig, options: Options, site: Site) -> str:
-    asked = "gateway" in asked_ports(config, options.asked_ports) or not options.default_ports
-    return "" if asked or ports.only_free_ones() else ports.moved(site.ports)
+    asked = _asked_ports(config) or not options.default_ports or ports.only_free_ones()
+    return "" if asked else ports.moved(site.ports)
 
 
-def asked_ports(config: ServeConfig, asked: Mapping[str, int]) -> dict[str, int]:
-    """The ports that the user asked for: on the command line, or as `gateway.port` in the file."""
-    written = {"gateway": config.gateway.port} if "port" in config.gateway.model_fields_set else {}
-    return {**written, **asked}
+def _asked_ports(config: ServeConfig) -> dict[str, int]:
+    # `gateway.port`, of the file or the command line
+    return {"gateway": config.gateway.port} if "port" in config.gateway.model_fields_set else {}
 
 
 async def _rotate_logs(directory: Path) -> None:

@@ -30,7 +30,6 @@ class Options:
     memory_broker: bool = False
     store: StoreKind | None = None  # that of the directory, else the default
     config_path: Path | None = None
-    asked_ports: Mapping[str, int] = field(default_factory=dict)
     default_ports: bool = True
     create_topics: bool = True
     policy: RestartPolicy | None = None

@@ -55,7 +55,7 @@ def moved(
     holder: Callable[[int], str] | None = None,
     free: Callable[[int], bool] = is_free,
 ) -> str:
-    """A note for the user if the gateway is not on its usual port, as that is taken; else ""."""
+    """A note if the gateway is not on its usual port, as that is taken; else ""."""
     usual, port = DEFAULTS["gateway"], chosen.get("gateway", DEFAULTS["gateway"])
     if port == usual or free(usual):
         return ""
@@ -88,16 +88,12 @@ def choose(
         return all(p not in used and p <= 65535 and free(p) for p in needed(name, port))
 
     for name in names:
-        if name in asked:
-            if not fits(name, asked[name]):
-                raise CannotStart(taken(name, asked[name]))
-            port = asked[name]
-        else:
-            usual = (last.get(name, 0), DEFAULTS[name] if prefer_defaults else 0)
-            port = next((p for p in usual if p and fits(name, p)), 0)
-            port = port or _draw_free(name, fits, draw)
-        chosen[name] = port
-        used.update(needed(name, port))
+        if name in asked and not fits(name, asked[name]):
+            raise CannotStart(taken(name, asked[name]))
+        usual = (asked.get(name, 0), last.get(name, 0), DEFAULTS[name] if prefer_defaults else 0)
+        port = next((p for p in usual if p and fits(name, p)), 0)
+        chosen[name] = port or _draw_free(name, fits, draw)
+        used.update(needed(name, chosen[name]))
     return chosen
 
 

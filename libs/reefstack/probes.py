@@ -75,10 +75,8 @@ async def why_not_ready(probe: Probe) -> str:
 
 
 async def lives(probe: Probe) -> bool:
-    """Whether the program gives any answer within a few seconds.
-
-    A deadlocked program gives none, although the kernel still accepts connections.
-    """
+    """Whether the program gives any answer within a few seconds."""
+    # a deadlocked program gives none, although the kernel still accepts connections
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await _answer(probe) != b""

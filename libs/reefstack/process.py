@@ -1,7 +1,4 @@
-"""A child of the stack: started in its own session, and ended with all its descendants.
-
-`sweep` ends the processes that a killed run left behind.
-"""
+"""A child of the stack: started in its own session, and ended with all its descendants."""
 
 import asyncio
 import contextlib
@@ -101,10 +98,9 @@ async def spawn(spec: ProcessSpec, base_env: Mapping[str, str], stack_id: str) -
         except OSError as error:
             reason = f"{spec.name}: cannot run {spec.argv[0]} ({error.strerror})"
             raise CannotStart(reason) from None
-    try:
+    created = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
         created = psutil.Process(process.pid).create_time()
-    except psutil.NoSuchProcess:
-        created = 0.0
     return Child(spec, process, ProcessRecord(pid=process.pid, created=created))
 
 

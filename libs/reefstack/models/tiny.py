@@ -59,9 +59,8 @@ def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
     for layer in range(shape.num_hidden_layers):
         prefix = f"model.layers.{layer}."
         yield prefix + "input_layernorm.weight", (hidden,)
-        yield prefix + "self_attn.q_proj.weight", (queries, hidden)
-        yield prefix + "self_attn.k_proj.weight", (keys, hidden)
-        yield prefix + "self_attn.v_proj.weight", (keys, hidden)
+        for name, size in (("q", queries), ("k", keys), ("v", keys)):
+            yield f"{prefix}self_attn.{name}_proj.weight", (size, hidden)
         yield prefix + "self_attn.o_proj.weight", (hidden, queries)
         yield prefix + "post_attention_layernorm.weight", (hidden,)
         yield prefix + "mlp.gate_proj.weight", (inner, hidden)

@@ -99,9 +99,8 @@ class Requests:
         if none_match not in ("", "*"):
             raise Refused(400, "NotImplemented", "If-None-Match of a PUT can only be *")
         if_match = headers.get("if-match", "")
-        entry = self._store.put(
-            key, request.body, if_match=if_match, if_none_match=bool(none_match)
-        )
+        new = bool(none_match)
+        entry = self._store.put(key, request.body, if_match=if_match, if_none_match=new)
         return Answer(200, (("etag", entry.etag),))
 
     def _get(self, key: str, request: Request) -> Answer:

@@ -84,7 +84,7 @@ class Store:
 
     @property
     def wasteful(self) -> bool:
-        """Whether a compaction is due: over half of the log is of no use, or the disk is full."""
+        """Whether a compaction is due: over half of the log is useless, or the disk is full."""
         useless, live = self._segments.size - self.index.live_bytes, self.index.live_bytes
         limit = 0 if self._cramped else live + self._segments.segment_bytes
         return not self._damaged and useless > limit + self._segments.segment_bytes
