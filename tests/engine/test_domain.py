@@ -30,6 +30,7 @@ from services.engine.domain.tool_calls import ToolCallParser
         ("n", 0),
         ("logprobs", 51),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 1e-39),
         ("presence_penalty", 2.5),
         ("min_tokens", 9),
         ("stop", ("",)),

@@ -4,7 +4,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from pydantic import ValidationError
 
+from services.engine.routes.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerateRequest,
+)
 from tests.engine.conftest import CHAT, wait_until
 
 pytestmark = pytest.mark.engine
@@ -79,6 +86,27 @@ def test_a_wrong_id_or_count_is_refused_and_named(node, route, body, param):
     with node.client() as client:
         answer = client.post(route, json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (ChatRequest, {"messages": [0] * 90_000}),
+        (ChatRequest, {"messages": CHAT, "tools": ["f"] * 90_000}),
+        (ChatRequest, {"messages": CHAT, "stop": [None] * 90_000}),
+        (ChatRequest, {"messages": CHAT, "stop_token_ids": ["1"] * 90_000}),
+        (ChatRequest, {"messages": CHAT, "logit_bias": {str(i): "1" for i in range(90_000)}}),
+        (CompletionRequest, {"prompt": [["a"]] * 90_000}),
+        (CompletionRequest, {"prompt": ["a", 1] * 45_000}),
+        (GenerateRequest, {"token_ids": [0.5] * 90_000}),
+        (DetokenizeRequest, {"tokens": [True] * 90_000}),
+    ],
+)
+def test_many_wrong_entries_are_not_listed_one_by_one(model, body):
+    """The node serves nobody while a million mistakes are described."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    assert caught.value.error_count() <= 4  # one for each form of the field
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"0x1"])

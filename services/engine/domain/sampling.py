@@ -51,9 +51,8 @@ class SamplingParams:
     def __post_init__(self) -> None:
         for field, low, high in _RANGES:
             _check_range(field, getattr(self, field), low, high)
-        for field in ("top_p", "repetition_penalty"):
-            if not getattr(self, field) > 0:
-                raise InvalidRequestError(field, f"{field} must be above 0")
+        if not self.top_p > 0:
+            raise InvalidRequestError("top_p", "top_p must be above 0")
         if self.min_tokens > self.max_tokens:
             raise InvalidRequestError(
                 "min_tokens",
@@ -122,7 +121,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("prompt_logprobs", 0, MAX_ALTERNATIVES),
     ("frequency_penalty", -2.0, 2.0),
     ("presence_penalty", -2.0, 2.0),
-    ("repetition_penalty", 0.0, 100.0),
+    ("repetition_penalty", 0.01, 100.0),  # logits divided by a smaller one overflow float32
     ("priority", -(2**31), 2**31 - 1),
 )
 

@@ -40,14 +40,14 @@ async def render_chat(
 ) -> list[int]:
     """Prompt ids of a conversation. Raises `InvalidRequestError`."""
     engine.tokenizer.check_options(body.chat_template_kwargs or {})
-    messages, tools = template_messages(conversation), checked_tools(body.tools)
-    engine.check_length(count_characters([messages, tools]), "messages")
     options = (body.chat_template_kwargs or {}) | {
         "add_generation_prompt": body.add_generation_prompt,
         "continue_final_message": body.continue_final_message,
     }
 
     def ids() -> list[int]:
+        messages, tools = template_messages(conversation), checked_tools(body.tools)
+        engine.check_length(count_characters([messages, tools]), "messages")
         return engine.encode(engine.tokenizer.render(messages, tools, options), "messages")
 
     return await engine.run_on_thread(ids, "messages")

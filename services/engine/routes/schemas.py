@@ -3,10 +3,26 @@
 # and whatever it is taken for, the record says something else. Flags are read as vLLM reads them.
 # Unknown fields are ignored; for known but unsupported fields see params.py.
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Body
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictFloat, StrictInt
+from typing_extensions import TypeAliasType
+
+from services.engine.domain.sampling import MAX_BIASES
+
+T = TypeVar("T")
+
+# A list ends at its first wrong entry: pydantic would describe each of a million, and no other
+# request is served meanwhile.
+Entries = TypeAliasType("Entries", Annotated[list[T], FailFast()], type_params=(T,))
+
+
+def _few_biases(given: Any) -> Any:
+    # Mappings have no FailFast.
+    if isinstance(given, dict) and len(given) > MAX_BIASES:
+        raise ValueError(f"logit_bias takes at most {MAX_BIASES} entries, got {len(given)}")
+    return given
 
 
 class StreamOptions(BaseModel):
@@ -34,13 +50,13 @@ class SamplingFields(BaseModel):
     top_k: StrictInt | None = None
     min_p: StrictFloat | None = None
     seed: StrictInt | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[StrictInt] | None = None
+    stop: str | Entries[str] | None = None
+    stop_token_ids: Entries[StrictInt] | None = None
     ignore_eos: bool | None = None
     frequency_penalty: StrictFloat | None = None
     presence_penalty: StrictFloat | None = None
     repetition_penalty: StrictFloat | None = None
-    logit_bias: dict[str, StrictFloat] | None = None
+    logit_bias: Annotated[dict[str, StrictFloat] | None, BeforeValidator(_few_biases)] = None
     prompt_logprobs: StrictInt | None = None
     priority: StrictInt | None = None
 
@@ -59,7 +75,7 @@ class GenerationFields(SamplingFields):
 class TemplateFields(BaseModel):
     """Input of the chat template beside the messages."""
 
-    tools: list[dict[str, Any]] | None = None
+    tools: Entries[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -68,7 +84,7 @@ class TemplateFields(BaseModel):
 class ChatRequest(TemplateFields, GenerationFields):
     """`POST /v1/chat/completions`."""
 
-    messages: list[dict[str, Any]]
+    messages: Entries[dict[str, Any]]
     max_completion_tokens: StrictInt | None = None
     logprobs: bool | None = None
     top_logprobs: StrictInt | None = None
@@ -78,7 +94,7 @@ class ChatRequest(TemplateFields, GenerationFields):
 class CompletionRequest(GenerationFields):
     """`POST /v1/completions`."""
 
-    prompt: str | list[StrictInt] | list[list[StrictInt]] | list[str]
+    prompt: str | Entries[StrictInt] | Entries[Entries[StrictInt]] | Entries[str]
     logprobs: StrictInt | None = None
     echo: bool = False
     suffix: str | None = None
@@ -93,7 +109,7 @@ class TokenSampling(SamplingFields):
 class GenerateRequest(BaseModel):
     """`POST /inference/v1/generate`: token ids in, token ids out."""
 
-    token_ids: list[StrictInt]
+    token_ids: Entries[StrictInt]
     sampling_params: TokenSampling = Field(default_factory=TokenSampling)
     model: str | None = None
     request_id: str | None = None
@@ -105,7 +121,7 @@ class TokenizeRequest(TemplateFields):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Entries[dict[str, Any]] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
@@ -114,7 +130,7 @@ class DetokenizeRequest(BaseModel):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[StrictInt]
+    tokens: Entries[StrictInt]
 
 
 class LoadAdapterRequest(BaseModel):
