@@ -127,6 +127,20 @@ def describe(
     )
 
 
+def origin(manifest: Manifest, scenario: str) -> dict[str, str]:
+    """Return the facts that a store keeps beside a content, for a person who browses it."""
+    lineage = manifest.lineage
+    facts = {
+        "scenario": scenario,
+        "base": manifest.base,
+        "recipe": lineage.recipe,
+        "job": lineage.job_id,
+        "step": lineage.step,
+        "samples": len(lineage.sample_ids) or None,
+    }
+    return {key: str(value) for key, value in facts.items() if value not in (None, "")}
+
+
 def verify(tree: Path, manifest: Manifest) -> None:
     """Check a tree against its manifest.
 
@@ -134,12 +148,8 @@ def verify(tree: Path, manifest: Manifest) -> None:
         Poison: a file is missing, is too many, or differs.
     """
     found = hash_tree(tree)
-    if found != manifest.files:
-        wrong = sorted(
-            name
-            for name in found.keys() | manifest.files.keys()
-            if found.get(name) != manifest.files.get(name)
-        )
+    # The (path, digest) pairs that only one side has.
+    if wrong := sorted({name for name, _ in found.items() ^ manifest.files.items()}):
         raise Poison(
             f"content {manifest.content_id} does not match its manifest at: {', '.join(wrong[:5])}"
         )
@@ -228,6 +238,15 @@ def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
             stream.write(chunk)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def replace_tree(staged: Path, destination: Path) -> None:

@@ -82,6 +82,12 @@ class SystemSettings(BaseSettings):
         """Return the base URLs of the serving nodes, without trailing slashes."""
         return tuple(url.strip().rstrip("/") for url in self.engine_urls.split(",") if url.strip())
 
+    def port_of(self, service: str) -> int:
+        """Return the port of a service's URL; that of its default URL if it names none."""
+        name = f"{service}_url"
+        urls = (getattr(self, name), type(self).model_fields[name].default)
+        return next(port for url in urls if (port := urlsplit(url).port))
+
     @classmethod
     def load(cls, **overrides: object) -> Self:
         """Read the settings from the environment.
@@ -135,10 +141,6 @@ class ServiceSettings(OwnSettings):
     """own HTTP port; absent: that of the URL under which others reach the service"""
     drain_s: int = Field(15, ge=1)
     """deadline for a clean stop"""
-
-    def own_port(self, url: str, otherwise: int) -> int:
-        """Return the port to listen on: the service's own, else that of its `url`."""
-        return self.port or urlsplit(url).port or otherwise
 
 
 class HostSettings(ServiceSettings):

@@ -22,12 +22,12 @@ class Topic:
 
     name: str
     events: tuple[type[events.Event], ...]
-    key: Literal["shard", "scenario"]
-    partitions: int
-    retention: timedelta
     producers: tuple[str, ...]
     consumers: tuple[str, ...]
     why: str
+    key: Literal["shard", "scenario"] = "scenario"
+    partitions: int = 4
+    retention: timedelta = FOREVER
 
     @property
     def dead(self) -> str:
@@ -40,52 +40,45 @@ class Topic:
         return -1 if self.retention >= FOREVER else int(self.retention.total_seconds() * 1000)
 
 
+DAYS_30 = timedelta(days=30)
+
 INFERENCES = Topic(
     "reef.inferences.v1",
     (events.InferenceRecorded,),
-    "shard",
-    8,
-    FOREVER,
     ("gateway",),
     ("experience",),
     "every exchange with the model; the receipt is its event id",
+    key="shard",
+    partitions=8,
 )
 FEEDBACK = Topic(
     "reef.feedback.v1",
     (events.FeedbackReported,),
-    "shard",
-    8,
-    FOREVER,
     ("gateway",),
     ("experience",),
     "rewards and words about receipts, in the partition of the first one",
+    key="shard",
+    partitions=8,
 )
 SAMPLES = Topic(
     "reef.samples.v1",
     (events.SampleReady,),
-    "scenario",
-    4,
-    timedelta(days=30),
     ("experience",),
     ("trainer-samples", "harness-samples", "evaluator-samples"),
     "experience that a recipe may use, joined and merged",
+    retention=DAYS_30,
 )
 TRAINING = Topic(
     "reef.training.v1",
     (events.StepCompleted, events.SampleRefused),
-    "scenario",
-    4,
-    timedelta(days=30),
     ("trainer", "harness"),
     ("experience", "gateway"),
     "what the recipes did with the samples: steps and refusals, each with its reason",
+    retention=DAYS_30,
 )
 CANDIDATES = Topic(
     "reef.candidates.v1",
     (events.CandidateProposed,),
-    "scenario",
-    4,
-    FOREVER,
     ("trainer", "harness", "publisher"),
     ("evaluator-candidates",),
     "what might serve next; anybody may propose",
@@ -93,9 +86,6 @@ CANDIDATES = Topic(
 EVALUATIONS = Topic(
     "reef.evaluations.v1",
     (events.CandidateEvaluated,),
-    "scenario",
-    4,
-    FOREVER,
     ("evaluator",),
     ("publisher-evaluations",),
     "verdicts with their evidence",
@@ -103,9 +93,6 @@ EVALUATIONS = Topic(
 RELEASES = Topic(
     "reef.releases.v1",
     (events.ReleasePublished, events.ReleasePending, events.ReleaseRejected, events.ServingSynced),
-    "scenario",
-    4,
-    FOREVER,
     ("publisher",),
     ("gateway", "experience", "trainer-releases", "harness-releases", "publisher"),
     "the release chain: what serves, what waits, what came to nothing",
@@ -113,24 +100,13 @@ RELEASES = Topic(
 COMMANDS = Topic(
     "reef.commands.v1",
     (events.ScenarioCreateRequested, events.RollbackRequested, events.PromoteRequested),
-    "scenario",
-    4,
-    timedelta(days=30),
     ("gateway",),
     ("publisher-commands",),
     "what people ask of the release chain",
+    retention=DAYS_30,
 )
 
-ALL: tuple[Topic, ...] = (
-    INFERENCES,
-    FEEDBACK,
-    SAMPLES,
-    TRAINING,
-    CANDIDATES,
-    EVALUATIONS,
-    RELEASES,
-    COMMANDS,
-)
+ALL = (INFERENCES, FEEDBACK, SAMPLES, TRAINING, CANDIDATES, EVALUATIONS, RELEASES, COMMANDS)
 
 
 def key_of(event: events.Event, topic: Topic, shard: str | None = None) -> bytes:

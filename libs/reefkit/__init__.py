@@ -1,1 +1,1 @@
-"""What services are made of: bus, background work, artifacts, release heads, operations endpoint."""
+"""The parts of a service: bus, background work, artifacts, release heads, operations endpoint."""

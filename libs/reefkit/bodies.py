@@ -17,6 +17,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from reefcommon.artifacts import sync_directory, write_synced
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
 
@@ -60,23 +61,15 @@ class FilesystemBodies:
         ref = BodyRef(uri=path.resolve().as_uri(), sha256=digest, size_bytes=len(body))
         if path.exists():
             return ref
-        self.root.mkdir(parents=True, exist_ok=True)
         partial = self.root / f".{digest}.{os.urandom(4).hex()}"
         try:
-            with partial.open("wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
+            write_synced(partial, iter([body]))
             partial.replace(path)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
         # The name is durable only once its directory is synced, too.
-        directory = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(self.root)
         return ref
 
     def _read(self, ref: BodyRef) -> bytes:

@@ -9,10 +9,11 @@ _OFFER = frozenset({b"upgrade", b"http2-settings"})
 class DeclineUpgrades(HttpToolsProtocol):
     """Answer a request that offers to upgrade over HTTP/1.1, its body included.
 
-    Java's client offers `h2c` by default, and RFC 9110, section 7.8, lets a server ignore an offer. The
-    parser takes all bytes after such a head for the other protocol, so that the body would be lost: the
-    head is given to a fresh parser once more, without the offer.
+    Java's client offers `h2c` by default, and RFC 9110, section 7.8, lets a server ignore an offer.
     """
+
+    # The parser takes all bytes after such a head for the other protocol, so that the body would be
+    # lost. A fresh parser gets the head again, without the offer.
 
     _offered = False
 
@@ -44,8 +45,9 @@ class DeclineUpgrades(HttpToolsProtocol):
         for name, value in self.headers:
             if name == b"connection":
                 tokens = (token.strip() for token in value.split(b","))
-                value = b", ".join(token for token in tokens if token.lower() not in _OFFER)
-            if name not in _OFFER:
+                kept = b", ".join(token for token in tokens if token.lower() not in _OFFER)
+                lines.append(b"connection: " + kept)
+            elif name not in _OFFER:
                 lines.append(b"%b: %b" % (name, value))
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)

@@ -4,7 +4,6 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import FrameType
@@ -14,7 +13,6 @@ import orjson
 import structlog
 import uvicorn
 from prometheus_client import Gauge, generate_latest
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -135,18 +133,10 @@ def ops_routes(health: Health) -> list[Route]:
     ]
 
 
-def ops_app(
-    health: Health, lifespan: Callable[[Any], AbstractAsyncContextManager[None]]
-) -> Starlette:
-    """Build the application of a service without an HTTP surface of its own."""
-    return Starlette(routes=ops_routes(health), lifespan=lifespan)
-
-
 def serve(
     service: str,
     settings_type: type[Own],
     build: Callable[[SystemSettings, Own], ASGIApp],
-    port: Callable[[SystemSettings, Own], int],
 ) -> int:
     """Run a service on the settings in its environment, and return its exit status.
 
@@ -159,7 +149,8 @@ def serve(
     except BadConfig as error:
         sys.stderr.write(f"{service} cannot start: {error}\n")
         return 2
-    run(app, host=system.bind_host, port=port(system, settings), drain_s=settings.drain_s)
+    port = settings.port or system.port_of(service)
+    run(app, host=system.bind_host, port=port, drain_s=settings.drain_s)
     return 0
 
 

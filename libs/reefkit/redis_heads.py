@@ -14,6 +14,7 @@ rebuilds it from there. A replay builds it again under another prefix, to compar
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import attrgetter
 from typing import Any
 
 from redis import exceptions
@@ -80,55 +81,41 @@ class RedisReleaseHeads:
     is not a release."""
 
     def __init__(self, redis: Redis, *, prefix: str = PREFIX) -> None:
-        self._redis = redis
+        # The stubs of the client give `Awaitable[T] | T`: its synchronous twin shares them.
+        self._redis: Any = redis
         self._prefix = prefix
         self._scenarios = f"{prefix}:scenarios"
         self._advance = redis.register_script(_ADVANCE)
 
     async def head(self, scenario: str) -> Release | None:
-
         async with answering("head"):
-            release_id: str | None = await self._await(self._redis.get(self._key(scenario, "head")))
-            text = (
-                await self._hget(self._key(scenario, "releases"), release_id)
-                if release_id
-                else None
-            )
-        return _read(scenario, release_id, text) if release_id else None
+            release_id = await self._redis.get(self._key(scenario, "head"))
+            if not release_id:
+                return None
+            text = await self._redis.hget(self._key(scenario, "releases"), release_id)
+        return _read(scenario, release_id, text)
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
-
         async with answering("chain"):
-            ids: list[str] = await self._await(
-                self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1)
-            )
-            texts = (
-                await self._await(self._redis.hmget(self._key(scenario, "releases"), ids))
-                if ids
-                else []
-            )
-        return [
-            _read(scenario, release_id, text) for release_id, text in zip(ids, texts, strict=True)
-        ]
+            ids = await self._redis.lrange(self._key(scenario, "chain"), 0, limit - 1)
+            releases = self._key(scenario, "releases")
+            texts = await self._redis.hmget(releases, ids) if ids else []
+        return [_read(scenario, *item) for item in zip(ids, texts, strict=True)]
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
-
         async with answering("release"):
-            text = await self._hget(self._key(scenario, "releases"), release_id)
+            text = await self._redis.hget(self._key(scenario, "releases"), release_id)
             if text is None:
-                text = await self._hget(self._key(scenario, "pending"), release_id)
+                text = await self._redis.hget(self._key(scenario, "pending"), release_id)
         return None if text is None else _read(scenario, release_id, text)
 
     async def advance(self, release: Release) -> None:
-
         scenario = release.scenario
         keys = [self._key(scenario, name) for name in ("head", "chain", "releases")]
+        new = (release.parent_id or "", release.release_id, release.model_dump_json())
         async with answering("advance"):
-            await self._await(self._redis.sadd(self._scenarios, scenario))
-            found = await self._advance(
-                keys=keys,
-                args=[release.parent_id or "", release.release_id, release.model_dump_json()],
-            )
+            await self._redis.sadd(self._scenarios, scenario)
+            found = await self._advance(keys=keys, args=new)
         if found:
             raise Conflict(
                 f"release {release.release_id} of {scenario!r} expects the head "
@@ -136,55 +123,32 @@ class RedisReleaseHeads:
             )
 
     async def scenarios(self) -> list[str]:
-
         async with answering("scenarios"):
-            names: list[str] = sorted(await self._await(self._redis.smembers(self._scenarios)))
-            heads = (
-                await self._redis.mget([self._key(name, "head") for name in names]) if names else []
-            )
+            names = sorted(await self._redis.smembers(self._scenarios))
+            keys = [self._key(name, "head") for name in names]
+            heads = await self._redis.mget(keys) if keys else []
         return [name for name, head in zip(names, heads, strict=True) if head]
 
     async def put_pending(self, release: Release) -> None:
-
+        key = self._key(release.scenario, "pending")
         async with answering("put_pending"):
-            await self._await(
-                self._redis.hset(
-                    self._key(release.scenario, "pending"),
-                    release.release_id,
-                    release.model_dump_json(),
-                )
-            )
+            await self._redis.hset(key, release.release_id, release.model_dump_json())
 
     async def pending(self, scenario: str) -> list[Release]:
-
         async with answering("pending"):
-            texts: dict[str, str] = await self._await(
-                self._redis.hgetall(self._key(scenario, "pending"))
-            )
-        return sorted(
-            (_read(scenario, *item) for item in texts.items()),
-            key=lambda r: (r.created_at, r.release_id),
-        )
+            texts = await self._redis.hgetall(self._key(scenario, "pending"))
+        releases = [_read(scenario, *item) for item in texts.items()]
+        return sorted(releases, key=attrgetter("created_at", "release_id"))
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
-
         async with answering("drop_pending"):
-            await self._await(self._redis.hdel(self._key(scenario, "pending"), release_id))
+            await self._redis.hdel(self._key(scenario, "pending"), release_id)
 
     async def forget(self, scenario: str) -> None:
         """Delete everything that is stored of a scenario, so that it can be rebuilt."""
         names = ("head", "chain", "releases", "pending")
         async with answering("forget"):
-            await self._await(self._redis.delete(*(self._key(scenario, name) for name in names)))
-
-    async def _hget(self, key: str, field: str) -> str | None:
-        found: str | None = await self._await(self._redis.hget(key, field))
-        return found
-
-    @staticmethod
-    async def _await(reply: Any) -> Any:
-        # The client's stubs give `Awaitable[T] | T`, since its synchronous twin shares them.
-        return await reply
+            await self._redis.delete(*(self._key(scenario, name) for name in names))
 
     def _key(self, scenario: str, name: str) -> str:
         return f"{self._prefix}:{{{scenario}}}:{name}"

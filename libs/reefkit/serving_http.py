@@ -22,6 +22,9 @@ class HttpServingNode:
         self._no_priority = False
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
+    def __str__(self) -> str:
+        return f"serving node {self.url}"
+
     async def close(self) -> None:
         """Close the connections of the node's own session."""
         if self._session is not None:
@@ -35,13 +38,9 @@ class HttpServingNode:
     async def load_adapter(self, name: str, path: str) -> None:
         if (await self.models()).get(name) == path:
             return
+        adapter = {"lora_name": name, "lora_path": path}
         try:
-            await self._call(
-                "POST",
-                "/v1/load_lora_adapter",
-                {"lora_name": name, "lora_path": path},
-                timeout_s=120,
-            )
+            await self._call("POST", "/v1/load_lora_adapter", adapter, timeout_s=120)
         except Poison:
             # Another caller may have loaded the same adapter meanwhile.
             if (await self.models()).get(name) != path:
@@ -64,52 +63,19 @@ class HttpServingNode:
         timeout_s: float = 120.0,
         **params: Any,
     ) -> list[Answer]:
-        body = await self._call(
-            "POST",
-            "/v1/chat/completions",
-            {
-                "model": model,
-                "messages": messages,
-                "n": n,
-                "return_token_ids": True,
-                "logprobs": True,
-                **params,
-            },
-            timeout_s=timeout_s,
-        )
-        with self._reading("/v1/chat/completions"):
-            return [
-                Answer(
-                    text=choice["message"].get("content") or "",
-                    model=body.get("model", ""),
-                    finish_reason=choice.get("finish_reason"),
-                    token_ids=tuple(choice.get("token_ids") or ()),
-                    logprobs=tuple(
-                        item["logprob"]
-                        for item in (choice.get("logprobs") or {}).get("content") or ()
-                    ),
-                    message=choice["message"],
-                    weight_version=body.get("weight_version") or "",
-                )
-                for choice in body["choices"]
-            ]
+        path = "/v1/chat/completions"
+        asked = {"model": model, "messages": messages, "n": n, **params}
+        asked |= {"return_token_ids": True, "logprobs": True}
+        body = await self._call("POST", path, asked, timeout_s=timeout_s)
+        with self._reading(path):
+            return [_answer(body, choice) for choice in body["choices"]]
 
     async def prompt_logprobs(
         self, model: str, tokens: list[int], *, priority: int = 0, timeout_s: float = 120.0
     ) -> list[float]:
-        body = await self._call(
-            "POST",
-            "/v1/completions",
-            {
-                "model": model,
-                "prompt": tokens,
-                "max_tokens": 1,
-                "temperature": 0,
-                "prompt_logprobs": 0,
-                "priority": priority,
-            },
-            timeout_s=timeout_s,
-        )
+        asked = {"model": model, "prompt": tokens, "prompt_logprobs": 0, "priority": priority}
+        asked |= {"max_tokens": 1, "temperature": 0}
+        body = await self._call("POST", "/v1/completions", asked, timeout_s=timeout_s)
         with self._reading("/v1/completions"):
             rows = body["choices"][0].get("prompt_logprobs")
             if not isinstance(rows, list) or len(rows) != len(tokens):
@@ -143,28 +109,20 @@ class HttpServingNode:
         return int((await self._call("GET", "/get_world_size", timeout_s=10))["world_size"])
 
     async def meet(self, host: str, port: int, world_size: int, *, timeout_s: float) -> None:
-        info = {
-            "master_address": host,
-            "master_port": port,
-            "rank_offset": 1,
-            "world_size": world_size,
-        }
-        await self._call(
-            "POST", "/init_weight_transfer_engine", {"init_info": info}, timeout_s=timeout_s
-        )
+        info = {"master_address": host, "master_port": port, "world_size": world_size}
+        body = {"init_info": info | {"rank_offset": 1}}
+        await self._call("POST", "/init_weight_transfer_engine", body, timeout_s=timeout_s)
 
     async def start_update(self, *, timeout_s: float) -> None:
         await self._call("POST", "/start_weight_update", {}, timeout_s=timeout_s)
 
     async def update(self, info: Mapping[str, Any], *, timeout_s: float) -> None:
-        await self._call(
-            "POST", "/update_weights", {"update_info": dict(info)}, timeout_s=timeout_s
-        )
+        body = {"update_info": dict(info)}
+        await self._call("POST", "/update_weights", body, timeout_s=timeout_s)
 
     async def finish_update(self, version: str, *, timeout_s: float) -> None:
-        await self._call(
-            "POST", "/finish_weight_update", {"weight_version": version}, timeout_s=timeout_s
-        )
+        body = {"weight_version": version}
+        await self._call("POST", "/finish_weight_update", body, timeout_s=timeout_s)
 
     async def reset_prefix_cache(self, *, timeout_s: float) -> None:
         await self._call("POST", "/reset_prefix_cache", timeout_s=timeout_s)
@@ -174,9 +132,7 @@ class HttpServingNode:
         try:
             yield
         except (LookupError, TypeError, AttributeError) as error:
-            raise Transient(
-                f"serving node {self.url} answered {path} with a body that cannot be read: {error!r}"
-            ) from error
+            raise Transient(f"{self} answered {path} with an unreadable body: {error!r}") from error
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float
@@ -197,36 +153,39 @@ class HttpServingNode:
     ) -> Any:
         data = orjson.dumps(body) if body is not None else None
         headers = {**self._headers, "content-type": "application/json"}
+        limit = aiohttp.ClientTimeout(total=timeout_s)
         if self._session is None:  # made here, since a session needs a running event loop
             self._session = aiohttp.ClientSession()
         try:
             async with self._session.request(
-                method,
-                self.url + path,
-                data=data,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
+                method, self.url + path, data=data, headers=headers, timeout=limit
             ) as response:
                 text = await response.read()
         except TimeoutError as error:
-            raise Slow(
-                f"serving node {self.url} did not answer {path} within {timeout_s:g} s"
-            ) from error
+            raise Slow(f"{self} did not answer {path} within {timeout_s:g} s") from error
         except aiohttp.ClientError as error:
-            raise Unavailable(
-                f"serving node {self.url} does not answer {path}: {error!r}"
-            ) from error
-        if response.status >= 500 or response.status == 429:
-            raise Transient(
-                f"serving node {self.url} answered {response.status} to {path}: {text[:300]!r}"
-            )
-        if response.status in (404, 405) and method == "GET":
-            raise NotOffered(f"serving node {self.url} has no route {path}")
-        if response.status >= 400:
-            raise Poison(
-                f"serving node {self.url} refused {path} with {response.status}: {text[:300]!r}"
-            )
+            raise Unavailable(f"{self} does not answer {path}: {error!r}") from error
+        status = response.status
+        if status >= 500 or status == 429:
+            raise Transient(f"{self} answered {status} to {path}: {text[:300]!r}")
+        if status in (404, 405) and method == "GET":
+            raise NotOffered(f"{self} has no route {path}")
+        if status >= 400:
+            raise Poison(f"{self} refused {path} with {status}: {text[:300]!r}")
         try:
             return orjson.loads(text)
         except orjson.JSONDecodeError:
             return {"text": text.decode(errors="replace")}
+
+
+def _answer(body: dict[str, Any], choice: dict[str, Any]) -> Answer:
+    logprobs = (choice.get("logprobs") or {}).get("content") or ()
+    return Answer(
+        text=choice["message"].get("content") or "",
+        model=body.get("model", ""),
+        finish_reason=choice.get("finish_reason"),
+        token_ids=tuple(choice.get("token_ids") or ()),
+        logprobs=tuple(item["logprob"] for item in logprobs),
+        message=choice["message"],
+        weight_version=body.get("weight_version") or "",
+    )

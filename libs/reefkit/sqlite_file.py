@@ -20,14 +20,16 @@ _UNREADABLE = ("Could not decode to UTF-8", "malformed JSON")
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Guard the opening of a file. Raises BadConfig, which ends a service at its start, if the file
-    is damaged."""
+    """Guard the opening of a file.
+
+    Raises:
+        BadConfig: the file is damaged. It ends a service at its start.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if (reason := _mark(path)).is_file():
-            raise BadConfig(
-                _what_to_do(path, reason.read_text(encoding="utf-8", errors="replace").strip())
-            )
+            text = reason.read_text(encoding="utf-8", errors="replace")
+            raise BadConfig(_what_to_do(path, text.strip()))
         yield
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
@@ -36,7 +38,7 @@ def opening(path: Path) -> Iterator[None]:
 
 
 def check(db: sqlite3.Connection) -> None:
-    """Check all pages (0.5 s for 100,000 samples). Raises sqlite3.DatabaseError for a damaged one."""
+    """Check all pages (0.5 s for 100,000 samples). Raises sqlite3.DatabaseError for damage."""
     found = [row[0] for row in db.execute("pragma quick_check(1)")]
     if found != ["ok"]:
         error = sqlite3.DatabaseError(" ".join(found[0].split()))
@@ -79,7 +81,7 @@ def is_damage(error: sqlite3.DatabaseError) -> bool:
 
 def _what_to_do(path: Path, reason: str) -> str:
     return (
-        f"{path} is damaged ({reason}). Move {path}* aside, or put a backup in its place, and "
-        "start again: without it learning goes on from the served release, and samples of open jobs are "
-        "decided anew"
+        f"{path} is damaged ({reason}). Move {path}* aside, or put a backup in its place, and start"
+        " again: without it learning goes on from the served release, and samples of open jobs are"
+        " decided anew"
     )

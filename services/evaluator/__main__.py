@@ -7,11 +7,4 @@ from services.evaluator.app import SERVICE, application
 from services.evaluator.settings import Settings
 
 if __name__ == "__main__":
-    sys.exit(
-        serve(
-            SERVICE,
-            Settings,
-            application,
-            lambda system, settings: settings.own_port(system.evaluator_url, 8914),
-        )
-    )
+    sys.exit(serve(SERVICE, Settings, application))

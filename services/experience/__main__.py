@@ -12,11 +12,4 @@ if __name__ == "__main__":
     # sixth of the time, and frees none.
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
-    sys.exit(
-        serve(
-            SERVICE,
-            Settings,
-            build,
-            lambda system, settings: settings.own_port(system.experience_url, 8911),
-        )
-    )
+    sys.exit(serve(SERVICE, Settings, build))

@@ -7,11 +7,4 @@ from services.harness.app import SERVICE, application
 from services.harness.settings import Settings
 
 if __name__ == "__main__":
-    sys.exit(
-        serve(
-            SERVICE,
-            Settings,
-            application,
-            lambda system, settings: settings.own_port(system.harness_url, 8913),
-        )
-    )
+    sys.exit(serve(SERVICE, Settings, application))

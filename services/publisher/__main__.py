@@ -7,11 +7,4 @@ from services.publisher.app import SERVICE, application
 from services.publisher.settings import Settings
 
 if __name__ == "__main__":
-    sys.exit(
-        serve(
-            SERVICE,
-            Settings,
-            application,
-            lambda system, settings: settings.own_port(system.publisher_url, 8915),
-        )
-    )
+    sys.exit(serve(SERVICE, Settings, application))

@@ -7,11 +7,4 @@ from services.trainer.app import SERVICE, application
 from services.trainer.settings import Settings
 
 if __name__ == "__main__":
-    sys.exit(
-        serve(
-            SERVICE,
-            Settings,
-            application,
-            lambda system, settings: settings.own_port(system.trainer_url, 8912),
-        )
-    )
+    sys.exit(serve(SERVICE, Settings, application))

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from reefcommon.artifacts import BASE_CONTENT_ID
+from reefcommon.artifacts import BASE_CONTENT_ID, sync_directory
 from reefcommon.events import SampleReady
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
 from reefkit.jobs.faults import place_of
@@ -67,7 +67,7 @@ class Worker:
         _sync(staged)
         shutil.rmtree(out, ignore_errors=True)
         staged.rename(out)
-        _sync_directory(out.parent)
+        sync_directory(out.parent)
         self._position = (str(out), None, None)
 
     def _at(self, start: Position) -> Learner:
@@ -93,16 +93,8 @@ def _sync(tree: Path) -> None:
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
         else:
-            _sync_directory(path)
-    _sync_directory(tree)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_directory(path)
+    sync_directory(tree)
 
 
 def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWriter) -> None:

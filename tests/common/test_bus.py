@@ -35,9 +35,8 @@ def quick(monkeypatch):
 @pytest.fixture
 def topic() -> Topic:
     name = f"test.commands.{uuid.uuid4().hex[:8]}"
-    return Topic(
-        name, (events.ScenarioCreateRequested,), "scenario", 2, timedelta(days=1), (), (), "a test"
-    )
+    kinds = (events.ScenarioCreateRequested,)
+    return Topic(name, kinds, (), (), "a test", partitions=2, retention=timedelta(days=1))
 
 
 @pytest.fixture
@@ -215,5 +214,5 @@ async def test_publishing_without_a_broker_says_so():
     broker = kafka_broker(SystemSettings(kafka_bootstrap="127.0.0.1:1"), "test")
     with pytest.raises((Unavailable, IncorrectState)):
         await KafkaPublisher(broker).publish(
-            command(1), Topic("t", (), "scenario", 1, timedelta(1), (), (), "")
+            command(1), Topic("t", (), (), (), "")
         )

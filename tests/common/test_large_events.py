@@ -39,7 +39,7 @@ def quick(monkeypatch):
 def topic() -> Topic:
     name = f"test.large.{uuid.uuid4().hex[:8]}"
     kinds = (events.CandidateProposed, events.SampleReady)
-    return Topic(name, kinds, "scenario", 1, timedelta(days=1), (), (), "a test")
+    return Topic(name, kinds, (), (), "a test", partitions=1, retention=timedelta(days=1))
 
 
 def candidate(number: int, metrics: int = 0) -> events.CandidateProposed:

@@ -19,14 +19,14 @@ def test_a_service_reads_its_own_prefix_and_leaves_its_url_to_others(
     prefix = str(settings.model_config.get("env_prefix"))
     assert prefix == f"REEF_{settings.__module__.split('.')[1].upper()}_"
     monkeypatch.setenv(prefix + "URL", "http://elsewhere:7000")
-    assert settings.load().own_port("http://elsewhere:7000", 8900) == 7000
-    assert settings.load().own_port("http://elsewhere", 8900) == 8900
+    service, default = prefix.split("_")[1].lower(), SystemSettings.model_fields
+    assert settings.load().port is None
+    assert SystemSettings.load().port_of(service) == 7000
+    monkeypatch.setenv(prefix + "URL", "http://elsewhere")
+    assert default[f"{service}_url"].default.endswith(str(SystemSettings.load().port_of(service)))
     monkeypatch.setenv(prefix + "PORT", "7001")
     monkeypatch.setenv(prefix + "DRAIN_S", "3")
-    assert (settings.load().own_port("http://elsewhere:7000", 8900), settings.load().drain_s) == (
-        7001,
-        3,
-    )
+    assert (settings.load().port, settings.load().drain_s) == (7001, 3)
 
 
 @pytest.mark.parametrize("settings", [*SERVICES, Stack])

@@ -38,7 +38,7 @@ def command(number: int, trace: str) -> events.ScenarioCreateRequested:
 async def topic(kafka_bootstrap: str) -> Topic:
     name = f"test.traces.{uuid.uuid4().hex[:8]}"
     kinds = (events.ScenarioCreateRequested,)
-    made = Topic(name, kinds, "scenario", 1, timedelta(days=1), (), (), "a test")
+    made = Topic(name, kinds, (), (), "a test", partitions=1, retention=timedelta(days=1))
     await ensure_topics(kafka_bootstrap, (made,))
     return made
 

@@ -137,7 +137,7 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REEF_EXPERIENCE_REPORT_WAIT_S", "5")
     settings = Settings.load()
     assert settings.report_wait_s == 5
-    assert settings.own_port(SystemSettings.load().experience_url, 8911) == 4321
+    assert SystemSettings.load().port_of("experience") == 4321
     monkeypatch.setenv("REEF_EXPERIENCE_REPORT_WAIT_S", "soon")
     with pytest.raises(BadConfig, match="REEF_EXPERIENCE_report_wait_s"):
         Settings.load()

@@ -46,24 +46,8 @@ from reefcommon.events.publication import (
     ServingSynced,
 )
 
-ALL: tuple[type[Event], ...] = (
-    InferenceRecorded,
-    FeedbackReported,
-    SampleReady,
-    StepCompleted,
-    SampleRefused,
-    CandidateProposed,
-    CandidateEvaluated,
-    ReleasePublished,
-    ReleasePending,
-    ReleaseRejected,
-    ServingSynced,
-    ScenarioCreateRequested,
-    RollbackRequested,
-    PromoteRequested,
-    DeadLettered,
-    DeadLetterSettled,
-)
+ALL: tuple[type[Event], ...] = tuple(Event.__subclasses__())
+"""All types of events, in the order of the modules above."""
 
 __all__ = [
     "ALL",

@@ -36,18 +36,8 @@ _REFERENCE = re.compile(
     r"|os\.(?:environ|getenv)\b.*)[.,;)]*",
     re.DOTALL,
 )
-_SECRET_KEYS = (
-    "apikey",
-    "accesskey",
-    "privatekey",
-    "token",
-    "secret",
-    "password",
-    "passwd",
-    "pwd",
-    "authorization",
-    "credential",
-    "credentials",
+_SECRET_KEY = re.compile(
+    r"(?:(?:api|access|private)key|token|secret|passw(?:or)?d|pwd|authorization|credentials?)$"
 )
 
 _TURN_AWAY = (
@@ -120,11 +110,10 @@ def value_objection(value: Any, depth: int = 0) -> str | None:
 def _member_objection(key: Any, item: Any, depth: int) -> str | None:
     if not isinstance(key, str):
         return "has a key that is not a string"
-    names_secret = re.sub(r"[^a-z]", "", key.lower()).endswith(_SECRET_KEYS)
     literal = isinstance(item, int | float) and not isinstance(item, bool)
-    if names_secret and (
-        literal or (isinstance(item, str) and item and not _REFERENCE.fullmatch(item))
-    ):
+    spelled_out = isinstance(item, str) and item and not _REFERENCE.fullmatch(item)
+    names_secret = _SECRET_KEY.search(re.sub(r"[^a-z]", "", key.lower()))
+    if names_secret and (literal or spelled_out):
         return "holds what looks like a credential; name an environment variable instead"
     return objection(key) or value_objection(item, depth + 1)
 

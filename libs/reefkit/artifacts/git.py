@@ -29,6 +29,7 @@ from reefcommon.artifacts import (
     Manifest,
     check_complete,
     check_content_id,
+    origin,
     safe_path,
     staged,
     write_synced,
@@ -55,14 +56,9 @@ class GitArtifactStore:
         for name in manifest.files:
             if _RESERVED & {part.lower() for part in safe_path(name).parts}:
                 raise Poison(f"git gives {name!r} a meaning of its own: an artifact cannot hold it")
-        try:
-            with self._writing() as repo:
-                if tag_of(scenario, manifest.content_id) not in repo.refs:
-                    self._commit(repo, tree, manifest, scenario)
-        except OSError as error:
-            raise Unavailable(
-                f"the artifact repository {self._path} cannot be written: {error}"
-            ) from error
+        with self._writing() as repo:
+            if tag_of(scenario, manifest.content_id) not in repo.refs:
+                self._commit(repo, tree, manifest, scenario)
         return manifest.content_id
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
@@ -98,42 +94,42 @@ class GitArtifactStore:
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
         refs = [tag_of(scenario, check_content_id(content)) for content in contents]
+        with self._writing() as repo:
+            detach(repo, scenario)
+            # Bytes go one call after their ref, so that a reader that has begun can finish.
+            sweep(repo, self._path / "lfs" / "objects")
+            for ref in refs:
+                remove(repo, ref)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Repo]:
+        """Open the repository for one writer. The lock ends with the process that holds it."""
         try:
-            with self._writing() as repo:
-                detach(repo, scenario)
-                # Bytes go one call after their ref, so that a reader that has begun can finish.
-                sweep(repo, self._path / "lfs" / "objects")
-                for ref in refs:
-                    remove(repo, ref)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not self._path.exists():
+                    self._create()
+                with Repo(str(self._path)) as repo:
+                    yield repo
         except OSError as error:
             raise Unavailable(
                 f"the artifact repository {self._path} cannot be written: {error}"
             ) from error
 
-    @contextmanager
-    def _writing(self) -> Iterator[Repo]:
-        """Open the repository for one writer. The lock ends with the process that holds it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self._path.exists():
-                with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as fresh:
-                    Repo.init_bare(
-                        Path(fresh) / "repo", mkdir=True, default_branch=b"default"
-                    ).close()
-                    (Path(fresh) / "repo").rename(self._path)
-            with Repo(str(self._path)) as repo:
-                yield repo
+    def _create(self) -> None:
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as fresh:
+            made = Path(fresh) / "repo"
+            Repo.init_bare(made, mkdir=True, default_branch=b"default").close()
+            made.rename(self._path)
 
     def _commit(self, repo: Repo, tree: Path, manifest: Manifest, scenario: str) -> None:
         blobs, large = self._blobs(tree, manifest)
-        blobs[".gitattributes"] = Blob.from_string(
-            "".join(_attribute(name) for name in large).encode()
-        )
+        attributes = "".join(map(_attribute, large))
+        blobs[".gitattributes"] = Blob.from_string(attributes.encode())
         blobs[MANIFEST_NAME] = Blob.from_string(manifest.model_dump_json(indent=1).encode() + b"\n")
-        root = self._write_trees(repo, blobs)
         commit = Commit()
-        commit.tree = root
+        commit.tree = self._write_trees(repo, blobs)
         commit.parents = []
         commit.author = commit.committer = _AUTHOR
         commit.author_time = commit.commit_time = int(time.time())
@@ -210,26 +206,13 @@ def _chunks(source: Path) -> Iterator[bytes]:
 
 def _attribute(name: str) -> str:
     """Return a line for one file: glob characters escaped, quoted as gitattributes(5) asks for."""
-    pattern = (
-        "".join(f"\\{c}" if c in "*?[" else c for c in name)
-        .replace("\\", "\\\\")
-        .replace('"', '\\"')
-    )
+    escaped = "".join(f"\\{c}" if c in "*?[" else c for c in name)
+    pattern = escaped.replace("\\", "\\\\").replace('"', '\\"')
     return f'"/{pattern}" filter=lfs diff=lfs merge=lfs -text\n'
 
 
 def _message(manifest: Manifest, scenario: str) -> bytes:
-    lineage = manifest.lineage
-    trailers = {
-        "Content": manifest.content_id,
-        "Scenario": scenario,
-        "Base": manifest.base,
-        "Recipe": lineage.recipe,
-        "Job": lineage.job_id,
-        "Step": lineage.step,
-        "Samples": len(lineage.sample_ids) or None,
-    }
-    lines = [f"{key}: {value}" for key, value in trailers.items() if value not in (None, "")]
-    return (
-        f"{manifest.kind} of {scenario}: {manifest.content_id}\n\n" + "\n".join(lines) + "\n"
-    ).encode()
+    facts = {"content": manifest.content_id, **origin(manifest, scenario)}
+    lines = [f"{key.capitalize()}: {value}" for key, value in facts.items()]
+    head = f"{manifest.kind} of {scenario}: {manifest.content_id}"
+    return "\n".join([head, "", *lines, ""]).encode()

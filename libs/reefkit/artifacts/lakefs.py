@@ -27,6 +27,7 @@ from reefcommon.artifacts import (
     Manifest,
     check_complete,
     check_content_id,
+    origin,
     safe_path,
     staged,
     write_synced,
@@ -56,7 +57,7 @@ class LakeFSArtifactStore:
             )
         scheme = "https" if parts.scheme.endswith("https") else "http"
         address = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
-        self._where = f"{address}/{name}"
+        self._name = f"lakeFS at {address}/{name}"
         self._client = lakefs.Client(  # type: ignore[no-untyped-call]
             host=f"{scheme}://{address}",
             username=unquote(parts.username),
@@ -86,13 +87,12 @@ class LakeFSArtifactStore:
                 if manifest.content_id != content_id:
                     raise Poison(f"lakeFS holds {manifest.content_id} under the name {content_id}")
                 for name in manifest.files:
-                    write_synced(
-                        directory / safe_path(name), self._read(reference, content_id, name)
-                    )
+                    chunks = self._read(reference, content_id, name)
+                    write_synced(directory / safe_path(name), chunks)
                 write_synced(directory / MANIFEST_NAME, iter([text]))
         except NotFoundException:
             raise Poison(
-                f"no content {content_id!r} of scenario {scenario!r} in lakeFS at {self._where}"
+                f"no content {content_id!r} of scenario {scenario!r} in {self._name}"
             ) from None
         return manifest
 
@@ -108,24 +108,17 @@ class LakeFSArtifactStore:
                 )
                 branch = self._repository.branch(_branch(scenario))
                 if self._holds(branch.id, content):
+                    names = (*manifest.files, MANIFEST_NAME)
                     with branch.transact(
                         commit_message=f"drop {content}",
                         commit_metadata=_metadata(manifest, scenario),
                     ) as change:
-                        change.delete_objects(
-                            [
-                                f"contents/{content}/{name}"
-                                for name in (*manifest.files, MANIFEST_NAME)
-                            ]
-                        )
+                        change.delete_objects([f"contents/{content}/{name}" for name in names])
                 self._repository.tag(tag).delete()
 
     def _holds(self, reference: str, content_id: str) -> bool:
-        return bool(
-            self._repository.ref(reference)
-            .object(f"contents/{content_id}/{MANIFEST_NAME}")
-            .exists()
-        )
+        path = f"contents/{content_id}/{MANIFEST_NAME}"
+        return bool(self._repository.ref(reference).object(path).exists())
 
     def _upload(self, branch: lakefs.Branch, tree: Path, manifest: Manifest, scenario: str) -> None:
         message = f"{manifest.kind} of {scenario}: {manifest.content_id}"
@@ -163,18 +156,14 @@ class LakeFSArtifactStore:
             yield
         except NotAuthorizedException as error:
             raise Unavailable(
-                f"lakeFS at {self._where} refuses the credentials of REEF_ARTIFACTS_URL ({what})"
+                f"{self._name} refuses the credentials of REEF_ARTIFACTS_URL ({what})"
             ) from error
         except NotFoundException:
             if not what.startswith("put"):
                 raise
-            raise Unavailable(
-                f"lakeFS at {self._where}: no such repository; create it first"
-            ) from None
+            raise Unavailable(f"{self._name}: no such repository; create it first") from None
         except (LakeFSException, urllib3.exceptions.HTTPError) as error:
-            raise Unavailable(
-                f"lakeFS at {self._where} does not answer ({what}): {error}"
-            ) from error
+            raise Unavailable(f"{self._name} does not answer ({what}): {error}") from error
 
 
 def _branch(scenario: str) -> str:
@@ -187,14 +176,4 @@ def _tag(scenario: str, content_id: str) -> str:
 
 
 def _metadata(manifest: Manifest, scenario: str) -> dict[str, str]:
-    lineage = manifest.lineage
-    found = {
-        "scenario": scenario,
-        "kind": manifest.kind,
-        "base": manifest.base,
-        "recipe": lineage.recipe,
-        "job": lineage.job_id or "",
-        "step": "" if lineage.step is None else str(lineage.step),
-        "samples": str(len(lineage.sample_ids)),
-    }
-    return {key: value for key, value in found.items() if value}
+    return {"kind": manifest.kind, **origin(manifest, scenario)}

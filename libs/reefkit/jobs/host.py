@@ -1,7 +1,8 @@
 """The arrivals of a job host, its state for `/status`, and the composition of its loops."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -49,6 +50,15 @@ class Handlers:
         for loop in loops:
             loop.arrived.set()
 
+    def facts(self) -> dict[str, Any]:
+        """Return the bindings with their state, for `/status`."""
+        return {loop.binding.key: loop.facts() for loop in self.loops}
+
+    async def check(self) -> str | None:
+        """Return the bindings that cannot go on, for `/readyz`."""
+        states = [(loop.binding.key, loop.shown.failing) for loop in self.loops]
+        return "; ".join(f"{key}: {failing}" for key, failing in states if failing) or None
+
     def _of(self, scenario: str) -> list[HostLoop]:
         return [loop for loop in self.loops if loop.binding.scenario == scenario]
 
@@ -69,15 +79,6 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
             await asyncio.to_thread(handlers.store.advance, release)
 
 
-def facts(loops: Collection[HostLoop]) -> dict[str, Any]:
-    return {loop.binding.key: loop.facts() for loop in loops}
-
-
-async def check(loops: Collection[HostLoop]) -> str | None:
-    failing = [f"{loop.binding.key}: {loop.shown.failing}" for loop in loops if loop.shown.failing]
-    return "; ".join(failing) or None
-
-
 @dataclass(frozen=True, slots=True)
 class Retention:
     """Removes samples, jobs, contents and fetched trees that were kept long enough."""
@@ -91,32 +92,24 @@ class Retention:
 
     async def round(self) -> dict[str, int]:
         """Return the number of removals by kind. Raises Unavailable."""
-        now, loops, store = self.clock(), self.handlers.loops, self.handlers.store
-        counts = {
-            "trees": await asyncio.to_thread(self.trees.prune, self.contents_in_use),
-            "contents": 0,
-            "samples": 0,
-            "jobs": 0,
-        }
+        now, loops = self.clock(), self.handlers.loops
+        counts = Counter(trees=0, contents=0, samples=0, jobs=0)
+        counts["trees"] = await asyncio.to_thread(self.trees.prune, self.contents_in_use)
         before = now - timedelta(seconds=self.settings.settled_kept_s)
         for loop in loops:
-            kept = await asyncio.to_thread(loop.executor.kept_jobs)
-            removed = await asyncio.to_thread(
-                store.forget,
-                loop.binding.key,
-                int(before.timestamp() * 1000),
-                kept,
-                loop.executor.shown_rejections,
-            )
-            for kind, count in removed.items():
-                counts[kind] += count
+            counts.update(await asyncio.to_thread(self._forget, loop, before))
         try:
             limit = now - timedelta(seconds=self.settings.rejected_kept_s)
             for scenario in {loop.binding.scenario for loop in loops}:
                 counts["contents"] += await self.rejected.drop(scenario, limit)
         finally:
             record_removed(self.service, counts)
-        return counts
+        return dict(counts)
+
+    def _forget(self, loop: HostLoop, before: datetime) -> dict[str, int]:
+        kept, shown = loop.executor.kept_jobs(), loop.executor.shown_rejections
+        before_ms = int(before.timestamp() * 1000)
+        return self.handlers.store.forget(loop.binding.key, before_ms, kept, shown)
 
     def contents_in_use(self) -> set[str]:
         """Return the contents that jobs start from, now or next. Blocks."""

@@ -9,22 +9,19 @@ from typing import Any
 
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.errors import Unavailable
-from reefcommon.events import utc_now
 from reefcommon.settings import HostSettings, SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.artifacts.selection import open_artifact_store
 from reefkit.background import Periodic
-from reefkit.bus import EventPublisher, KafkaPublisher, kafka_broker
 from reefkit.jobs import host
 from reefkit.jobs.context import Ports
 from reefkit.jobs.host import Handlers, Retention
 from reefkit.jobs.loop import HostLoop
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.ports import Executor, Lease
+from reefkit.jobs.ports import Executor
 from reefkit.jobs.store import JobStore
 from reefkit.ops import Health
+from reefkit.outside import Outside
 from reefkit.recipe_binding import Binding
-from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_lease import RedisLease
 from reefkit.rejected_contents import RejectedContents
 from reefkit.retry import RetryPolicy
@@ -62,43 +59,38 @@ def host_service(
 ) -> Service:
     """Build the service on its real adapters."""
     home = system.state_dir.resolve() / name
-    store = JobStore(
-        home / "ledger.sqlite", {binding.key: binding.recipe.name for binding in bindings}
-    )
-    kit = Kit(home, store, open_artifact_store(system), FetchedTrees(home / "trees"))
-    redis, broker = connect(system.redis_url), kafka_broker(system, name)
-    heads, lease = RedisReleaseHeads(redis), RedisLease(redis, name, home)
-    ports = host_ports(kit, KafkaPublisher(broker), lease, settings)
+    recipes = {binding.key: binding.recipe.name for binding in bindings}
+    store = JobStore(home / "ledger.sqlite", recipes)
+    outside, broker = Outside.connect(system, name)
+    kit = Kit(home, store, outside.artifacts, FetchedTrees(home / "trees"))
+    lease = RedisLease(outside.redis, name, home)
+    outbox = Outbox(store, outside.events, lease)
+    retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
+    ports = Ports(outbox, kit.artifacts, outside.now, retry, settings.decide_timeout_s)
     handlers = build(bindings, kit, ports, executor)
     broker.include_router(host.routes(handlers, name))
-    rejected = RejectedContents(store, kit.artifacts, heads, ports.storing)
-    retention = Retention(name, handlers, kit.trees, rejected, settings, utc_now)
+    rejected = RejectedContents(store, kit.artifacts, outside.heads, ports.storing)
+    retention = Retention(name, handlers, kit.trees, rejected, settings, outside.now)
     every_s = settings.retention_every_s
     rounds = Periodic("retention", retention.round, every_s, first_after_s=every_s)
 
     # Before the consumers join: a host that stands by takes no partition from the active host.
     async def prepare() -> None:
         store.fence(await lease.acquire(store.token))
-        await host.seed(handlers, heads)
+        await host.seed(handlers, outside.heads)
 
     async def close() -> None:
         with suppress(Unavailable):  # the lease ends by itself
             await lease.release()
-        await redis.aclose()
+        await outside.close()
         await asyncio.to_thread(store.close)
 
     health = Health(name, broker=broker)
-    health.checks["jobs"] = lambda: host.check(handlers.loops)
-    health.facts["bindings"] = lambda: host.facts(handlers.loops)
+    health.checks["jobs"] = handlers.check
+    health.facts["bindings"] = handlers.facts
     tasks = (
         Work("lease", lease.keep, early=True),
         *(Work(loop.binding.key, loop.run) for loop in handlers.loops),
         Work(rounds.name, rounds.run),
     )
     return Service(health, broker, prepare=prepare, tasks=tasks, close=(close,))
-
-
-def host_ports(kit: Kit, publisher: EventPublisher, lease: Lease, settings: HostSettings) -> Ports:
-    retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
-    outbox = Outbox(kit.store, publisher, lease)
-    return Ports(outbox, kit.artifacts, utc_now, retry, settings.decide_timeout_s)
