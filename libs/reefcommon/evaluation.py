@@ -50,7 +50,9 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
     """
     section = config.evaluation
     bindings = bound(config, scenario, recipe)
-    plan = _plan(bindings)
+    plan = EvaluationPlan()
+    if bindings:
+        plan = load_recipe(bindings[0].recipe, bindings[0].knobs).evaluation()
     method = "tasks" if section.tasks else plan.method
     by_tasks = method == "tasks"
     default: Policy = "paired_confidence" if by_tasks else "no_regression"
@@ -72,9 +74,3 @@ def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBindin
     return tuple(
         binding for binding in here if recipe in (binding.recipe, resolve(binding.recipe).name)
     )
-
-
-def _plan(bindings: tuple[RecipeBinding, ...]) -> EvaluationPlan:
-    for binding in bindings:
-        return load_recipe(binding.recipe, binding.knobs).evaluation()
-    return EvaluationPlan()

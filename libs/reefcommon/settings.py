@@ -86,7 +86,7 @@ class SystemSettings(BaseSettings):
         """Return the port of a service's URL; that of its default URL if it names none."""
         name = f"{service}_url"
         urls = (getattr(self, name), type(self).model_fields[name].default)
-        return next(port for url in urls if (port := urlsplit(url).port))
+        return int(next(filter(None, [urlsplit(str(url)).port for url in urls])))
 
     @classmethod
     def load(cls, **overrides: object) -> Self:

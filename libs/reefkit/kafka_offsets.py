@@ -21,18 +21,12 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
     # beginning of the last batch. The high-water mark of a fetch is right.
     async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
         await consumer.topics()
-        places = {
-            name: [
-                TopicPartition(name, n) for n in sorted(consumer.partitions_for_topic(name) or ())
-            ]
-            for name in names
-        }
+        numbers = {name: sorted(consumer.partitions_for_topic(name) or ()) for name in names}
+        places = {name: [TopicPartition(name, n) for n in found] for name, found in numbers.items()}
         every = [place for found in places.values() for place in found]
-        begins, ends = (
-            (await consumer.beginning_offsets(every), await consumer.end_offsets(every))
-            if every
-            else ({}, {})
-        )
+        if not every:
+            return {name: {} for name in names}
+        begins, ends = await consumer.beginning_offsets(every), await consumer.end_offsets(every)
         filled = [place for place in every if ends[place] > begins[place]]
         consumer.assign(filled)
         for place in filled:
@@ -40,9 +34,9 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
         deadline = time.monotonic() + FETCH_WITHIN_S
         while unknown := [place for place in filled if consumer.highwater(place) is None]:
             if time.monotonic() > deadline:
+                topic, waited = unknown[0].topic, f"{FETCH_WITHIN_S:.0f} s"
                 raise Unavailable(
-                    f"the broker at {bootstrap} gives no record of {unknown[0].topic} for "
-                    f"{FETCH_WITHIN_S:.0f} s"
+                    f"the broker at {bootstrap} gives no record of {topic} for {waited}"
                 )
             await consumer.getmany(*unknown, timeout_ms=200)
         ends |= {place: max(ends[place], consumer.highwater(place) or 0) for place in filled}

@@ -24,6 +24,7 @@ from redis.asyncio import Redis
 from reefcommon.errors import Unavailable
 from reefkit.jobs.ports import LeaseLost
 from reefkit.redis_heads import answering
+from reefkit.redis_rotation import RETURN
 
 log = structlog.get_logger()
 
@@ -39,10 +40,6 @@ elseif not held and last > token then return 0 end
 redis.call('SET', KEYS[2], math.max(token, last))
 redis.call('SET', KEYS[1], token .. '|' .. ARGV[1], 'PX', ARGV[3])
 return token
-"""
-_RELEASE = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0
 """
 
 
@@ -98,7 +95,7 @@ class RedisLease:
         if self.token:
             mine, self.token = f"{self.token}|{self._holder}", 0
             async with answering("release a lease"):
-                await self._redis.eval(_RELEASE, 1, self._keys[0], mine)
+                await self._redis.eval(RETURN, 1, self._keys[0], mine)
 
     async def _hold(self, token: int, floor: int) -> int:
         async with answering("hold a lease"):

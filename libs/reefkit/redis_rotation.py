@@ -19,7 +19,7 @@ _RENEW = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then "
     "return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
 )
-_RETURN = (
+RETURN = (
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 )
 
@@ -69,7 +69,7 @@ class RedisLeases:
             raise
         finally:
             async with answering("lease"):
-                await self._redis.eval(_RETURN, 1, key, token)
+                await self._redis.eval(RETURN, 1, key, token)
 
     async def leased(self, name: str) -> bool:
         """Return whether a process holds this right."""

@@ -57,9 +57,8 @@ async def whole(message: KafkaMessage) -> dict[str, Any]:
     """The event of a message; a large one is read from the body store (docs/events.md)."""
     raw = message.raw_message
     headers = raw[0].headers if isinstance(raw, tuple) else raw.headers
-    value = await whole_value(
-        message.body, headers, FilesystemBodies(settings.state_dir / "bodies")
-    )
+    bodies = FilesystemBodies(settings.state_dir / "bodies")
+    value = await whole_value(message.body, headers, bodies)
     return dict(from_json(value))
 
 
@@ -72,24 +71,15 @@ async def whole(message: KafkaMessage) -> dict[str, Any]:
 )
 async def on_sample(sample: SampleReady) -> None:
     """Propose one rule for one complaint."""
-    if (
-        sample.score is None
-        or sample.score >= 0.5
-        or not isinstance(sample.feedback, str)
-        or sample.release_id is None
-    ):
+    judged_bad = sample.score is not None and sample.score < 0.5
+    if not judged_bad or not isinstance(sample.feedback, str) or sample.release_id is None:
         return
-    with tempfile.TemporaryDirectory() as directory:
-        write_tree(
-            (
-                Entry(
-                    "users-say", "rules", {"text": f"Users ask of every answer: {sample.feedback}"}
-                ),
-            ),
-            Path(directory),
-        )
-        manifest = describe(Path(directory), "harness")
-        await asyncio.to_thread(store.put, Path(directory), manifest, sample.scenario)
+    rule = {"text": f"Users ask of every answer: {sample.feedback}"}
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        write_tree((Entry("users-say", "rules", rule),), directory)
+        manifest = describe(directory, "harness")
+        await asyncio.to_thread(store.put, directory, manifest, sample.scenario)
     # The id comes from the inputs: the same sample, read again, is the same candidate.
     candidate = CandidateProposed(
         event_id="cand-" + digest("my-recipe", sample.event_id),

@@ -105,38 +105,26 @@ class FeedbackRulesRecipe(HarnessRecipe):
         judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
         refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
         usable = [sample for sample, reason in judged if reason is None]
-        batch = (
-            first_agreement(usable, self.knobs.min_agreement)
-            if len(usable) >= self.knobs.batch_size
-            else ()
-        )
+        enough = len(usable) >= self.knobs.batch_size
+        batch = first_agreement(usable, self.knobs.min_agreement) if enough else ()
         chosen = {sample.event_id for sample in batch}
         rest = [sample for sample in usable if sample.event_id not in chosen]
-        expired = [
-            (sample, "no_agreement", None)
-            for sample in rest[: max(0, len(rest) - self.knobs.max_waiting)]
-        ]
+        too_many = max(0, len(rest) - self.knobs.max_waiting)
+        expired = [(sample, "no_agreement", None) for sample in rest[:too_many]]
         return Decision(batch=batch, refused=(*refused, *expired))
 
     def propose(
         self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
         new_id = rule_id(words_of(samples[0]))
-        tried = {
-            mutation.id
-            for rejection in rejected
-            for mutation in rejection.mutations
-            if mutation.op == "create"
-        }
+        lost = [mutation for rejection in rejected for mutation in rejection.mutations]
+        tried = {mutation.id for mutation in lost if mutation.op == "create"}
         if new_id in tried or any(entry.id == new_id for entry in tree):
             return ()
         own = [entry.id for entry in tree if entry.id.startswith(RULE_PREFIX)]
-        room = [
-            Mutation("remove", old, reason="the oldest rule makes room")
-            for old in own[: max(0, len(own) + 1 - self.knobs.max_rules)]
-        ]
+        too_many = max(0, len(own) + 1 - self.knobs.max_rules)
+        why = "the oldest rule makes room"
+        room = [Mutation("remove", old, reason=why) for old in own[:too_many]]
         options = {"kind": "rules", "config": {"text": rule_text(words_of(samples[0]))}}
-        return (
-            *room,
-            Mutation("create", new_id, options, reason=f"{len(samples)} reports said the same"),
-        )
+        reason = f"{len(samples)} reports said the same"
+        return (*room, Mutation("create", new_id, options, reason))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recipes.grpo.knobs import Knobs
 from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_metrics
-from recipes.policy_gradient.losses import dis_weight, policy_loss
+from recipes.policy_gradient.losses import dis_weight
 from recipes.policy_gradient.returns import group_advantages
 from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
 from reefcommon.events import SampleReady
@@ -43,16 +43,8 @@ class GRPOLearner(PolicyLearner):
         for indices in micro_batches(rollouts, knobs.micro_batch_tokens):
             scored = self.policy.score([rollouts[i] for i in indices])
             advantage_B = scored.mask_BR.new_tensor([advantages[i] for i in indices])
-            ratio_BR = (scored.logp_BR.detach() - scored.behaviour_BR).exp()
-            weight_BR = dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
-            mean = policy_loss(
-                scored.logp_BR,
-                scored.entropy_BR,
-                weight_BR,
-                advantage_B[:, None],
-                scored.mask_BR,
-                knobs.entropy_coef,
-            )
+            weight_BR = dis_weight(scored.ratio(), knobs.eps_clip, knobs.eps_clip_high)
+            mean = self.policy_loss(scored, weight_BR, advantage_B[:, None])
             loss = mean * (len(indices) / len(rollouts))  # its share of the batch's mean
             loss.backward()  # type: ignore[no-untyped-call]
             totals.add(scored, weight_BR, loss)

@@ -23,12 +23,10 @@ class Critic:
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
             body = (nn.Linear(hidden_size, width), nn.Tanh()) if width else ()
-            self.head = nn.Sequential(
-                nn.LayerNorm(hidden_size, elementwise_affine=False), *body, last
-            )
-        self.optimizer = torch.optim.AdamW(
-            self.head.parameters(), lr=learning_rate, weight_decay=0.0
-        )
+            norm = nn.LayerNorm(hidden_size, elementwise_affine=False)
+            self.head = nn.Sequential(norm, *body, last)
+        parameters = self.head.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
 
     def values(self, hidden_BRH: Tensor) -> Tensor:
         values: Tensor = self.head(hidden_BRH.detach()).squeeze(-1)

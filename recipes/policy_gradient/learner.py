@@ -10,6 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from recipes.policy_gradient.knobs import PolicyGradientKnobs
+from recipes.policy_gradient.losses import policy_loss
 from recipes.policy_gradient.policy import LoraPolicy, Scored
 from recipes.policy_gradient.rollouts import Rollout
 from reefcommon.metrics import StepMetric
@@ -22,8 +23,13 @@ class PolicyLearner:
     """The part of `reefcommon.recipe.Learner` that does not depend on the method."""
 
     def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
-        self.policy = LoraPolicy(knobs, model_path)
+        self.policy, self.entropy_coef = LoraPolicy(knobs, model_path), knobs.entropy_coef
         self.steps = 0
+
+    def policy_loss(self, scored: Scored, weight_BR: Tensor, advantage_BR: Tensor) -> Tensor:
+        """Return the mean loss of a forward. Weight and advantage carry no gradient."""
+        logp_BR, entropy_BR, mask_BR = scored.logp_BR, scored.entropy_BR, scored.mask_BR
+        return policy_loss(logp_BR, entropy_BR, weight_BR, advantage_BR, mask_BR, self.entropy_coef)
 
     def _done(self, metrics: dict[StepMetric, float]) -> StepResult:
         self.steps += 1

@@ -40,6 +40,10 @@ class Scored:
     behaviour_BR: Tensor
     mask_BR: Tensor
 
+    def ratio(self) -> Tensor:
+        """Return the importance ratio of each token [B, R], without a gradient."""
+        return (self.logp_BR.detach() - self.behaviour_BR).exp()
+
 
 class LoraPolicy:
     def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
@@ -59,9 +63,7 @@ class LoraPolicy:
         )
         with torch.random.fork_rng(), warnings.catch_warnings():
             # peft reads an attribute under its old name.
-            warnings.filterwarnings(
-                "ignore", message=".is_gradient_checkpointing.", category=FutureWarning
-            )
+            warnings.filterwarnings("ignore", ".is_gradient_checkpointing.", FutureWarning)
             torch.manual_seed(knobs.seed)
             self.model: Any = get_peft_model(base, config)
         self.model.train()
@@ -128,18 +130,13 @@ class LoraPolicy:
         from safetensors.torch import save_file
 
         directory.mkdir(parents=True, exist_ok=True)
-        save_file(
-            {k: v.contiguous() for k, v in sorted(self._adapter().items())},
-            directory / WEIGHTS,
-            metadata={"format": "pt"},
-        )
-        config = {
-            key: _plain(value) for key, value in self.model.peft_config["default"].to_dict().items()
-        }
+        tensors = {k: v.contiguous() for k, v in sorted(self._adapter().items())}
+        save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+        stated = self.model.peft_config["default"].to_dict()
+        config = {key: _plain(value) for key, value in stated.items()}
         config |= {"base_model_name_or_path": self._base_name, "inference_mode": True}
-        (directory / CONFIG).write_text(
-            json.dumps(config, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        text = json.dumps(config, indent=1, sort_keys=True)
+        (directory / CONFIG).write_text(f"{text}\n", encoding="utf-8")
 
     def save(self, directory: Path) -> None:
         self.export(directory)

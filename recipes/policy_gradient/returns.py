@@ -44,11 +44,8 @@ def group_advantages(rewards: Sequence[float]) -> list[float] | None:
 def explained_variance(values: Sequence[float], returns: Sequence[float]) -> float:
     """Return 1 - Var(returns - values) / Var(returns); 0 if the returns do not vary."""
     total = _variance(returns)
-    return (
-        0.0
-        if total < 1e-12
-        else 1.0 - _variance([r - v for r, v in zip(returns, values, strict=True)]) / total
-    )
+    rest = _variance([r - v for r, v in zip(returns, values, strict=True)])
+    return 1.0 - rest / total if total >= 1e-12 else 0.0
 
 
 def _variance(numbers: Sequence[float]) -> float:

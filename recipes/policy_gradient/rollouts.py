@@ -45,8 +45,8 @@ def admit(
 ) -> Admission:
     """Sort the waiting samples: admitted, refused with a reason, or neither (they wait).
 
-    lag = serving.sequence - producing.sequence; 0 <= lag <= max_staleness
-    admits. If the lag is negative, the release is not known yet and the sample waits.
+    A lag (`serving` minus the sample's sequence) of 0 to `max_staleness` admits. If it is negative,
+    the release is not known yet and the sample waits.
     """
     admitted: list[SampleReady] = []
     refused: list[tuple[SampleReady, str, int | None]] = []
@@ -147,9 +147,8 @@ def micro_batches(rollouts: Sequence[Rollout], max_tokens: int) -> list[list[int
 
     A longer rollout is a group of its own.
     """
-    order = sorted(
-        range(len(rollouts)), key=lambda i: (len(rollouts[i].prompt) + len(rollouts[i].response), i)
-    )
+    lengths = [len(one.prompt) + len(one.response) for one in rollouts]
+    order = sorted(range(len(rollouts)), key=lengths.__getitem__)  # stable: equal lengths in order
     groups: list[list[int]] = []
     width_prompt = width_response = 0
     for i in order:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recipes.policy_gradient.critic import Critic
 from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_metrics
-from recipes.policy_gradient.losses import dis_weight, policy_loss
+from recipes.policy_gradient.losses import dis_weight
 from recipes.policy_gradient.returns import (
     explained_variance,
     length_adaptive_lambda,
@@ -84,16 +84,8 @@ class SAOLearner(PolicyLearner):
                 scored = self.policy.score(group)
                 value_BR = self.critic.values(scored.hidden_BRH).detach()
                 advantage_BR, return_BR = credit_batch(group, value_BR, knobs)
-                ratio_BR = (scored.logp_BR.detach() - scored.behaviour_BR).exp()
-                weight_BR = correction(ratio_BR, knobs)
-                mean = policy_loss(
-                    scored.logp_BR,
-                    scored.entropy_BR,
-                    weight_BR,
-                    advantage_BR,
-                    scored.mask_BR,
-                    knobs.entropy_coef,
-                )
+                weight_BR = correction(scored.ratio(), knobs)
+                mean = self.policy_loss(scored, weight_BR, advantage_BR)
                 loss = mean * (len(group) / len(rollouts))  # its share of the batch's mean
             if train:
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -3,24 +3,17 @@
 from functools import partial
 from typing import Any
 
-from faststream.kafka import KafkaRouter
 from starlette.applications import Starlette
 
 from reefcommon import config
 from reefcommon.harness.admission import CHAT
 from reefcommon.settings import SystemSettings
-from reefkit.jobs import host
-from reefkit.jobs.host import Handlers
 from reefkit.jobs.service import Kit, host_service
 from reefkit.recipe_binding import Binding, harness_bindings
 from services.harness.executor import HarnessExecutor
 from services.harness.settings import Settings
 
 SERVICE = "harness"
-
-
-def routes(handlers: Handlers) -> KafkaRouter:
-    return host.routes(handlers, SERVICE)
 
 
 def executor(binding: Binding[Any], kit: Kit, *, settings: Settings) -> HarnessExecutor:

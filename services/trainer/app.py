@@ -4,15 +4,12 @@ import shutil
 from functools import partial
 from typing import Any
 
-from faststream.kafka import KafkaRouter
 from starlette.applications import Starlette
 
 from reefcommon import config
 from reefcommon.errors import BadConfig
 from reefcommon.events import utc_now
 from reefcommon.settings import SystemSettings
-from reefkit.jobs import host
-from reefkit.jobs.host import Handlers
 from reefkit.jobs.service import Kit, host_service
 from reefkit.recipe_binding import Binding, weight_bindings
 from services.trainer.checkpoints import DirectoryCheckpoints
@@ -21,10 +18,6 @@ from services.trainer.executor import WeightExecutor
 from services.trainer.settings import Settings
 
 SERVICE = "trainer"
-
-
-def routes(handlers: Handlers) -> KafkaRouter:
-    return host.routes(handlers, SERVICE)
 
 
 def executor(

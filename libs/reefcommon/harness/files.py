@@ -21,6 +21,7 @@ from reefcommon.harness.tree import ENTRY_KINDS, NAME_PATTERN, Entry, Inadmissib
 
 TREE_NAME = "harness.json"
 FORMAT = 1
+_ENTRY_FIELDS = ("id", "kind", "config", "disabled")
 MAX_FILE_BYTES = 1024 * 1024
 
 
@@ -31,9 +32,8 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
         Inadmissible: JSON or UTF-8 cannot carry a value, or a name leaves the tree.
     """
     try:
-        files = {
-            TREE_NAME: _json({"format": FORMAT, "entries": [_entry_json(entry) for entry in tree]})
-        }
+        entries = [{name: getattr(entry, name) for name in _ENTRY_FIELDS} for entry in tree]
+        files = {TREE_NAME: _json({"format": FORMAT, "entries": entries})}
         enabled = [entry for entry in tree if not entry.disabled]
         if rules := [entry.config["text"].strip() for entry in enabled if entry.kind == "rules"]:
             files["rules.md"] = ("\n\n".join(rules) + "\n").encode()
@@ -92,26 +92,14 @@ def read_tree(directory: Path) -> Tree:
     return files_to_tree({name: (directory / name).read_bytes() for name in names})
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "kind": entry.kind,
-        "config": dict(entry.config),
-        "disabled": entry.disabled,
-    }
-
-
 def _entry(item: Mapping[str, Any]) -> Entry:
-    if item.keys() != {"id", "kind", "config", "disabled"} or item["kind"] not in ENTRY_KINDS:
+    if item.keys() != set(_ENTRY_FIELDS) or item["kind"] not in ENTRY_KINDS:
         raise Inadmissible(
             "not a harness: an entry has exactly id, kind, config and disabled, and a known kind"
         )
     entry = Entry(**item)
-    if (
-        not isinstance(entry.id, str)
-        or not isinstance(entry.config, dict)
-        or not isinstance(entry.disabled, bool)
-    ):
+    types = (type(entry.id), type(entry.config), type(entry.disabled))
+    if types != (str, dict, bool):
         raise Inadmissible(
             "not a harness: an entry's id is text, its config an object, disabled a boolean"
         )
@@ -155,6 +143,5 @@ def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
 
 
 def _json(value: object) -> bytes:
-    return (
-        json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    ).encode()
+    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n".encode()

@@ -37,22 +37,16 @@ class FetchedTrees:
         if not self.root.is_dir():
             return 0
         with self._choosing:
-            found = [
-                path
-                for path in self.root.iterdir()
-                if path.is_dir() and not path.name.startswith(".")
-            ]
+            found = [path for path in self.root.glob("[!.]*") if path.is_dir()]
             keep = in_use()
             gone = [path for path in found if path.name not in keep]
             if gone:
                 away = Path(tempfile.mkdtemp(prefix=_AWAY, dir=self.root))
                 for path in gone:
                     path.rename(away / path.name)
+        before = time.time() - LEFTOVER_KEPT_S
         for path in self.root.glob(".*"):
             with suppress(FileNotFoundError):  # a fetch that ended meanwhile
-                if (
-                    path.name.startswith(_AWAY)
-                    or path.stat().st_mtime < time.time() - LEFTOVER_KEPT_S
-                ):
+                if path.name.startswith(_AWAY) or path.stat().st_mtime < before:
                     shutil.rmtree(path, ignore_errors=True)
         return len(gone)

@@ -37,9 +37,8 @@ class JobStore(Database):
         """
         oldest_ms, newest_ms = record_times_ms(sample.record_ids)
         with self._transaction() as db:
-            horizon = db.execute(
-                "select newest_ms from horizons where binding = ?", (binding,)
-            ).fetchone()
+            query = "select newest_ms from horizons where binding = ?"
+            horizon = db.execute(query, (binding,)).fetchone()
             refused = horizon is not None and oldest_ms is not None and oldest_ms <= horizon[0]
             body = sample.model_dump_json(exclude=_WEIGHT_FIELDS if text_only else None).encode()
             end = ("refused", None, TOO_OLD) if refused else ("waiting", body, None)
@@ -53,21 +52,16 @@ class JobStore(Database):
             return new > 0
 
     def window(self, binding: str, limit: int) -> list[SampleReady]:
-        rows = self._rows(
-            "select body from samples where binding = ? and state = 'waiting' order by seq limit ?",
-            binding,
-            limit,
-        )
+        query = "select body from samples where binding = ? and state = 'waiting' order by seq"
+        rows = self._rows(f"{query} limit ?", binding, limit)
         return [SampleReady.model_validate_json(body) for (body,) in rows]
 
     def used_records(self, binding: str, record_ids: Collection[str]) -> set[str]:
-        rows = self._rows(
+        query = (
             "select record_id from records where binding = ?"
-            " and record_id in (select value from json_each(?))",
-            binding,
-            orjson.dumps(list(record_ids)).decode(),
+            " and record_id in (select value from json_each(?))"
         )
-        return {record for (record,) in rows}
+        return {record for (record,) in self._rows(query, binding, _json(record_ids))}
 
     def refuse(self, binding: str, refusals: Mapping[str, str], events: Outgoing) -> None:
         with self._transaction() as db:
@@ -105,11 +99,8 @@ class JobStore(Database):
             if not moved:
                 return False
             if job.state not in ("open", "produced"):
-                db.execute(
-                    "update samples set state = 'used', body = null"
-                    " where job_id = ? and state = 'taken'",
-                    (job.job_id,),
-                )
+                used = "update samples set state = 'used', body = null"
+                db.execute(f"{used} where job_id = ? and state = 'taken'", (job.job_id,))
             for event in events:
                 put_event(db, *event)
             return True
@@ -117,12 +108,12 @@ class JobStore(Database):
     def reopen(self, job: Job, refusals: Mapping[str, str], events: Outgoing = ()) -> None:
         """Remove a job that made no step: its samples wait again, except the refused."""
         with self._transaction() as db:
-            db.execute(
-                "update samples set state = 'waiting', job_id = null where job_id = ?",
-                (job.job_id,),
-            )
-            db.execute("delete from records where job_id = ?", (job.job_id,))
-            db.execute("delete from jobs where job_id = ?", (job.job_id,))
+            for change in (
+                "update samples set state = 'waiting', job_id = null",
+                "delete from records",
+                "delete from jobs",
+            ):
+                db.execute(f"{change} where job_id = ?", (job.job_id,))
             _refuse(db, job.binding, refusals, events)
 
     def current(self, binding: str, *, pending: bool = False) -> Job | None:
@@ -141,10 +132,7 @@ class JobStore(Database):
         )
 
     def named(self, job_ids: Collection[str]) -> list[Job]:
-        query = (
-            "select body from jobs where job_id in (select value from json_each(?)) order by seq"
-        )
-        return [load(body) for (body,) in self._rows(query, orjson.dumps(list(job_ids)).decode())]
+        return self._jobs("job_id in (select value from json_each(?)) order by seq", _json(job_ids))
 
     def next_step(self, binding: str) -> int:
         """Return the number of the next step of a binding, from 1."""
@@ -156,11 +144,8 @@ class JobStore(Database):
 
     def rejections(self, binding: str, limit: int) -> list[Job]:
         """Return the newest jobs that the recipe is shown as its mistakes, oldest first."""
-        query = (
-            f"select body from jobs where binding = ? and state in ({_marks(SHOWN)})"
-            " order by updated desc limit ?"
-        )
-        return [load(body) for (body,) in reversed(self._rows(query, binding, *SHOWN, limit))]
+        condition = f"binding = ? and state in ({_marks(SHOWN)}) order by updated desc limit ?"
+        return self._jobs(condition, binding, *SHOWN, limit)[::-1]
 
     # ------------------------------------------------------------------ heads
 
@@ -197,13 +182,12 @@ class JobStore(Database):
             return forgetting.forget(db, binding, before_ms, kept, shown)
 
     def lost(self, scenario: str) -> list[LostContent]:
-        rows = self._rows(
-            f"select body from jobs where scenario = ? and state in ({_marks(LOST)})"
+        jobs = self._jobs(
+            f"scenario = ? and state in ({_marks(LOST)})"
             " and content_id is not null and not dropped order by seq",
             scenario,
             *LOST,
         )
-        jobs = [load(body) for (body,) in rows]
         return [
             LostContent(job.job_id, job.content_id, job.finished_at or job.opened_at)
             for job in jobs
@@ -219,9 +203,8 @@ class JobStore(Database):
 
     def drop(self, job_ids: Collection[str]) -> None:
         with self._transaction() as db:
-            db.executemany(
-                "update jobs set dropped = 1 where job_id = ?", [(job_id,) for job_id in job_ids]
-            )
+            rows = [(job_id,) for job_id in job_ids]
+            db.executemany("update jobs set dropped = 1 where job_id = ?", rows)
 
     # ------------------------------------------------------------------ status
 
@@ -238,9 +221,12 @@ class JobStore(Database):
 
     # ------------------------------------------------------------------ inside
 
-    def _job(self, condition: str, *values: object) -> Job | None:
+    def _jobs(self, condition: str, *values: object) -> list[Job]:
         rows = self._rows(f"select body from jobs where {condition}", *values)
-        return load(rows[0][0]) if rows else None
+        return [load(body) for (body,) in rows]
+
+    def _job(self, condition: str, *values: object) -> Job | None:
+        return next(iter(self._jobs(condition, *values)), None)
 
 
 def _refuse(
@@ -253,6 +239,10 @@ def _refuse(
     )
     for event in events:
         put_event(db, *event)
+
+
+def _json(values: Collection[str]) -> str:
+    return orjson.dumps(list(values)).decode()
 
 
 def _marks(values: Sequence[object]) -> str:
