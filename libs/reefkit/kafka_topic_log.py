@@ -12,7 +12,6 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event
 from reefcommon.topics import Topic
 from reefkit.bodies import FilesystemBodies, whole_value
-from reefkit.kafka_offsets import real_ends
 
 log = structlog.get_logger()
 
@@ -34,11 +33,8 @@ class KafkaTopicLog:
             auto_offset_reset="earliest",
         )
         try:
-            ends = (await real_ends(self.bootstrap, (self.topic.name,)))[self.topic.name]
-            if not ends:
-                raise Unavailable(f"topic {self.topic.name} does not exist yet")
             await consumer.start()
-            return await self._drain(consumer, ends)
+            return await self._drain(consumer)
         except KafkaError as error:
             raise Unavailable(
                 f"cannot read {self.topic.name} from {self.bootstrap}: {error!r}"
@@ -46,19 +42,20 @@ class KafkaTopicLog:
         finally:
             await consumer.stop()
 
-    async def _drain(
-        self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]
-    ) -> list[Event]:
-        consumer.assign(ends)
-        await consumer.seek_to_beginning(*ends)
+    async def _drain(self, consumer: AIOKafkaConsumer) -> list[Event]:
+        partitions = await self._partitions(consumer)
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        # Tansu may state an end that is too low; the high watermark of a fetch is right.
+        ends = await consumer.end_offsets(partitions)
         kinds: Any = Union[self.topic.events]  # noqa: UP007
         reader: TypeAdapter[Event] = TypeAdapter(kinds)
         events: list[Event] = []
-        # Also the events that come while it reads: a fetch names the end again.
         while any(
             [
-                await consumer.position(at) < max(end, consumer.highwater(at) or 0)
-                for at, end in ends.items()
+                await consumer.position(partition)
+                < max(ends[partition], consumer.highwater(partition) or 0)
+                for partition in partitions
             ]
         ):
             for records in (await consumer.getmany(timeout_ms=1000)).values():
@@ -68,7 +65,22 @@ class KafkaTopicLog:
                         value = await whole_value(record.value, record.headers, self.bodies)
                         events.append(reader.validate_json(value))
                     except (ValidationError, Poison) as error:
-                        place = {"partition": record.partition, "offset": record.offset}
-                        reason = str(error)
-                        log.error("event_unreadable", topic=record.topic, reason=reason, **place)
+                        log.error(
+                            "event_unreadable",
+                            topic=self.topic.name,
+                            partition=record.partition,
+                            offset=record.offset,
+                            reason=str(error),
+                        )
         return events
+
+    async def _partitions(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
+        name = self.topic.name
+        numbers = consumer.partitions_for_topic(name)
+        if not numbers:
+            # Metadata of a topic that was not asked for comes with the first full refresh.
+            await consumer.topics()
+            numbers = consumer.partitions_for_topic(name)
+        if not numbers:
+            raise Unavailable(f"topic {name} does not exist yet")
+        return [TopicPartition(name, number) for number in sorted(numbers)]
