@@ -17,8 +17,8 @@ from reefcommon import topics
 from reefcommon.events import CandidateProposed, StepCompleted
 from reefcommon.settings import SystemSettings
 from reefkit.bus import KafkaPublisher, kafka_broker
+from reefkit.jobs import host
 from reefkit.kafka_topics import ensure_topics
-from services.harness import app
 from tests.harness.support import (
     BINDING,
     Published,
@@ -42,7 +42,7 @@ async def test_samples_to_candidate_to_verdict_to_next_step(tmp_path):
     broker = kafka_broker(SystemSettings(state_dir=tmp_path), "test")
     seen = Published()
     worker = service(tmp_path, KafkaPublisher(broker))
-    broker.include_router(app.routes(worker.handlers))
+    broker.include_router(host.routes(worker.handlers, "harness"))
 
     @broker.subscriber(topics.CANDIDATES.name, group_id="evaluator-and-publisher")
     async def judge(candidate: CandidateProposed) -> None:
