@@ -132,7 +132,9 @@ class HttpServingNode:
         try:
             yield
         except (LookupError, TypeError, AttributeError) as error:
-            raise Transient(f"{self} answered {path} with an unreadable body: {error!r}") from error
+            raise Transient(
+                f"{self} answered {path} with a body that cannot be read: {error!r}"
+            ) from error
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float

@@ -2,7 +2,6 @@
 
 import asyncio
 import uuid
-from datetime import timedelta
 
 import pytest
 from aiokafka import AIOKafkaConsumer

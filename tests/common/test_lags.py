@@ -43,7 +43,7 @@ async def test_a_slow_answer_is_replaced_by_the_latest_and_still_arrives() -> No
     assert await probe.rows([consumer], wait_s=1.0, max_age_s=0.0) == at(4)
     consumer.delay_s, consumer.position = 0.2, 9
     assert await probe.rows([consumer], wait_s=0.01, max_age_s=60.0) == at(4)
-    with pytest.raises(Unavailable, match="no answer within 0.01 s"):
+    with pytest.raises(Unavailable, match=r"no answer within 0\.01 s"):
         await probe.rows([consumer], wait_s=0.01, max_age_s=0.0)
     assert await probe.rows([consumer], wait_s=5.0, max_age_s=0.0) == at(9)
     assert consumer.asked == 2, "callers share one question"

@@ -78,7 +78,7 @@ async def test_a_slow_node_is_not_a_node_that_is_away() -> None:
     app.router.add_route("*", "/{any:.*}", answer)
     async with TestServer(app) as server, aiohttp.ClientSession() as session:
         node = HttpServingNode(str(server.make_url("")), session)
-        with pytest.raises(Slow, match="within 0.05 s"):
+        with pytest.raises(Slow, match=r"within 0\.05 s"):
             await node.chat("reef", [], timeout_s=0.05)
         away = HttpServingNode("http://127.0.0.1:9", session)
         with pytest.raises(Unavailable) as caught:

@@ -3,6 +3,7 @@
 import pytest
 
 from reefcommon.errors import BadConfig
+from reefcommon.settings import SystemSettings
 from reefstack.settings import Settings as Stack
 from services.evaluator.settings import Settings as Evaluator
 from services.harness.settings import Settings as Harness

@@ -8,12 +8,11 @@ import pytest
 from faststream.kafka import KafkaBroker
 
 from reefcommon import topics
+from reefkit.jobs import host
 from services.evaluator import app as evaluator
 from services.experience import app as experience
 from services.experience.settings import Settings
-from services.harness import app as harness
 from services.publisher import app as publisher
-from services.trainer import app as trainer
 
 WITHOUT_GROUP = {"gateway", "publisher"}
 
@@ -33,7 +32,9 @@ def bare(app: ModuleType) -> Any:
 def read() -> set[tuple[str, str]]:
     """(topic, consumer group) of every row of every routing table."""
     broker = KafkaBroker()
-    for app in (trainer, harness, evaluator, publisher):
+    for service in ("trainer", "harness"):
+        broker.include_router(host.routes(bare(host), service))
+    for app in (evaluator, publisher):
         broker.include_router(app.routes(bare(app)))
     broker.include_router(experience.routes(bare(experience), Settings()))
     return {

@@ -45,14 +45,12 @@ from services.gateway.domain.access import Access
 from services.gateway.domain.log_event import LogEvent
 from services.gateway.settings import Settings as GatewaySettings
 from services.gateway.upstream.engines import HttpEngines
-from services.harness import app as harness
 from services.harness.executor import HarnessExecutor
 from services.publisher import app as publisher
 from services.publisher import handlers as publisher_handlers
 from services.publisher.fleet import Fleet
 from services.publisher.publication import Publication as Publications
 from services.publisher.upkeep import Upkeep
-from services.trainer import app as trainer
 from services.trainer.checkpoints import DirectoryCheckpoints
 from services.trainer.executor import WeightExecutor
 from tests.evaluator.conftest import EpisodeNode
