@@ -1,14 +1,15 @@
 """The format of a stored tree: `harness.json`, and files rendered from it.
 
-    harness.json            every entry, in order
-    rules.md                the enabled rules
-    skills/<name>/SKILL.md  a folder for each skill, with front matter
-    commands/<name>.md      prompt templates
-    config/<target>.json    merged settings
-    extensions/<name>.ts    code
+harness.json            every entry, in order
+rules.md                the enabled rules
+skills/<name>/SKILL.md  a folder for each skill, with front matter
+commands/<name>.md      prompt templates
+config/<target>.json    merged settings
+extensions/<name>.ts    code
 
-The same tree gives the same bytes, and so the same content id.
 """
+
+# The same tree gives the same bytes, and so the same content id.
 
 import json
 from collections.abc import Mapping
