@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from prometheus_client import Counter
 
+from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import Poison, Transient
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Tree, episode_messages
@@ -50,14 +51,6 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerSampling:
-    samples_per_task: int
-    max_tokens: int
-    temperature: float
-    rules_at: Literal["system", "user_end"] = "system"
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """The pairs of a trial. `failures` holds the reasons of the episodes that could not be run."""
 
@@ -89,7 +82,7 @@ class Episodes:
         sides: tuple[Side, Side],
         tasks: Sequence[Task],
         verifier: Verifier,
-        sampling: AnswerSampling,
+        sampling: EvaluationSection,
         candidate_id: str,
     ) -> Evidence:
         """Let candidate and head answer the same tasks. A score is the mean over the samples."""
@@ -153,7 +146,7 @@ class Episodes:
         node: ServingNode,
         task: Task,
         verifier: Verifier,
-        sampling: AnswerSampling,
+        sampling: EvaluationSection,
         seed: int,
         side: Side,
     ) -> Episode:

@@ -131,7 +131,7 @@ class Judge:
             await self.bench.probe(node, sides[0])
             tasks, verifier = self.plans.tasks, self.plans.verifier
             if by_tasks and tasks and verifier is not None:
-                sampling = self.plans.sampling()
+                sampling = self.plans.config.evaluation
                 return await self.episodes.compare(
                     node, sides, tasks, verifier, sampling, candidate.event_id
                 )

@@ -11,7 +11,6 @@ from reefcommon.events import CandidateProposed
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange, load_recipe, resolve
 from services.evaluator.domain.policies import Rule
 from services.evaluator.domain.tasks import BadTask, Task, Verifier, as_task
-from services.evaluator.episodes import AnswerSampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,8 @@ class Plans:
 
     def rule(self, plan: ChosenPlan) -> Rule:
         section = self.config.evaluation
-        return Rule(
-            plan.policy,
-            section.min_win_margin,
-            section.confidence,
-            section.min_effect,
-            plan.min_pairs,
-        )
-
-    def sampling(self) -> AnswerSampling:
-        section = self.config.evaluation
-        return AnswerSampling(
-            section.samples_per_task, section.max_tokens, section.temperature, section.rules_at
-        )
+        knobs = section.min_win_margin, section.confidence, section.min_effect
+        return Rule(plan.policy, *knobs, plan.min_pairs)
 
     def accepts(self, scenario: str, score: float) -> bool:
         """Return whether a held-out sample with this score is evidence in a scenario.

@@ -14,14 +14,9 @@ from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, materialize
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
 from reefcommon.serving import WeightNode
 from reefkit.redis_rotation import usable
+from services.publisher import full_weights
 from services.publisher.domain.releases import NodeContents
-from services.publisher.full_weights import (
-    SUSPECT,
-    Checkpoint,
-    FullWeights,
-    WrongWeights,
-    content_of,
-)
+from services.publisher.full_weights import SUSPECT, Checkpoint, FullWeights
 
 log = structlog.get_logger()
 
@@ -87,16 +82,11 @@ class Fleet:
         urls = usable([node.url for node in self.nodes], apart)
         chosen = [node for node in self.nodes if node.url in urls]
         staged = await self._prepare(scenario, contents, chosen)
-        results = await asyncio.gather(*(self._try(node, staged) for node in chosen))
-        held: dict[str, float] = {}
-        failed: dict[str, ReefError] = {}
-        for node, result in zip(chosen, results, strict=True):
-            if isinstance(result, ReefError):
-                failed[node.url] = result
-            else:
-                held[node.url] = result
+        results = await self._try_all(chosen, staged)
+        held = {url: taken for url, taken in results.items() if isinstance(taken, float)}
+        failed = {url: error for url, error in results.items() if isinstance(error, ReefError)}
         for error in failed.values():
-            if isinstance(error, WrongModel | WrongWeights):
+            if isinstance(error, WrongModel | full_weights.WrongWeights):
                 raise error
         if held:
             for url, error in failed.items():
@@ -104,10 +94,8 @@ class Fleet:
             return held
         own = self.base_model if contents.base == BASE_CONTENT_ID else contents.base
         name = contents.adapter or own
-        reasons = "; ".join(
-            f"{error} ({apart[url]})" if url in apart else str(error)
-            for url, error in failed.items()
-        )
+        why = {url: f" ({apart[url]})" if url in apart else "" for url in failed}
+        reasons = "; ".join(f"{error}{why[url]}" for url, error in failed.items())
         if any(isinstance(error, Transient) for error in failed.values()) or not failed:
             raise Unavailable(f"no serving node took {name}: {reasons or 'none is configured'}")
         raise ReleaseRefused(f"every serving node refused {name}: {reasons}")
@@ -160,10 +148,20 @@ class Fleet:
             return BASE_CONTENT_ID
         if (await self.rotation.apart()).get(node.url, "").startswith(SUSPECT):
             return ""
-        return "" if await node.is_paused() else content_of((await node.weights()).version)
+        return (
+            ""
+            if await node.is_paused()
+            else full_weights.content_of((await node.weights()).version)
+        )
 
     async def being_replaced(self, node: WeightNode) -> bool:
         return self.full is not None and await self.full.leases.leased(node.url)
+
+    async def _try_all(
+        self, nodes: Collection[WeightNode], staged: Staged
+    ) -> dict[str, float | ReefError]:
+        results = await asyncio.gather(*(self._try(node, staged) for node in nodes))
+        return dict(zip((node.url for node in nodes), results, strict=True))
 
     async def _try(self, node: WeightNode, staged: Staged) -> float | ReefError:
         started = time.perf_counter()
@@ -205,7 +203,7 @@ class Fleet:
             raise WrongModel(f"{node.url} was asked for {model} and answered with {answered}")
         version = answers[0].weight_version
         checked = self.full is not None and contents.adapter is None and version
-        if checked and content_of(version) != contents.base:
+        if checked and full_weights.content_of(version) != contents.base:
             raise WrongModel(
                 f"{node.url} was asked for the weights {contents.base} and answered with {version}"
             )
@@ -224,10 +222,9 @@ class Fleet:
         if not wrong:
             return
         staged = Staged(NodeContents(base), checkpoint=await self.checkpoint(scenario, base))
-        results = await asyncio.gather(*(self._try(node, staged) for node in wrong))
-        for node, result in zip(wrong, results, strict=True):
+        for url, result in (await self._try_all(wrong, staged)).items():
             if isinstance(result, ReefError):
-                await self.set_apart(node.url, str(result))
+                await self.set_apart(url, str(result))
 
     async def unload(self, node: WeightNode, names: list[str]) -> None:
         """Unload adapters from a node. If it refuses, it is set apart."""

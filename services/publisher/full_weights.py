@@ -76,13 +76,8 @@ class FullWeights:
         """Build the way that the settings name; None for `off`."""
         if settings.weight_transfer == "off":
             return None
-        return cls(
-            settings.weight_transfer,
-            settings.weight_transfer_host,
-            settings.weight_step_within_s,
-            settings.weight_sender_within_s,
-            leases,
-        )
+        within_s = settings.weight_step_within_s, settings.weight_sender_within_s
+        return cls(settings.weight_transfer, settings.weight_transfer_host, *within_s, leases)
 
     async def replace(self, node: WeightNode, given: Checkpoint, set_apart: SetApart) -> None:
         """Have the node serve these weights. Afterwards it steps again, or is out of rotation.
@@ -92,25 +87,17 @@ class FullWeights:
             Poison: it refuses them.
             Unavailable: it does not answer in time, or another publisher replaces its weights.
         """
-        async with (
-            self.leases.lease(node.url, wait_s=self.step_within_s),
-            self._sender(node, given) as send,
-        ):
+        within_s = self.step_within_s
+        async with self.leases.lease(node.url, wait_s=within_s), self._sender(node, given) as send:
             started = time.perf_counter()
             try:
-                await self._step("pause", node, node.pause(timeout_s=self.step_within_s))
-                await self._step("start", node, node.start_update(timeout_s=self.step_within_s))
+                await self._step("pause", node, node.pause(timeout_s=within_s))
+                await self._step("start", node, node.start_update(timeout_s=within_s))
                 await self._step("transfer", node, send())
-                await self._step(
-                    "finish",
-                    node,
-                    node.finish_update(given.content_id, timeout_s=self.step_within_s),
-                )
-                await self._step(
-                    "reset the prefix cache",
-                    node,
-                    node.reset_prefix_cache(timeout_s=self.step_within_s),
-                )
+                finishing = node.finish_update(given.content_id, timeout_s=within_s)
+                await self._step("finish", node, finishing)
+                resetting = node.reset_prefix_cache(timeout_s=within_s)
+                await self._step("reset the prefix cache", node, resetting)
                 await self._step("verify", node, self._verify(node, given))
             except ReefError as error:
                 await set_apart(node.url, SUSPECT + str(error))
@@ -118,12 +105,8 @@ class FullWeights:
             finally:
                 await self._resume(node, set_apart)
                 PAUSED_S.labels(node.url).observe(time.perf_counter() - started)
-        log.info(
-            "weights_replaced",
-            node=node.url,
-            content=given.content_id,
-            paused_ms=round((time.perf_counter() - started) * 1000, 1),
-        )
+        paused_ms = round((time.perf_counter() - started) * 1000, 1)
+        log.info("weights_replaced", node=node.url, content=given.content_id, paused_ms=paused_ms)
 
     async def _step(self, name: str, node: WeightNode, effect: Awaitable[None]) -> None:
         try:
@@ -160,7 +143,7 @@ class FullWeights:
                     resumed = True
                     return
             raise Unavailable(f"{node.url} does not resume: {reason}")
-        finally:
+        finally:  # also if it is cancelled
             if not resumed:
                 log.error("node_not_resumed", node=node.url, reason=reason)
                 await set_apart(node.url, f"{SUSPECT}it does not resume: {reason}")
@@ -196,18 +179,10 @@ class Sender:
     @asynccontextmanager
     async def started(self, directory: Path) -> AsyncIterator[int]:
         """Yield the port of a sender's store. Raises Unavailable if it does not start in time."""
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "services.publisher.broadcast",
-            str(directory),
-            self.host,
-            str(self.world_size),
-            f"{self.step_within_s:g}",
-            self.way,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        command = [sys.executable, "-m", "services.publisher.broadcast", str(directory), self.host]
+        limits = [str(self.world_size), f"{self.step_within_s:g}", self.way]
+        pipe = asyncio.subprocess.PIPE
+        child = await asyncio.create_subprocess_exec(*command, *limits, stdout=pipe, stderr=pipe)
         try:
             yield await self._port(child)
         finally:

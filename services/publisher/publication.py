@@ -21,14 +21,7 @@ from reefcommon.ids import digest
 from reefcommon.releases import ReleaseHeads, base_weights, may_follow
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
-from services.publisher.domain.releases import (
-    adapter_of,
-    lingering,
-    needed,
-    needs_nodes,
-    rebased,
-    resident,
-)
+from services.publisher.domain import releases
 from services.publisher.domain.work import Outcome, Work
 from services.publisher.fleet import Fleet, LoadedNames
 
@@ -143,11 +136,15 @@ class Publication:
         live = [work for work in works if work.work_id != but and work.release]
         chain = await self.heads.chain(scenario, limit=self.resident_adapters)
         moved_s = (self.now() - chain[0].created_at).total_seconds() if chain else 0.0
-        drained = {} if moved_s >= self.drain_s else lingering(chain, self.resident_adapters)
+        drained = (
+            {} if moved_s >= self.drain_s else releases.lingering(chain, self.resident_adapters)
+        )
         planned = {
-            name: content for work in live for name, content in adapter_of(work.planned).items()
+            name: content
+            for work in live
+            for name, content in releases.adapter_of(work.planned).items()
         }
-        return {**resident(chain, self.resident_adapters), **drained, **planned}
+        return {**releases.resident(chain, self.resident_adapters), **drained, **planned}
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
         return frozenset(
@@ -164,8 +161,8 @@ class Publication:
             # Full weights may be large: they are fetched only if a node needs them.
             if release.kind not in ("base", "checkpoint"):
                 await self.fleet.fetch(work.scenario, release.content_id)
-            if needs_nodes(release):
-                nodes = await self.fleet.stage(work.scenario, needed(release))
+            if releases.needs_nodes(release):
+                nodes = await self.fleet.stage(work.scenario, releases.needed(release))
         except Unavailable as error:
             if work.began_at is None or self._age_s(work.began_at) < self.within_s:
                 raise
@@ -190,7 +187,7 @@ class Publication:
             head = await self.heads.head(work.scenario)
             rollback = work.planned.operation == "rollback"
             if rollback and head is not None and work.rebased < MAX_REBASES:
-                moved = rebased(work.planned, head, f"{work.work_id}:{work.rebased + 1}")
+                moved = releases.rebased(work.planned, head, f"{work.work_id}:{work.rebased + 1}")
                 return work.to("staged", release=moved, rebased=work.rebased + 1)
             if await self.requeue(work):
                 await self._clean(work)
@@ -217,7 +214,7 @@ class Publication:
         return work.to("announced")
 
     async def _retire(self, work: Work) -> Work:
-        if needs_nodes(work.planned):
+        if releases.needs_nodes(work.planned):
             await self.tidy(work.scenario)
         return work.to("retired")
 

@@ -29,14 +29,11 @@ class Stored:
         with (
             self.file.open("rb") as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as whole,
+            # Released before the map is closed, which would fail else.
+            memoryview(whole)[self.start : self.end] as view,
         ):
-            view = memoryview(whole)[self.start : self.end]
-            try:
-                return hashlib.sha256(
-                    view if self.dtype == "F32" else _widened(view, self.dtype)
-                ).hexdigest()
-            finally:
-                view.release()
+            wide = view if self.dtype == "F32" else _widened(view, self.dtype)
+            return hashlib.sha256(wide).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +77,7 @@ def differing(expected: dict[str, str], served: dict[str, str]) -> list[str]:
 
 
 def _read_header(file: Path) -> dict[str, Stored]:
+    found: dict[str, Stored] = {}
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
@@ -88,37 +86,19 @@ def _read_header(file: Path) -> dict[str, Stored]:
                     f"{file.name} is not a safetensors file: its header has {length} bytes"
                 )
             header = orjson.loads(stream.read(length))
-        begin = 8 + length
-        rows = {name: row for name, row in header.items() if name != "__metadata__"}
-        return {
-            name: Stored(
-                file,
-                row["dtype"],
-                tuple(row["shape"]),
-                begin + row["data_offsets"][0],
-                begin + row["data_offsets"][1],
-            )
-            for name, row in rows.items()
-            if _served(name, row["dtype"])
-        }
-    except (
-        struct.error,
-        orjson.JSONDecodeError,
-        KeyError,
-        TypeError,
-        IndexError,
-        AttributeError,
-    ) as error:
+        header.pop("__metadata__", None)
+        for name, row in header.items():
+            dtype, (start, end) = row["dtype"], row["data_offsets"]
+            if dtype not in _TORCH_NAMES:
+                raise Poison(
+                    f"weight {name!r} has dtype {dtype}, which cannot be served; use one of "
+                    f"{', '.join(_TORCH_NAMES)}"
+                )
+            begin = 8 + length
+            found[name] = Stored(file, dtype, tuple(row["shape"]), begin + start, begin + end)
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
         raise Poison(f"{file.name} is not a safetensors file: {error!r}") from error
-
-
-def _served(name: str, dtype: str) -> bool:
-    if dtype not in _TORCH_NAMES:
-        raise Poison(
-            f"weight {name!r} has dtype {dtype}, which cannot be served; use one of "
-            f"{', '.join(_TORCH_NAMES)}"
-        )
-    return True
+    return found
 
 
 def _widened(view: memoryview, dtype: str) -> bytes:
@@ -126,8 +106,5 @@ def _widened(view: memoryview, dtype: str) -> bytes:
 
     if dtype == "BF16":  # the upper half of a float32
         return (np.frombuffer(view, np.uint16).astype(np.uint32) << 16).tobytes()
-    return (
-        np.frombuffer(view, np.float16 if dtype == "F16" else np.float64)
-        .astype(np.float32)
-        .tobytes()
-    )
+    narrow = np.frombuffer(view, np.float16 if dtype == "F16" else np.float64)
+    return narrow.astype(np.float32).tobytes()

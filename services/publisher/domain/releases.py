@@ -22,17 +22,7 @@ from reefcommon.releases import (
 )
 from services.publisher.domain.work import NotPublished
 
-_CARRIED = [
-    "kind",
-    "content_id",
-    "operation",
-    "adapter",
-    "candidate_id",
-    "metrics",
-    "evaluation",
-    "lineage",
-    "reason",
-]
+_CARRIED = "kind content_id operation adapter candidate_id metrics evaluation lineage reason"
 _WITHOUT_NODES = frozenset({"harness", "routing"})
 
 
@@ -97,39 +87,31 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
     candidate = event.candidate
     compared = event.evaluation.head_release_id
     if compared != head.release_id:
-        raise NotPublished(
-            "conflicted", f"compared with {compared}, but {head.release_id} is the head"
-        )
+        moved = f"compared with {compared}, but {head.release_id} is the head"
+        raise NotPublished("conflicted", moved)
     if candidate.kind == "base":
-        raise NotPublished(
-            "aborted",
-            "kind base: the base model is served as it is; roll back to a release of it instead",
-        )
+        instead = "the base model is served as it is; roll back to a release of it instead"
+        raise NotPublished("aborted", f"kind base: {instead}")
     if not candidate.content_id.startswith(f"{candidate.kind}-"):
-        raise NotPublished(
-            "aborted",
-            f"kind {candidate.kind} with the content {candidate.content_id} of another kind",
-        )
+        other = f"the content {candidate.content_id} of another kind"
+        raise NotPublished("aborted", f"kind {candidate.kind} with {other}")
     cause = candidate.event_id
     operation: Operation = "training" if candidate.lineage.recipe else "manual"
     rid = release_id(head.scenario, head.sequence + 1, head.release_id, cause)
     adapter = adapter_name(head.scenario, rid) if candidate.kind == "lora" else BASE_ADAPTER
     if candidate.kind in _WITHOUT_NODES:
         operation, adapter = "harness", head.adapter
+    carried = ("kind", "content_id", "metrics", "lineage", "reason")
     return _follow(
         head,
         cause,
         event.at,
         next_contents(head, candidate.kind, candidate.content_id),
-        kind=candidate.kind,
-        content_id=candidate.content_id,
+        **{name: getattr(candidate, name) for name in carried},
         operation=operation,
         adapter=adapter,
         candidate_id=candidate.event_id,
-        metrics=candidate.metrics,
         evaluation=event.evaluation,
-        lineage=candidate.lineage,
-        reason=candidate.reason,
     )
 
 
@@ -166,7 +148,7 @@ def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Rele
 
 def rebased(release: Release, head: Release, cause: str) -> Release:
     """Return a rollback that lost a race, on the new head: it asks for a content, not a place."""
-    kept = {name: getattr(release, name) for name in _CARRIED}
+    kept = {name: getattr(release, name) for name in _CARRIED.split()}
     return _follow(head, cause, release.created_at, release.contents, **kept)
 
 

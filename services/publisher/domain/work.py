@@ -12,19 +12,9 @@ from pydantic import AwareDatetime, Field
 
 from reefcommon.events import CandidateProposed, Evaluation, Release, Value
 
-State = Literal[
-    "evaluated",
-    "staged",
-    "head_advanced",
-    "announced",
-    "retired",
-    "rejected",
-    "conflicted",
-    "aborted",
-    "pending",
-    "requeued",
-]
 Outcome = Literal["rejected", "conflicted", "aborted"]
+Ended = Literal["retired", "pending", "requeued", Outcome]
+State = Literal["evaluated", "staged", "head_advanced", "announced", Ended]
 ENDED: frozenset[State] = frozenset(
     {"retired", "rejected", "conflicted", "aborted", "pending", "requeued"}
 )
