@@ -96,12 +96,8 @@ class Handlers(Reports):
         self._show()
 
     async def _take(self, arrivals: Sequence[Arrival]) -> None:
-        dead: DeadArrivals = [
-            (arrival, arrival.flaw) for arrival in arrivals if arrival.event is None
-        ]
-        await self.store.insert_outcomes(
-            [arrival.event for arrival in arrivals if arrival.event is not None]
-        )
+        dead: DeadArrivals = [(each, each.flaw) for each in arrivals if each.event is None]
+        await self.store.insert_outcomes([each.event for each in arrivals if each.event])
         inferences = [(a, a.event) for a in arrivals if isinstance(a.event, InferenceRecorded)]
         feedback = [(a, a.event) for a in arrivals if isinstance(a.event, FeedbackReported)]
         records = await self._record(inferences, dead) if inferences else {}
@@ -125,19 +121,12 @@ class Handlers(Reports):
         taken = self._without_conflicts(arrivals, known, dead)
         # The first arrival of a record decides its shard.
         shards = {event.event_id: arrival.key or b"" for arrival, event in reversed(arrivals)}
-        entries = {
-            record_id: await self._entry(event, shards[record_id])
-            for record_id, (event, _) in taken.items()
-        }
-        places, sessions = await self._places(
-            entries, {record_id: known[record_id][1] for record_id in taken if record_id in known}
-        )
-        records = {
-            record_id: Record(event, digest, places[record_id])
-            for record_id, (event, digest) in taken.items()
-        }
+        entries = {key: await self._entry(event, shards[key]) for key, (event, _) in taken.items()}
+        settled = {key: place for key, (_, place) in known.items() if key in taken}
+        places, sessions = await self._places(entries, settled)
+        records = {key: Record(*content, places[key]) for key, content in taken.items()}
         await self.store.insert_records(
-            [record for record_id, record in records.items() if record_id not in known]
+            [record for key, record in records.items() if key not in known]
         )
         await self.store.insert_sessions(sessions)
         if entries:
@@ -155,16 +144,13 @@ class Handlers(Reports):
         taken: dict[str, tuple[InferenceRecorded, str]] = {}
         for arrival, event in arrivals:
             digest = hashlib.blake2b(arrival.value, digest_size=16).hexdigest()
-            before = (
-                known[event.event_id][0]
-                if event.event_id in known
-                else taken.get(event.event_id, (event, None))[1]
-            )
-            if before not in (None, digest):
+            _, first = taken.get(event.event_id, (event, digest))
+            before, _ = known.get(event.event_id, (first, None))
+            if before != digest:
                 CONFLICTS.labels(arrival.topic).inc()
                 dead.append((arrival, f"conflict: {event.event_id} is known with other content"))
                 continue
-            if before is not None:
+            if event.event_id in taken or event.event_id in known:
                 REPEATS.labels(arrival.topic).inc()
             taken.setdefault(event.event_id, (event, digest))
         return taken
@@ -176,9 +162,7 @@ class Handlers(Reports):
             entry for record_id, entry in entries.items() if record_id not in known
         )
         # A record that is known may be of a session that this process has not seen.
-        keys |= {
-            (entries[record_id].scenario, place.session_id) for record_id, place in known.items()
-        }
+        keys |= {(entries[key].scenario, place.session_id) for key, place in known.items()}
         if keys or tails or requests:
             self.book.restore(await self.store.sessions(keys, tails, requests))
         places, sessions = {}, {}

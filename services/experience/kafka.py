@@ -13,36 +13,21 @@ from aiokafka.errors import KafkaError
 from faststream.message import StreamMessage
 from pydantic import Field, TypeAdapter, ValidationError
 
-from reefcommon import topics
+from reefcommon import events, topics
 from reefcommon.errors import Unavailable
-from reefcommon.events import (
-    FeedbackReported,
-    InferenceRecorded,
-    ReleasePending,
-    ReleasePublished,
-    ReleaseRejected,
-    SampleRefused,
-    ServingSynced,
-    StepCompleted,
-)
+from reefcommon.events import InferenceRecorded
 from reefkit.bus import Bus, lags
 from reefkit.guard import Guard
 from reefkit.kafka_offsets import real_ends
 from services.experience.ports import Arrival
 
-Taken = (
-    InferenceRecorded
-    | FeedbackReported
-    | StepCompleted
-    | SampleRefused
-    | ReleasePublished
-    | ReleasePending
-    | ReleaseRejected
-    | ServingSynced
-)
+Taken = InferenceRecorded | events.FeedbackReported | events.StepCompleted | events.SampleRefused
+Releases = events.ReleasePublished | events.ReleasePending | events.ReleaseRejected
 log = structlog.get_logger()
 
-TAKEN: TypeAdapter[Any] = TypeAdapter(Annotated[Taken, Field(discriminator="type")])
+TAKEN: TypeAdapter[Any] = TypeAdapter(
+    Annotated[Taken | Releases | events.ServingSynced, Field(discriminator="type")]
+)
 KEYED = (topics.INFERENCES, topics.FEEDBACK)
 """What a client's own receipt can lie in."""
 ASK_S = 2.0
@@ -66,24 +51,14 @@ def arrival(record: ConsumerRecord) -> Arrival:
         flaw = f"ValidationError: {error}"
     if isinstance(event, InferenceRecorded) and (wrong := _impossible_token(event)) is not None:
         event, flaw = None, f"not a token id: {wrong}"
-    return Arrival(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.key,
-        value,
-        event,
-        flaw,
-        tuple(record.headers),
-    )
+    place = record.topic, record.partition, record.offset
+    return Arrival(*place, record.key, value, event, flaw, tuple(record.headers))
 
 
 def _impossible_token(event: InferenceRecorded) -> int | None:
     # The store's columns are UInt32.
-    for tokens in (
-        event.prompt_token_ids,
-        *(completion.token_ids for completion in event.completions),
-    ):
+    sampled = (completion.token_ids for completion in event.completions)
+    for tokens in (event.prompt_token_ids, *sampled):
         try:
             array("I", tokens)  # checks all in C, in a third of the time of `min` and `max`
         except OverflowError:

@@ -92,29 +92,25 @@ class Reports:
         states = await self.store.report_states([report.event_id for _, report in arrivals])
         candidates: dict[str, Parked] = {}
         for arrival, report in arrivals:
-            known = states.get(report.event_id)
-            digest = known.digest if known is not None else None
-            if report.event_id in candidates:
-                digest = candidates[report.event_id].report.content_digest
+            known, twin = states.get(report.event_id), candidates.get(report.event_id)
+            digest = known.digest if known is not None else report.content_digest
+            if twin is not None:
+                digest = twin.report.content_digest
             if (wrong := wrong_references(report.references)) is not None:
                 dead.append((arrival, wrong))
-            elif digest is not None and digest != report.content_digest:
+            elif digest != report.content_digest:
                 CONFLICTS.labels(arrival.topic).inc()
-                dead.append(
-                    (arrival, f"conflict: report {report.event_id} is known with other content")
-                )
-            elif (known is not None and known.state == "joined") or report.event_id in candidates:
+                other = f"conflict: report {report.event_id} is known with other content"
+                dead.append((arrival, other))
+            elif twin is not None or (known is not None and known.state == "joined"):
                 REPEATS.labels(arrival.topic).inc()
-            elif known is None:
-                candidates[report.event_id] = Parked(
-                    report, self.now(), arrival.partition, arrival.offset, arrival.key
-                )
             else:
                 # Its first place in the log stays its place, so that a repeat leaves no trace.
+                place = known or arrival
                 # An expired report that is sent again waits anew.
-                since = known.parked_at if known.state == "parked" else self.now()
+                since = known.parked_at if known and known.state == "parked" else self.now()
                 candidates[report.event_id] = Parked(
-                    report, since, known.partition, known.offset, arrival.key
+                    report, since, place.partition, place.offset, arrival.key
                 )
         return candidates
 
@@ -137,9 +133,8 @@ class Reports:
     async def _join(
         self, candidates: Sequence[Parked], records: Mapping[str, Record]
     ) -> list[Parked]:
-        needed = {
-            reference for parked in candidates for reference in parked.report.references
-        } - records.keys()
+        references = {each for parked in candidates for each in parked.report.references}
+        needed = references - records.keys()
         found = {**records, **(await self.store.records(needed) if needed else {})}
         samples: list[SampleReady] = []
         rows: list[ReportRow] = []
@@ -173,18 +168,15 @@ class Reports:
             SAMPLES.labels(sample.untrainable or "").inc()
 
     async def _mark(self, rows: Sequence[ReportRow]) -> None:
+        waiting = [row for row in rows if row.state == "parked"]
+        ended = [row for row in rows if row.state != "parked"]
         # A report that waits already has its row.
-        new = [
-            row
-            for row in rows
-            if row.state != "parked" or row.parked.report.event_id not in self.parking
-        ]
-        await self.store.insert_reports(new)
-        for row in rows:
-            if row.state == "parked":
-                self.parking.add(row.parked)
-            else:
-                self.parking.discard(row.parked.report.event_id)
+        new = [row for row in waiting if row.parked.report.event_id not in self.parking]
+        await self.store.insert_reports(new + ended)
+        for row in waiting:
+            self.parking.add(row.parked)
+        for row in ended:
+            self.parking.discard(row.parked.report.event_id)
 
     async def expire(self, reports: Iterable[Parked]) -> None:
         """Give up reports whose records did not come in time. Raises Unavailable."""
@@ -209,6 +201,5 @@ class Reports:
 
 def _as_arrival(parked: Parked) -> Arrival:
     value = parked.report.model_dump_json(exclude_none=True).encode()
-    return Arrival(
-        topics.FEEDBACK.name, parked.partition, parked.offset, parked.key, value, parked.report
-    )
+    place = topics.FEEDBACK.name, parked.partition, parked.offset
+    return Arrival(*place, parked.key, value, parked.report)

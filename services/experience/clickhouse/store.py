@@ -6,25 +6,23 @@ from typing import Any
 
 from reefcommon.events import Event, SampleReady
 from services.experience.clickhouse import rows
-from services.experience.clickhouse.client import Database, as_list
+from services.experience.clickhouse.client import Database, Row, as_list
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
 from services.experience.ports import Known, ReportRow
 
-_BY_KEY = (
-    "SELECT * FROM sessions FINAL WHERE session_id IN JSONExtract({ids:String}, 'Array(String)') "
-    "AND scenario IN JSONExtract({scenarios:String}, 'Array(String)')"
+_IDS, _SCENARIOS, _TAILS, _REQUESTS = (
+    f"JSONExtract({{{name}:String}}, 'Array(String)')"
+    for name in ("ids", "scenarios", "tails", "requests")
 )
-_BY_TAIL = (
-    "SELECT * FROM sessions FINAL WHERE NOT tagged "
-    "AND hasAny(tail_hashes, JSONExtract({tails:String}, 'Array(String)'))"
-)
+_SESSIONS = "SELECT * FROM sessions FINAL WHERE"
+_BY_KEY = f"{_SESSIONS} session_id IN {_IDS} AND scenario IN {_SCENARIOS}"
+_BY_TAIL = f"{_SESSIONS} NOT tagged AND hasAny(tail_hashes, {_TAILS})"
+# Rows of before the trees have no list of requests.
 _BY_REQUEST = (
-    "SELECT * FROM sessions FINAL WHERE NOT tagged "
-    "AND (hasAny(request_hashes, JSONExtract({requests:String}, 'Array(String)')) "
-    # Rows of before the trees have no list of requests.
-    "OR request_hash IN JSONExtract({requests:String}, 'Array(String)'))"
+    f"{_SESSIONS} NOT tagged "
+    f"AND (hasAny(request_hashes, {_REQUESTS}) OR request_hash IN {_REQUESTS})"
 )
 
 
@@ -35,19 +33,12 @@ class ClickHouseStore:
     database: Database
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
-        found = await self.database.query(
-            "SELECT record_id, digest, session_id, session_turn, session_sequence, retry_of "
-            "FROM records FINAL WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
-            ids=as_list(record_ids),
-        )
+        columns = "record_id, digest, session_id, session_turn, session_sequence, retry_of"
+        found = await self._by_ids(f"{columns} FROM records FINAL WHERE record_id", record_ids)
         return {row["record_id"]: (row["digest"], rows.assignment(row)) for row in found}
 
     async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
-        found = await self.database.query(
-            "SELECT * FROM records FINAL "
-            "WHERE record_id IN JSONExtract({ids:String}, 'Array(String)')",
-            ids=as_list(record_ids),
-        )
+        found = await self._by_ids("* FROM records FINAL WHERE record_id", record_ids)
         return {row["record_id"]: rows.record(row) for row in found}
 
     async def insert_records(self, records: Sequence[Record]) -> None:
@@ -88,12 +79,9 @@ class ClickHouseStore:
         await self._insert("sessions", rows.SESSIONS, sessions)
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
-        found = await self.database.query(
-            "SELECT report_id, digest, state, parked_at, log_partition, log_offset "
-            "FROM reports FINAL WHERE report_id IN JSONExtract({ids:String}, 'Array(String)')",
-            ids=as_list(report_ids),
-        )
         names = ("digest", "state", "parked_at", "log_partition", "log_offset")
+        columns = ", ".join(("report_id", *names))
+        found = await self._by_ids(f"{columns} FROM reports FINAL WHERE report_id", report_ids)
         return {row["report_id"]: Known(*(row[name] for name in names)) for row in found}
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
@@ -115,9 +103,10 @@ class ClickHouseStore:
 
     async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
         found = await self.database.query(
-            "SELECT * FROM reports FINAL WHERE state = 'expired' AND report_id IN "
+            "SELECT * FROM reports FINAL "  # noqa: S608  constants; the ids are bound
+            "WHERE state = 'expired' AND report_id IN "
             "(SELECT report_id FROM reports WHERE state = 'expired' "
-            "AND hasAny(references, JSONExtract({ids:String}, 'Array(String)'))) "
+            f"AND hasAny(references, {_IDS})) "
             "ORDER BY report_id",
             ids=as_list(record_ids),
         )
@@ -131,11 +120,13 @@ class ClickHouseStore:
 
     async def insert_outcomes(self, events: Sequence[Event]) -> None:
         for table, columns in dict(rows.OUTCOMES.values()).items():
-            await self._insert(
-                table,
-                columns,
-                [event for event in events if rows.OUTCOMES.get(type(event), ("",))[0] == table],
-            )
+            kinds = tuple(kind for kind, (other, _) in rows.OUTCOMES.items() if other == table)
+            await self._insert(table, columns, [e for e in events if isinstance(e, kinds)])
+
+    async def _by_ids(self, selected: str, ids: Iterable[str]) -> list[Row]:
+        # The texts are constants; the ids are bound.
+        sql = f"SELECT {selected} IN {_IDS}"
+        return await self.database.query(sql, ids=as_list(ids))
 
     async def _insert(self, table: str, columns: rows.Columns, items: Sequence[Any]) -> None:
         if items:
