@@ -59,7 +59,7 @@ def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:
         resident_adapters=config.serving.resident_adapters,
         within_s=settings.publish_within_s,
     )
-    handlers = Handlers(config, heads, works, publication, events, now)
+    handlers = Handlers(config, heads, works, publication, now)
     log, slow_for_s = outside.log_of(topics.RELEASES), settings.node_slow_for_s
     return Upkeep(handlers, publication, fleet, heads, log, config.all_scenarios, slow_for_s)
 

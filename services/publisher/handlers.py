@@ -8,7 +8,6 @@ from datetime import datetime
 
 import structlog
 
-from reefcommon import topics
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.config import ServeConfig
 from reefcommon.errors import Transient
@@ -24,8 +23,6 @@ from reefcommon.events import (
 )
 from reefcommon.ids import time_ordered_hex
 from reefcommon.releases import ReleaseHeads, base_weights
-from reefkit.bus import EventPublisher
-from reefkit.telemetry import current_traceparent
 from services.publisher.domain import releases
 from services.publisher.domain.work import NotPublished, Work
 from services.publisher.publication import Publication, Works
@@ -39,7 +36,6 @@ class Handlers:
     heads: ReleaseHeads
     works: Works
     publication: Publication
-    events: EventPublisher
     now: Callable[[], datetime]
 
     async def on_evaluated(self, event: CandidateEvaluated) -> None:
@@ -99,14 +95,8 @@ class Handlers:
         await self.publication.run(await self.publication.begin(work))
 
     async def create(self, scenario: str) -> None:
-        await self.on_command(
-            ScenarioCreateRequested(
-                event_id=f"create-{scenario}",
-                at=self.now(),
-                scenario=scenario,
-                traceparent=current_traceparent(),
-            )
-        )
+        event_id, at = f"create-{scenario}", self.now()
+        await self.on_command(ScenarioCreateRequested(event_id=event_id, at=at, scenario=scenario))
 
     async def resume(self) -> None:
         for work in await self.works.live():
@@ -183,14 +173,7 @@ class Handlers:
 
     async def _keep_for_review(self, work: Work, release: Release) -> None:
         await self.heads.put_pending(release)
-        pending = ReleasePending(
-            event_id=work.work_id,
-            at=self.now(),
-            scenario=work.scenario,
-            traceparent=current_traceparent(),
-            release=release,
-        )
-        await self.events.publish(pending, topics.RELEASES)
+        await self.publication.emit(ReleasePending, work.work_id, work.scenario, release=release)
         await self.works.save(work.to("pending"))
         log.info("release_pending", scenario=work.scenario, release=release.release_id)
 

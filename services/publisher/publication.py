@@ -16,7 +16,7 @@ from prometheus_client import Counter
 from reefcommon import topics
 from reefcommon.config_sections import OnStale
 from reefcommon.errors import Conflict, Poison, Unavailable
-from reefcommon.events import Release, ReleasePublished, ReleaseRejected, ServingSynced
+from reefcommon.events import Event, Release, ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
 from reefcommon.releases import ReleaseHeads, base_weights, may_follow
 from reefkit.bus import EventPublisher
@@ -199,15 +199,13 @@ class Publication:
         release = work.planned
         # If the heads were rebuilt from a log without this release, it is added again.
         await self.heads.advance(release)
-        published = ReleasePublished(
-            event_id=release.release_id,
-            at=self.now(),
-            scenario=work.scenario,
-            traceparent=current_traceparent(),
+        await self.emit(
+            ReleasePublished,
+            release.release_id,
+            work.scenario,
             release=release,
             command_id=work.command_id,
         )
-        await self.events.publish(published, topics.RELEASES)
         for node, duration_ms in work.nodes.items():
             await self.synced(release, node, duration_ms)
         await self.heads.drop_pending(work.scenario, release.release_id)
@@ -219,17 +217,10 @@ class Publication:
         return work.to("retired")
 
     async def synced(self, release: Release, node: str, duration_ms: float) -> None:
-        event = ServingSynced(
-            event_id="syn-" + digest("synced", release.scenario, release.release_id, node),
-            at=self.now(),
-            scenario=release.scenario,
-            release_id=release.release_id,
-            load_id=release.load_id,
-            node=node,
-            adapter=release.adapter,
-            duration_ms=duration_ms,
-        )
-        await self.events.publish(event, topics.RELEASES)
+        event_id = "syn-" + digest("synced", release.scenario, release.release_id, node)
+        held = {name: getattr(release, name) for name in ("release_id", "load_id", "adapter")}
+        served = {"node": node, "duration_ms": duration_ms}
+        await self.emit(ServingSynced, event_id, release.scenario, **held, **served)
 
     async def _abandon(self, work: Work, outcome: Outcome, reason: str) -> Work:
         _log(work).error("release_abandoned", outcome=outcome, reason=reason)
@@ -245,17 +236,15 @@ class Publication:
             await self.fleet.restore(work.scenario, base_weights(head), others)
 
     async def _emit_rejection(self, work: Work, outcome: Outcome, reason: str) -> None:
-        event = ReleaseRejected(
-            event_id="rej-" + digest("rejected", work.scenario, work.work_id),
-            at=self.now(),
-            scenario=work.scenario,
-            traceparent=current_traceparent(),
-            outcome=outcome,
-            reason=reason,
-            candidate_id=work.candidate_id,
-            command_id=work.command_id,
-            evaluation=work.evaluation,
-        )
+        event_id = "rej-" + digest("rejected", work.scenario, work.work_id)
+        about = {name: getattr(work, name) for name in ("candidate_id", "command_id", "evaluation")}
+        said = {"outcome": outcome, "reason": reason}
+        await self.emit(ReleaseRejected, event_id, work.scenario, **said, **about)
+
+    async def emit(self, kind: type[Event], event_id: str, scenario: str, **fields: Any) -> None:
+        """Publish an event of the release log. A repeat has the same id."""
+        values = {"event_id": event_id, "scenario": scenario, "at": self.now(), **fields}
+        event = kind.model_validate({"traceparent": current_traceparent(), **values})
         await self.events.publish(event, topics.RELEASES)
 
 

@@ -234,7 +234,7 @@ def publishing(
         utc_now,
         on_stale=lambda scenario, recipe: choose(config, scenario, recipe).on_stale,
     )
-    handlers = publisher_handlers.Handlers(config, heads, works, publications, events, utc_now)
+    handlers = publisher_handlers.Handlers(config, heads, works, publications, utc_now)
 
     class NoLog:
         async def read(self) -> list[Event]:

@@ -95,7 +95,7 @@ class World:
             drain_s=self.drain_s,
             within_s=100.0,
         )
-        handlers = Handlers(self.config, heads, works, publication, events, utc_now)
+        handlers = Handlers(self.config, heads, works, publication, utc_now)
         return Upkeep(handlers, publication, fleet, heads, self.events, self.config.all_scenarios)
 
     async def started(self) -> Upkeep:

@@ -71,19 +71,14 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
     if response is None:
         return ()
     if api == "messages":
-        return (
-            ({"role": "assistant", "content": response.get("content")},)
-            if response.get("content")
-            else ()
-        )
+        content = response.get("content")
+        return ({"role": "assistant", "content": content},) if content else ()
     if api == "responses":
         output = tuple(mappings(response.get("output")))
         return (_responses_answer(output),) if output else ()
     choices = tuple(mappings(response.get("choices")))
     if api == "completions":
-        return tuple(
-            {"role": "assistant", "content": choice.get("text") or ""} for choice in choices
-        )
+        return tuple({"role": "assistant", "content": each.get("text") or ""} for each in choices)
     return tuple(
         {"role": "assistant", **choice["message"]}
         for choice in choices

@@ -144,17 +144,13 @@ def _sample(
         }
     return SampleReady(
         event_id=ids.sample_id(report.event_id, record_ids),
-        at=report.at,
-        scenario=report.scenario,
-        traceparent=report.traceparent,
+        **{name: getattr(report, name) for name in ("at", "scenario", "traceparent")},
         record_ids=record_ids,
         report_id=report.event_id,
         session_id=last.place.session_id if len(sessions) == 1 else None,
         tags={key: value for event in events for key, value in event.tags.items()},
         # The oldest load counts for all turns: its staleness is the sample's.
-        release_id=oldest.release_id,
-        load_id=oldest.load_id,
-        loads=oldest.loads,
+        **{name: getattr(oldest, name) for name in ("release_id", "load_id", "loads")},
         score=report.score,
         feedback=report.feedback,
         metadata={**report.metadata, **more},

@@ -9,7 +9,7 @@ the same sessions.
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from reefcommon.ids import digest
@@ -238,29 +238,20 @@ class SessionBook:
         return (own if plain in self._sessions else plain)[1]
 
     def _advance(self, entry: Entry, place: Assignment, session: Session | None) -> None:
-        prints = entry.fingerprint
+        prints, at = entry.fingerprint, entry.at
         node = Node(entry.record_id, place.turn, prints.request, prints.tails)
-        turns = place.turn + 1
-        first_at, last_at = entry.at, entry.at
-        nodes: tuple[Node, ...] = (node,)
-        if session is not None:
-            turns, first_at = max(turns, session.turns), session.first_at
-            last_at = max(session.last_at, entry.at)
-            nodes = (*session.nodes, node)[-MAX_NODES:]
-        self._put(
-            Session(
-                session_id=place.session_id,
-                scenario=entry.scenario,
-                tagged=entry.tag is not None,
-                caller=entry.caller,
-                turns=turns,
-                sequence=place.sequence,
-                first_at=first_at,
-                last_at=last_at,
-                turn_record_id=place.retry_of or entry.record_id,
-                nodes=nodes,
-            )
+        if session is None:
+            owner = (place.session_id, entry.scenario, entry.tag is not None, entry.caller)
+            session = Session(*owner, 0, 0, first_at=at, last_at=at, turn_record_id="", nodes=())
+        advanced = replace(
+            session,
+            turns=max(place.turn + 1, session.turns),
+            sequence=place.sequence,
+            last_at=max(session.last_at, at),
+            turn_record_id=place.retry_of or entry.record_id,
+            nodes=(*session.nodes, node)[-MAX_NODES:],
         )
+        self._put(advanced)
 
     def _put(self, session: Session) -> None:
         self._drop(session.key)

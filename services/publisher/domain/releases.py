@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from reefcommon import releases
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import RecipeBinding
 from reefcommon.events import CandidateEvaluated, Operation, Release
 from reefcommon.ids import LoadId, digest
-from reefcommon.releases import (
-    BASE_ADAPTER,
-    GROUPS,
-    adapter_name,
-    base_weights,
-    group_contents,
-    loads_of,
-    next_contents,
-)
 from services.publisher.domain.work import NotPublished
 
 _CARRIED = "kind content_id operation adapter candidate_id metrics evaluation lineage reason"
@@ -43,8 +35,8 @@ def creation(scenario: str, cause: str, incarnation: str, at: datetime) -> Relea
         contents={"base": BASE_CONTENT_ID},
         operation="creation",
         load_id=load,
-        loads=dict.fromkeys(GROUPS, load),
-        adapter=BASE_ADAPTER,
+        loads=dict.fromkeys(releases.GROUPS, load),
+        adapter=releases.BASE_ADAPTER,
         created_at=at,
     )
 
@@ -70,12 +62,14 @@ def _follow(
 def _next_loads(head: Release, contents: Mapping[str, str]) -> dict[str, str]:
 
     def load_after(group: str, load: str) -> str:
-        if group_contents(head.contents, group) == group_contents(contents, group):
+        if releases.group_contents(head.contents, group) == releases.group_contents(
+            contents, group
+        ):
             return load
         before = LoadId.parse(load)
         return str(LoadId(before.incarnation, before.sequence + 1))
 
-    return {group: load_after(group, load) for group, load in loads_of(head).items()}
+    return {group: load_after(group, load) for group, load in releases.loads_of(head).items()}
 
 
 def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
@@ -98,7 +92,11 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
     cause = candidate.event_id
     operation: Operation = "training" if candidate.lineage.recipe else "manual"
     rid = release_id(head.scenario, head.sequence + 1, head.release_id, cause)
-    adapter = adapter_name(head.scenario, rid) if candidate.kind == "lora" else BASE_ADAPTER
+    adapter = (
+        releases.adapter_name(head.scenario, rid)
+        if candidate.kind == "lora"
+        else releases.BASE_ADAPTER
+    )
     if candidate.kind in _WITHOUT_NODES:
         operation, adapter = "harness", head.adapter
     carried = ("kind", "content_id", "metrics", "lineage", "reason")
@@ -106,7 +104,7 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
         head,
         cause,
         event.at,
-        next_contents(head, candidate.kind, candidate.content_id),
+        releases.next_contents(head, candidate.kind, candidate.content_id),
         **{name: getattr(candidate, name) for name in carried},
         operation=operation,
         adapter=adapter,
@@ -136,11 +134,8 @@ def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Rele
         NotPublished: another release became the head while it waited.
     """
     if pending.parent_id != head.release_id:
-        raise NotPublished(
-            "conflicted",
-            f"{pending.release_id} was made from {pending.parent_id}, but {head.release_id} is "
-            "the head",
-        )
+        base = f"{pending.release_id} was made from {pending.parent_id}"
+        raise NotPublished("conflicted", f"{base}, but {head.release_id} is the head")
     return pending.model_copy(
         update={"operation": "promote", "created_at": at, "reason": reason or pending.reason}
     )
@@ -169,7 +164,7 @@ class NodeContents:
 
 def needed(release: Release) -> NodeContents:
     lora = release.contents["lora"] if release.adapter is not None else None
-    return NodeContents(base_weights(release), release.adapter, lora)
+    return NodeContents(releases.base_weights(release), release.adapter, lora)
 
 
 def adapter_of(release: Release) -> dict[str, str]:
@@ -182,7 +177,9 @@ def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
     They are those of the `keep` newest releases that were made for the base weights of the head.
     """
     fitting = [
-        release for release in chain[:keep] if base_weights(release) == base_weights(chain[0])
+        release
+        for release in chain[:keep]
+        if releases.base_weights(release) == releases.base_weights(chain[0])
     ]
     return {name: content for release in fitting for name, content in adapter_of(release).items()}
 
@@ -204,7 +201,7 @@ def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> Non
         NotPublished: the same nodes serve other scenarios.
     """
     # Full weights replace the base model of every node.
-    changes = base_weights(planned) != before
+    changes = releases.base_weights(planned) != before
     if others and (changes or any(base != BASE_CONTENT_ID for base in others.values())):
         names = ", ".join(sorted(others)[:3])
         raise NotPublished(

@@ -35,11 +35,9 @@ def replay(events: Iterable[Event]) -> Replay:
             ) not in state.published:
                 state.pending[release.scenario, release.release_id] = release
             case ReleaseRejected(candidate_id=str(candidate)):
-                ended = [
-                    key
+                state.pending = {
+                    key: release
                     for key, release in state.pending.items()
-                    if release.candidate_id == candidate
-                ]
-                for key in ended:
-                    del state.pending[key]
+                    if release.candidate_id != candidate
+                }
     return state
