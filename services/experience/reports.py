@@ -21,22 +21,15 @@ from reefcommon.errors import Poison
 from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
 from reefkit.bodies import BodyMissing
 from reefkit.bus import EventPublisher
+from services.experience import ports
 from services.experience.domain.parking import Parked, Parking
 from services.experience.domain.samples import Record, make_samples, wrong_references
 from services.experience.metrics import CONFLICTS, EXPIRED, REPEATS, SAMPLES, UNRESOLVED
-from services.experience.ports import (
-    Arrival,
-    BodyStore,
-    DeadLetters,
-    ExperienceStore,
-    ReportRow,
-    ReportState,
-)
 from services.experience.settings import Settings
 
 log = structlog.get_logger()
 
-DeadArrivals = list[tuple[Arrival, str]]
+DeadArrivals = list[tuple[ports.Arrival, str]]
 """Events that can never be handled, each with the reason."""
 
 
@@ -45,10 +38,10 @@ class Reports:
     """The reports and the samples that they make."""
 
     settings: Settings
-    store: ExperienceStore
+    store: ports.ExperienceStore
     publisher: EventPublisher
-    dead: DeadLetters
-    bodies: BodyStore
+    dead: ports.DeadLetters
+    bodies: ports.BodyStore
     parking: Parking
     now: Callable[[], datetime]
 
@@ -86,7 +79,7 @@ class Reports:
         )
 
     async def new_reports(
-        self, arrivals: Sequence[tuple[Arrival, FeedbackReported]], dead: DeadArrivals
+        self, arrivals: Sequence[tuple[ports.Arrival, FeedbackReported]], dead: DeadArrivals
     ) -> dict[str, Parked]:
         """Return the reports without an effect so far; add the impossible reports to `dead`."""
         states = await self.store.report_states([report.event_id for _, report in arrivals])
@@ -137,7 +130,7 @@ class Reports:
         needed = references - records.keys()
         found = {**records, **(await self.store.records(needed) if needed else {})}
         samples: list[SampleReady] = []
-        rows: list[ReportRow] = []
+        rows: list[ports.ReportRow] = []
         for parked in candidates:
             report = parked.report
             # A record of another scenario counts as unknown: the reporter must not learn of it.
@@ -167,7 +160,7 @@ class Reports:
         for sample in samples:
             SAMPLES.labels(sample.untrainable or "").inc()
 
-    async def _mark(self, rows: Sequence[ReportRow]) -> None:
+    async def _mark(self, rows: Sequence[ports.ReportRow]) -> None:
         waiting = [row for row in rows if row.state == "parked"]
         ended = [row for row in rows if row.state != "parked"]
         # A report that waits already has its row.
@@ -194,12 +187,16 @@ class Reports:
         for arrival, reason in dead:
             await self.dead.bury(arrival, reason)
 
-    def _row(self, parked: Parked, state: ReportState, sample_id: str | None = None) -> ReportRow:
+    def _row(
+        self, parked: Parked, state: ports.ReportState, sample_id: str | None = None
+    ) -> ports.ReportRow:
         # Microseconds: two states of a report never share a version.
-        return ReportRow(parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000))
+        return ports.ReportRow(
+            parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000)
+        )
 
 
-def _as_arrival(parked: Parked) -> Arrival:
+def _as_arrival(parked: Parked) -> ports.Arrival:
     value = parked.report.model_dump_json(exclude_none=True).encode()
     place = topics.FEEDBACK.name, parked.partition, parked.offset
-    return Arrival(*place, parked.key, value, parked.report)
+    return ports.Arrival(*place, parked.key, value, parked.report)

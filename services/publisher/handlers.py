@@ -8,19 +8,11 @@ from datetime import datetime
 
 import structlog
 
+from reefcommon import events
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.config import ServeConfig
 from reefcommon.errors import Transient
 from reefcommon.evaluation import bound
-from reefcommon.events import (
-    CandidateEvaluated,
-    Command,
-    PromoteRequested,
-    Release,
-    ReleasePending,
-    RollbackRequested,
-    ScenarioCreateRequested,
-)
 from reefcommon.ids import time_ordered_hex
 from reefcommon.releases import ReleaseHeads, base_weights
 from services.publisher.domain import releases
@@ -38,7 +30,7 @@ class Handlers:
     publication: Publication
     now: Callable[[], datetime]
 
-    async def on_evaluated(self, event: CandidateEvaluated) -> None:
+    async def on_evaluated(self, event: events.CandidateEvaluated) -> None:
         """Publish a winner, keep it for review, or report that it is not published."""
         candidate, evaluation = event.candidate, event.evaluation
         known = await self.works.get(event.scenario, candidate.event_id)
@@ -74,7 +66,7 @@ class Handlers:
             return
         await self.publication.run(await self.publication.begin(work))
 
-    async def on_command(self, event: Command) -> None:
+    async def on_command(self, event: events.Command) -> None:
         """Create a scenario, roll back, or promote a pending release."""
         known = await self.works.get(event.scenario, event.event_id)
         if known is not None:
@@ -96,29 +88,31 @@ class Handlers:
 
     async def create(self, scenario: str) -> None:
         event_id, at = f"create-{scenario}", self.now()
-        await self.on_command(ScenarioCreateRequested(event_id=event_id, at=at, scenario=scenario))
+        await self.on_command(
+            events.ScenarioCreateRequested(event_id=event_id, at=at, scenario=scenario)
+        )
 
     async def resume(self) -> None:
         for work in await self.works.live():
             log.info("work_resumed", scenario=work.scenario, work=work.work_id, state=work.state)
             await self.publication.run(work)
 
-    async def _planned(self, event: Command) -> Release | None:
+    async def _planned(self, event: events.Command) -> events.Release | None:
         match event:
-            case ScenarioCreateRequested():
+            case events.ScenarioCreateRequested():
                 if await self.heads.head(event.scenario) is not None:
                     return None
                 return releases.creation(
                     event.scenario, event.event_id, time_ordered_hex()[:16], event.at
                 )
-            case RollbackRequested(release_id=target_id):
+            case events.RollbackRequested(release_id=target_id):
                 target = await self.heads.release(event.scenario, target_id)
                 if target is None or target_id in await self._pending(event.scenario):
                     state = "waits for review: promote it" if target else "is not in the chain"
                     raise NotPublished("aborted", f"cannot roll back: release {target_id} {state}")
                 head = await self._head(event.scenario)
                 return releases.rolled_back(head, target, event.event_id, event.at, event.reason)
-            case PromoteRequested(release_id=pending_id):
+            case events.PromoteRequested(release_id=pending_id):
                 pending = (await self._pending(event.scenario)).get(pending_id)
                 if pending is None:
                     unknown = f"no pending release {pending_id} in this scenario"
@@ -126,10 +120,10 @@ class Handlers:
                 head = await self._head(event.scenario)
                 return releases.promoted(head, pending, event.at, event.reason)
 
-    async def _pending(self, scenario: str) -> dict[str, Release]:
+    async def _pending(self, scenario: str) -> dict[str, events.Release]:
         return {release.release_id: release for release in await self.heads.pending(scenario)}
 
-    async def _check_alone(self, planned: Release) -> None:
+    async def _check_alone(self, planned: events.Release) -> None:
         head = await self.heads.head(planned.scenario)
         before = base_weights(head) if head is not None else BASE_CONTENT_ID
         if planned.operation != "creation" and base_weights(planned) == before:
@@ -140,13 +134,15 @@ class Handlers:
         bases = {name: base_weights(other) for name, other in heads.items() if other is not None}
         releases.check_alone(planned, before, bases)
 
-    async def _continue(self, work: Work, event: CandidateEvaluated | Command) -> None:
+    async def _continue(
+        self, work: Work, event: events.CandidateEvaluated | events.Command
+    ) -> None:
         if work.ended:
             log.info("event_repeated", scenario=event.scenario, work=work.work_id, state=work.state)
             return
         await self.publication.run(work)
 
-    async def _head(self, scenario: str) -> Release:
+    async def _head(self, scenario: str) -> events.Release:
         head = await self.heads.head(scenario)
         if head is None:
             raise Transient(
@@ -155,7 +151,7 @@ class Handlers:
             )
         return head
 
-    async def _published(self, event: CandidateEvaluated) -> bool:
+    async def _published(self, event: events.CandidateEvaluated) -> bool:
         candidate = event.candidate
         chain = await self.heads.chain(event.scenario)
         if any(release.candidate_id == candidate.event_id for release in chain):
@@ -171,16 +167,18 @@ class Handlers:
             return False
         return await self.heads.release(event.scenario, release_id) is not None
 
-    async def _keep_for_review(self, work: Work, release: Release) -> None:
+    async def _keep_for_review(self, work: Work, release: events.Release) -> None:
         await self.heads.put_pending(release)
-        await self.publication.emit(ReleasePending, work.work_id, work.scenario, release=release)
+        await self.publication.emit(
+            events.ReleasePending, work.work_id, work.scenario, release=release
+        )
         await self.works.save(work.to("pending"))
         log.info("release_pending", scenario=work.scenario, release=release.release_id)
 
-    async def _refuse(self, work: Work, event: Command, error: NotPublished) -> None:
+    async def _refuse(self, work: Work, event: events.Command, error: NotPublished) -> None:
         """End a command. A pending release whose parent is not the head any more ends with it."""
         pending = None
-        if isinstance(event, PromoteRequested) and error.outcome == "conflicted":
+        if isinstance(event, events.PromoteRequested) and error.outcome == "conflicted":
             pending = (await self._pending(event.scenario)).get(event.release_id)
         candidate = pending.candidate_id if pending is not None else None
         work = work.model_copy(update={"candidate_id": candidate})
@@ -189,6 +187,6 @@ class Handlers:
             await self.heads.drop_pending(event.scenario, pending.release_id)
 
 
-def _evaluated_again(known: Work, event: CandidateEvaluated) -> bool:
+def _evaluated_again(known: Work, event: events.CandidateEvaluated) -> bool:
     before = known.evaluation.head_release_id if known.evaluation is not None else ""
     return known.state == "requeued" and before != event.evaluation.head_release_id

@@ -5,7 +5,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -122,12 +122,8 @@ class Publication:
         async with self._residency[scenario]:
             kept = await self.kept(scenario, but=but)
             for node in self.fleet.nodes:
-                names = loaded[node.url]
-                if isinstance(names, set):
-                    surplus = names - kept.keys()
-                    await self.fleet.unload(
-                        node, sorted(name for name in surplus if is_release_of(scenario, name))
-                    )
+                if names := surplus(scenario, loaded[node.url], kept):
+                    await self.fleet.unload(node, names)
 
     async def kept(self, scenario: str, *, but: str = "") -> dict[str, str]:
         """Return the adapters that must stay loaded, with their contents, the head's first."""
@@ -255,6 +251,13 @@ def _log(work: Work) -> Any:
 
 def _equal_but_time(stored: Release, release: Release) -> bool:
     return stored == release.model_copy(update={"created_at": stored.created_at})
+
+
+def surplus(scenario: str, names: set[str] | Unavailable, kept: Mapping[str, str]) -> list[str]:
+    """Return the served releases of a scenario that need not stay loaded."""
+    if isinstance(names, Unavailable):
+        return []
+    return sorted(name for name in names - kept.keys() if is_release_of(scenario, name))
 
 
 def is_release_of(scenario: str, adapter: str) -> bool:

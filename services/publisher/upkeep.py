@@ -20,7 +20,7 @@ from reefkit.retry import wait_for_dependencies
 from services.publisher.domain.releases import NodeContents, needed, resident
 from services.publisher.fleet import Fleet, LoadedNames, Staged
 from services.publisher.handlers import Handlers
-from services.publisher.publication import Publication, is_release_of
+from services.publisher.publication import Publication, surplus
 from services.publisher.rebuilding import RebuildableHeads, ReleaseLog, rebuild
 
 log = structlog.get_logger()
@@ -91,7 +91,7 @@ class Upkeep:
         for scenario in chains:
             kept = await self.publication.kept(scenario)
             kept_contents.update(kept.values())
-            if any(_surplus(scenario, names, kept) for names in loaded.values()):
+            if any(surplus(scenario, names, kept) for names in loaded.values()):
                 await self.publication.tidy(scenario, loaded=loaded)
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
         self.apart = await self.fleet.rotation.apart()
@@ -166,7 +166,7 @@ class Upkeep:
             if chain[0].adapter not in missing:
                 await self.fleet.probe(node, needed(chain[0]))
             kept = await self.publication.kept(scenario)
-            if _surplus(scenario, set(await node.models()), kept):
+            if surplus(scenario, set(await node.models()), kept):
                 return False  # it still refuses to unload: the reason stands
         return True
 
@@ -224,9 +224,3 @@ class Upkeep:
             with suppress(FileNotFoundError):
                 if path.name not in kept and path.stat().st_mtime < time.time() - STAGED_KEPT_S:
                     shutil.rmtree(path, ignore_errors=True)
-
-
-def _surplus(scenario: str, names: set[str] | Unavailable, kept: dict[str, str]) -> bool:
-    return isinstance(names, set) and any(
-        is_release_of(scenario, name) for name in names - kept.keys()
-    )

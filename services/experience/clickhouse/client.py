@@ -83,7 +83,18 @@ class Database:
         self, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
     ) -> None:
         """Insert rows, given as columns; return when they are durable."""
-        await self._run(lambda client: self._insert(client, table, names, columns))
+        key = (table, *names)
+
+        def insert(client: Client) -> None:
+            # The client would ask for the types of the columns before each insert. They change
+            # with a migration only.
+            context = client.create_insert_context(
+                table, names, column_types=self._types.get(key), column_oriented=True
+            )
+            self._types[key] = context.column_types
+            client.insert(data=columns, context=context)
+
+        await self._run(insert)
 
     async def query(self, sql: str, **parameters: Any) -> list[Row]:
         """Return the rows of a SELECT. Values are parameters (`{name:Type}`), never text."""
@@ -113,18 +124,6 @@ class Database:
     async def _run(self, work: Callable[[Client], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
-    def _insert(
-        self, client: Client, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
-    ) -> None:
-        # The client would ask for the types of the columns before each insert. They change with
-        # a migration only.
-        key = (table, *names)
-        context = client.create_insert_context(
-            table, names, column_types=self._types.get(key), column_oriented=True
-        )
-        self._types[key] = context.column_types
-        client.insert(data=columns, context=context)
-
     def _work(self, work: Callable[[Client], T]) -> T:
         try:
             if self._client is None:
@@ -147,12 +146,8 @@ def _migrate(client: Client, folder: Path) -> list[int]:
         "ENGINE = MergeTree ORDER BY number"
     )
     files = {int(path.name.split("_", 1)[0]): path for path in sorted(folder.glob("[0-9]*.sql"))}
-    done = {
-        number: (name, sha)
-        for number, name, sha in client.query(
-            "SELECT number, name, sha256 FROM migrations"
-        ).result_rows
-    }
+    applied = client.query("SELECT number, name, sha256 FROM migrations").result_rows
+    done = {number: (name, sha) for number, name, sha in applied}
     for number, (name, sha) in done.items():
         if number not in files or _sha256(files[number]) != sha:
             raise BadConfig(

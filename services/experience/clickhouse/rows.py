@@ -69,7 +69,7 @@ RECORDS: Columns = {
 
 def record(row: Mapping[str, Any]) -> Record:
     """Return the record of a row, equal to its origin."""
-    metas, tokens, logprobs = (
+    choices = (
         from_json(row["completions"]),
         row["completion_token_ids"],
         row["completion_logprobs"],
@@ -89,7 +89,7 @@ def record(row: Mapping[str, Any]) -> Record:
                 token_ids=tuple(sampled),
                 logprobs=tuple(scored),
             )
-            for (index, why, spans), sampled, scored in zip(metas, tokens, logprobs, strict=True)
+            for (index, why, spans), sampled, scored in zip(*choices, strict=True)
         ),
     )
     return Record(event, row["digest"], assignment(row))
