@@ -31,12 +31,9 @@ SERVICE = "evaluator"
 
 def routes(handlers: Handlers) -> KafkaRouter:
     """Build the routing table. Samples have a group of their own: no evaluation delays them."""
-    return KafkaRouter(
-        handlers=(
-            route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples"),
-            route(handlers.on_candidate, topics.CANDIDATES, group=f"{SERVICE}-candidates"),
-        )
-    )
+    samples = route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples")
+    candidates = route(handlers.on_candidate, topics.CANDIDATES, group=f"{SERVICE}-candidates")
+    return KafkaRouter(handlers=(samples, candidates))
 
 
 def build(

@@ -40,13 +40,11 @@ class Scores(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A side of the comparison: a served model under a harness.
-
-    `weights` names the served weights for good; `model` only names them on a node.
-    """
+    """A side of the comparison: a served model under a harness."""
 
     model: str
     tree: Tree = ()
+    # The name of the weights for good; `model` only names them on a node.
     weights: str = ""
 
 
@@ -117,17 +115,14 @@ class Episodes:
         failures: list[str] = []
 
         async def score(side: Side, sample: HeldOut) -> None:
-            ask = partial(
-                node.prompt_logprobs, side.model, list(sample.tokens), priority=BACKGROUND
-            )
+            tokens = list(sample.tokens)
+            ask = partial(node.prompt_logprobs, side.model, tokens, priority=BACKGROUND)
             try:
-                logprobs = await self._retried(ask)
+                mean = mean_logprob(sample, await self._retried(ask))
             except GaveUp as error:
                 failures.append(f"{sample.sample_id}: {side.model}: {error}")
                 return
-            await scores.put_score(
-                scenario, side.weights, sample.sample_id, mean_logprob(sample, logprobs)
-            )
+            await scores.put_score(scenario, side.weights, sample.sample_id, mean)
 
         informative = [sample for sample, _ in advantages(samples)]
         known = [await scores.scores(scenario, side.weights) for side in sides]
@@ -151,17 +146,13 @@ class Episodes:
         side: Side,
     ) -> Episode:
         count = sampling.samples_per_task
+        messages = episode_messages(side.tree, task.messages, rules_at=sampling.rules_at)
+        limits = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature}
+        params = {**limits, "seed": seed, "priority": BACKGROUND}
 
         async def sample() -> list[str]:
             answers = await node.chat(
-                side.model,
-                episode_messages(side.tree, task.messages, rules_at=sampling.rules_at),
-                n=count,
-                timeout_s=self.within_s,
-                max_tokens=sampling.max_tokens,
-                temperature=sampling.temperature,
-                seed=seed,
-                priority=BACKGROUND,
+                side.model, messages, n=count, timeout_s=self.within_s, **params
             )
             if len(answers) != count or any(answer.model != side.model for answer in answers):
                 models = sorted({answer.model for answer in answers}) or "no model"

@@ -63,5 +63,4 @@ class Handlers:
             await self.evidence.add(event.scenario, sample, event.recorded_at.timestamp())
 
     async def on_candidate(self, event: CandidateProposed) -> None:
-        """Keep a candidate and begin its trial."""
         await self.trials.add(event)

@@ -31,8 +31,7 @@ class EvidenceStore(Scores, Protocol):
 
     async def restored(self) -> bool: ...
 
-    async def set_restored(self) -> None:
-        """Note that it does. The note goes with the contents."""
+    async def set_restored(self) -> None: ...
 
 
 NOT_RUN = Evidence(())
@@ -57,10 +56,8 @@ class Judge:
         """
         head = await self.heads.head(candidate.scenario)
         if head is None:
-            raise Transient(
-                f"scenario {candidate.scenario!r} has no head: create it by POST /reef/scenarios, "
-                "or name it in serve.yaml"
-            )
+            remedy = "create it by POST /reef/scenarios, or name it in serve.yaml"
+            raise Transient(f"scenario {candidate.scenario!r} has no head: {remedy}")
         plan = self.plans.plan(candidate)
         rule = self.plans.rule(plan)
         if not await self._fits(candidate, head, plan):
@@ -108,10 +105,9 @@ class Judge:
         if self._by_tasks(candidate, plan):
             if not 0 < len(self.plans.tasks) < rule.min_pairs:
                 return ""
-            return (
-                f"insufficient_evidence: {len(self.plans.tasks)} held-out tasks, {rule.min_pairs} "
-                "are needed: add tasks to evaluation.tasks, or set evaluation.policy: always"
-            )
+            remedy = "add tasks to evaluation.tasks, or set evaluation.policy: always"
+            few = f"{len(self.plans.tasks)} held-out tasks, {rule.min_pairs} are needed: {remedy}"
+            return f"insufficient_evidence: {few}"
         return lacking(samples, rule.min_pairs) if candidate.kind == "lora" else ""
 
     async def _try(
@@ -138,13 +134,10 @@ class Judge:
             if always:
                 return NOT_RUN
             if by_tasks:
-                raise DoesNotServe(
-                    "there are no held-out tasks to compare on: name them as evaluation.tasks and "
-                    "evaluation.score"
-                )
-            return await self.episodes.replay(
-                node, sides, samples, self.evidence, candidate.scenario
-            )
+                remedy = "name them as evaluation.tasks and evaluation.score"
+                raise DoesNotServe(f"there are no held-out tasks to compare on: {remedy}")
+            held_out = (samples, self.evidence, candidate.scenario)
+            return await self.episodes.replay(node, sides, *held_out)
 
 
 def _evaluation(

@@ -33,16 +33,13 @@ class Plans:
         section = config.evaluation
         if bool(section.tasks) != bool(section.score):
             missing = "evaluation.score" if section.tasks else "evaluation.tasks"
-            raise BadConfig(
-                f"{missing}: missing; held-out tasks and the function that scores their answers "
-                "go together"
-            )
+            together = "held-out tasks and the function that scores their answers go together"
+            raise BadConfig(f"{missing}: missing; {together}")
         tasks = _tasks(section)
         verifier = resolve(section.score) if section.score else None
         if verifier is not None and not callable(verifier):
-            raise BadConfig(
-                f"evaluation.score: {section.score} is not a function (task, answer) -> number"
-            )
+            wrong = f"{section.score} is not a function (task, answer) -> number"
+            raise BadConfig(f"evaluation.score: {wrong}")
         ranges = {name: _score_range(config, name) for name in {b.scenario for b in config.reef}}
         return cls(config, tasks, verifier, ranges)
 
@@ -55,11 +52,8 @@ class Plans:
         return Rule(plan.policy, *knobs, plan.min_pairs)
 
     def accepts(self, scenario: str, score: float) -> bool:
-        """Return whether a held-out sample with this score is evidence in a scenario.
-
-        It is not if no recipe of the scenario withholds samples, or its score is out of their
-        range.
-        """
+        """Return whether a held-out sample with this score is evidence in a scenario."""
+        # The range is empty if no recipe of the scenario withholds samples.
         lowest, highest = self.score_ranges.get(scenario, DEFAULT_SCORE_RANGE)
         return lowest <= score <= highest
 

@@ -86,9 +86,8 @@ class Bench:
         )
         answered = answers[0].model if answers else "nothing"
         if answered != side.model:
-            raise DoesNotServe(
-                f"{node.url} was asked for {side.model} and answered with {answered}"
-            )
+            asked = f"{node.url} was asked for {side.model}"
+            raise DoesNotServe(f"{asked} and answered with {answered}")
 
     async def check(self, candidate: CandidateProposed) -> None:
         root = self._files(candidate)
@@ -123,14 +122,12 @@ class Bench:
             if (head.adapter or self.base_model) in names:
                 return node
             reasons.append(f"{node.url} does not hold the head {head.adapter} yet")
-        raise Unavailable(
-            f"no serving node for a trial: {'; '.join(reasons) or 'none is configured'}"
-        )
+        why = "; ".join(reasons) or "none is configured"
+        raise Unavailable(f"no serving node for a trial: {why}")
 
     async def _load(self, node: ServingNode, candidate: CandidateProposed) -> None:
-        path = await self._tried(
-            lambda: self._fetch(candidate.content_id, candidate.scenario, self._files(candidate))
-        )
+        content, root = candidate.content_id, self._files(candidate)
+        path = await self._tried(lambda: self._fetch(content, candidate.scenario, root))
         await self._tried(lambda: node.load_adapter(trial_name(candidate), str(path)))
 
     async def _tree(self, content: str | None, scenario: str) -> Tree:
@@ -152,8 +149,7 @@ class Bench:
             raise DoesNotServe(str(error)) from error
 
     async def _tried(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Retry failures. Unavailable is raised at once: the bus waits until it is over."""
-
+        # Unavailable is raised at once: the bus waits until it is over.
         async def call() -> T | Unavailable:
             try:
                 return await work()

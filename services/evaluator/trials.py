@@ -35,8 +35,6 @@ class CandidateLog(Protocol):
 
 
 class Leases(Protocol):
-    """Exclusive rights by name, across processes."""
-
     def lease(self, name: str, *, wait_s: float) -> AbstractAsyncContextManager[None]:
         """Hold a right during the block. Raises Unavailable if it cannot be had or kept."""
 

@@ -1,11 +1,10 @@
-"""The handlers of the experience service, in the order in which an event passes them.
+"""The handlers of the experience service, in the order in which an event passes them."""
 
-    inferences   known already? --no--> its place in a session --> rows: records, sessions
-    feedback     `reports.py`: joined with its records, or parked until they come
-    outcomes     steps, refusals, releases, servings --> rows
-
-Offsets are committed after a handler returns.
-"""
+#     inferences   known already? --no--> its place in a session --> rows: records, sessions
+#     feedback     `reports.py`: joined with its records, or parked until they come
+#     outcomes     steps, refusals, releases, servings --> rows
+#
+# Offsets are committed after a handler returns.
 
 import asyncio
 import hashlib

@@ -125,9 +125,8 @@ class KafkaHandled:
         if consumer is None:
             return False
         committed = await asyncio.gather(*(consumer.committed(place) for place in ends))
-        return all(
-            (offset or 0) >= end for offset, end in zip(committed, ends.values(), strict=True)
-        )
+        pairs = zip(committed, ends.values(), strict=True)
+        return all((offset or 0) >= end for offset, end in pairs)
 
 
 async def backlog(bus: Bus, topic: str) -> int:

@@ -1,11 +1,10 @@
-"""Reports: joined with their records, parked while a record is missing, given up in time.
+"""Reports: joined with their records, parked while a record is missing, given up in time."""
 
-    new report --all records known--> sample: row, then published --> report's row: joined
-               --some missing-------> report's row: parked --too long--> dead letter, row: expired
-
-The report's row says that it is done, so it is written last. A record that comes after its report
-expired still joins it.
-"""
+#     new report --all records known--> sample: row, then published --> report's row: joined
+#                --some missing-------> report's row: parked --too long--> dead letter, row: expired
+#
+# The report's row says that it is done, so it is written last. A record that comes after its report
+# expired still joins it.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -134,11 +133,8 @@ class Reports:
         for parked in candidates:
             report = parked.report
             # A record of another scenario counts as unknown: the reporter must not learn of it.
-            known = [
-                found[reference]
-                for reference in report.references
-                if reference in found and found[reference].event.scenario == report.scenario
-            ]
+            there = [found[reference] for reference in report.references if reference in found]
+            known = [record for record in there if record.event.scenario == report.scenario]
             if len(known) < len(report.references):
                 rows.append(self._row(parked, "parked"))
                 continue

@@ -27,12 +27,9 @@ SERVICE = "publisher"
 
 def routes(handlers: Handlers) -> KafkaRouter:
     """Build the routing table. Commands have a group of their own: no verdict delays a rollback."""
-    return KafkaRouter(
-        handlers=(
-            route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations"),
-            route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands"),
-        )
-    )
+    verdicts = route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
+    commands = route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
+    return KafkaRouter(handlers=(verdicts, commands))
 
 
 def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:

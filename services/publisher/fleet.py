@@ -123,17 +123,13 @@ class Fleet:
 
     async def checkpoint(self, scenario: str, content_id: str) -> Checkpoint:
         if self.full is None:
-            raise ReleaseRefused(
-                "full weights reach the nodes by weight transfer, which "
-                "REEF_PUBLISHER_WEIGHT_TRANSFER=off forbids"
-            )
+            off = "REEF_PUBLISHER_WEIGHT_TRANSFER=off forbids"
+            raise ReleaseRefused(f"full weights reach the nodes by weight transfer, which {off}")
         if content_id != BASE_CONTENT_ID:
             return await Checkpoint.read(content_id, await self.fetch(scenario, content_id))
         if self.base_path is None:
-            raise ReleaseRefused(
-                "the base model's weights are needed again: set REEF_MODEL_PATH, the directory "
-                "that the nodes were started with"
-            )
+            remedy = "set REEF_MODEL_PATH, the directory that the nodes were started with"
+            raise ReleaseRefused(f"the base model's weights are needed again: {remedy}")
         return await Checkpoint.read(content_id, self.base_path)
 
     async def _base(self, node: WeightNode) -> str | ReefError:
@@ -174,9 +170,8 @@ class Fleet:
         except ReefError as error:
             return error
         except TimeoutError:
-            return Unavailable(
-                f"{node.url} took longer than {self.stage_within_s:g} s to load and answer"
-            )
+            limit = f"{self.stage_within_s:g} s"
+            return Unavailable(f"{node.url} took longer than {limit} to load and answer")
         return (time.perf_counter() - started) * 1000
 
     async def replace(self, node: WeightNode, staged: Staged) -> None:

@@ -113,22 +113,17 @@ class FullWeights:
             async with asyncio.timeout(self.step_within_s):
                 await effect
         except TimeoutError:
-            raise Unavailable(
-                f"{node.url} took longer than {self.step_within_s:g} s to {name} (full weights)"
-            ) from None
+            late = f"{node.url} took longer than {self.step_within_s:g} s to {name}"
+            raise Unavailable(f"{late} (full weights)") from None
 
     async def _verify(self, node: WeightNode, given: Checkpoint) -> None:
         found = await node.weights(tensors=True, timeout_s=self.step_within_s)
         if found.version != given.content_id:
-            raise WrongWeights(
-                f"{node.url} was sent the weights {given.content_id} and says that it serves "
-                f"{found.version or 'none'}"
-            )
+            sent = f"{node.url} was sent the weights {given.content_id}"
+            raise WrongWeights(f"{sent} and says that it serves {found.version or 'none'}")
         if found.tensors and (wrong := differing(given.digests, dict(found.tensors))):
-            raise WrongWeights(
-                f"{node.url} serves {given.content_id} with {len(wrong)} tensors that differ: "
-                f"{', '.join(wrong[:3])}"
-            )
+            some = f"{len(wrong)} tensors that differ: {', '.join(wrong[:3])}"
+            raise WrongWeights(f"{node.url} serves {given.content_id} with {some}")
 
     async def _resume(self, node: WeightNode, set_apart: SetApart) -> None:
         # A node that stays paused answers no request, so it is out of rotation until it resumes.
@@ -197,9 +192,8 @@ class Sender:
             async with asyncio.timeout(self.start_within_s):
                 line = await child.stdout.readline()
         except TimeoutError:
-            raise Unavailable(
-                f"the sender of full weights was not ready within {self.start_within_s:g} s"
-            ) from None
+            late = f"was not ready within {self.start_within_s:g} s"
+            raise Unavailable(f"the sender of full weights {late}") from None
         if not line.strip().isdigit():
             words = (await child.stderr.read()).decode(errors="replace").strip().splitlines()
             reason = words[-1] if words else "it printed nothing"

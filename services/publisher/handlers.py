@@ -145,10 +145,8 @@ class Handlers:
     async def _head(self, scenario: str) -> events.Release:
         head = await self.heads.head(scenario)
         if head is None:
-            raise Transient(
-                f"scenario {scenario!r} does not exist: create it by POST /reef/scenarios, or name "
-                "it in serve.yaml"
-            )
+            remedy = "create it by POST /reef/scenarios, or name it in serve.yaml"
+            raise Transient(f"scenario {scenario!r} does not exist: {remedy}")
         return head
 
     async def _published(self, event: events.CandidateEvaluated) -> bool:

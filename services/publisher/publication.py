@@ -44,12 +44,7 @@ class Works(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Runs works. Two processes may run the same work at once: their effects are equal.
-
-    `within_s` is the deadline of a publication whose nodes, or whose artifact, do not answer.
-    `drain_s` is how long adapters stay that were made for other base weights than the new head's,
-    until the gateways know the head.
-    """
+    """Runs works. Two processes may run the same work at once: their effects are equal."""
 
     heads: ReleaseHeads
     works: Works
@@ -58,7 +53,9 @@ class Publication:
     now: Callable[[], datetime]
     on_stale: Callable[[str, str], OnStale]
     resident_adapters: int = 3
+    # How long adapters for other base weights stay, until the gateways know the new head.
     drain_s: float = 10.0
+    # The deadline of a publication whose nodes, or whose artifact, do not answer.
     within_s: float = 120.0
     _running: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _residency: dict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
@@ -160,16 +157,14 @@ class Publication:
             if releases.needs_nodes(release):
                 nodes = await self.fleet.stage(work.scenario, releases.needed(release))
         except Unavailable as error:
-            if work.began_at is None or self._age_s(work.began_at) < self.within_s:
+            began_at = work.began_at
+            if began_at is None or (self.now() - began_at).total_seconds() < self.within_s:
                 raise
             reason = f"not published within {self.within_s:g} s: {error}"
             return await self._abandon(work, "aborted", reason)
         except Poison as error:
             return await self._abandon(work, "aborted", str(error))
         return work.to("staged", nodes=nodes)
-
-    def _age_s(self, since: datetime) -> float:
-        return (self.now() - since).total_seconds()
 
     async def _advance(self, work: Work) -> Work:
         # It is a link of the chain from now on, however long ago it was planned.

@@ -189,9 +189,8 @@ class Upkeep:
         if held == base or held in also:
             return held == base or not was_apart
         served = held or "of an unfinished update"
-        await self.fleet.set_apart(
-            node.url, f"{node.url} serves the weights {served}, not {base} yet"
-        )
+        reason = f"{node.url} serves the weights {served}, not {base} yet"
+        await self.fleet.set_apart(node.url, reason)
         checkpoint = await self.fleet.checkpoint(head.scenario, base)
         await self.fleet.replace(node, Staged(NodeContents(base), checkpoint=checkpoint))
         return True

@@ -49,10 +49,8 @@ class WeightFiles:
         for file in sorted(directory.glob("*.safetensors")):
             found |= _read_header(file)
         if not found:
-            raise Poison(
-                f"there are no safetensors files at {directory}: full weights are a Hugging Face "
-                "checkpoint"
-            )
+            remedy = "full weights are a Hugging Face checkpoint"
+            raise Poison(f"there are no safetensors files at {directory}: {remedy}")
         return cls(directory, dict(sorted(found.items())))
 
     def announcement(self) -> dict[str, list[object]]:
@@ -82,18 +80,14 @@ def _read_header(file: Path) -> dict[str, Stored]:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > _MAX_HEADER_BYTES:
-                raise Poison(
-                    f"{file.name} is not a safetensors file: its header has {length} bytes"
-                )
+                raise ValueError(f"its header has {length} bytes")
             header = orjson.loads(stream.read(length))
         header.pop("__metadata__", None)
         for name, row in header.items():
             dtype, (start, end) = row["dtype"], row["data_offsets"]
             if dtype not in _TORCH_NAMES:
-                raise Poison(
-                    f"weight {name!r} has dtype {dtype}, which cannot be served; use one of "
-                    f"{', '.join(_TORCH_NAMES)}"
-                )
+                remedy = f"use one of {', '.join(_TORCH_NAMES)}"
+                raise Poison(f"weight {name!r} has dtype {dtype}, which cannot be served; {remedy}")
             begin = 8 + length
             found[name] = Stored(file, dtype, tuple(row["shape"]), begin + start, begin + end)
     except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -12,7 +12,9 @@ from reefcommon.events import CandidateEvaluated, Evaluation, Event, utc_now
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
 from reefkit.kafka_topics import ensure_topics
-from services.evaluator.app import application, kafka_candidates
+from reefkit.outside import Outside
+from services.evaluator.app import application
+from services.evaluator.kafka_candidates import KafkaCandidates
 from services.evaluator.settings import Settings
 from tests.evaluator.conftest import TASKS, candidate
 
@@ -49,7 +51,10 @@ async def test_candidates_before_and_after_the_start_are_waiting(
         state_dir=tmp_path,
         config=tmp_path / "serve.yaml",
     )
-    assert await kafka_candidates(system).unjudged() == [lost]
+    outside, _broker = Outside.connect(system, "evaluator")
+    logs = (outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS))
+    assert await KafkaCandidates(*logs).unjudged() == [lost]
+    await outside.close()
     app = application(system, Settings(look_again_every_s=0.2))
     async with (
         app.router.lifespan_context(app),

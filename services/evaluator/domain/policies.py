@@ -78,25 +78,21 @@ class Ruling:
 
 def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None:
     """Compare both sides. None if there is no pair, or a pair lacks a score."""
-    pairs = [
-        (task.candidate, task.head)
-        for task in tasks
-        if task.candidate is not None and task.head is not None
-    ]
-    if not pairs or len(pairs) < len(tasks):
+    run = [(t.candidate, t.head) for t in tasks if t.candidate is not None and t.head is not None]
+    if not run or len(run) < len(tasks):
         return None
-    effects = [candidate - head for candidate, head in pairs]
+    effects = [candidate - head for candidate, head in run]
     # Differences of rounding are ties for every statistic, or they would decide the test.
     effects = [effect if abs(effect) > EQUAL_WITHIN else 0.0 for effect in effects]
     wins = sum(effect > 0 for effect in effects)
     losses = sum(effect < 0 for effect in effects)
     return Comparison(
-        candidate_score=fsum(candidate for candidate, _ in pairs) / len(pairs),
-        head_score=fsum(head for _, head in pairs) / len(pairs),
+        candidate_score=fsum(candidate for candidate, _ in run) / len(run),
+        head_score=fsum(head for _, head in run) / len(run),
         wins=wins,
         losses=losses,
-        ties=len(pairs) - wins - losses,
-        mean=fsum(effects) / len(pairs),
+        ties=len(run) - wins - losses,
+        mean=fsum(effects) / len(run),
         p_value=sign_flip_test(effects),
         confidence_low=lower_bound(effects, confidence),
     )
@@ -122,29 +118,26 @@ def _always(_comparison: Comparison, _rule: Rule) -> tuple[bool, str]:
 
 
 def _score_comparison(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    margin = comparison.wins - comparison.losses
-    return (
-        margin > rule.min_win_margin and comparison.mean > 0,
-        f"needs wins - losses > {rule.min_win_margin} and a higher mean",
-    )
+    selected = comparison.wins - comparison.losses > rule.min_win_margin and comparison.mean > 0
+    return selected, f"needs wins - losses > {rule.min_win_margin} and a higher mean"
 
 
 def _no_regression(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
     """Select if no pair got worse, or if the improvement is shown."""
-    better = comparison.p_value <= 1 - rule.confidence and comparison.confidence_low > 0
-    return (
-        comparison.losses == 0 or better,
-        f"needs no loss, or p <= {1 - rule.confidence:.4g} with a mean difference above 0 "
-        f"(p = {comparison.p_value:.4f}, at least {comparison.confidence_low:+.4g})",
-    )
+    shown, figures = _shown(comparison, rule, 0)
+    condition = f"p <= {1 - rule.confidence:.4g} with a mean difference above 0 {figures}"
+    return comparison.losses == 0 or shown, f"needs no loss, or {condition}"
 
 
 def _paired_confidence(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    return (
-        comparison.p_value <= 1 - rule.confidence and comparison.confidence_low > rule.min_effect,
-        f"needs p <= {1 - rule.confidence:.4g} and a mean difference above {rule.min_effect:g} "
-        f"(p = {comparison.p_value:.4f}, at least {comparison.confidence_low:+.4g})",
-    )
+    shown, figures = _shown(comparison, rule, rule.min_effect)
+    effect = f"a mean difference above {rule.min_effect:g} {figures}"
+    return shown, f"needs p <= {1 - rule.confidence:.4g} and {effect}"
+
+
+def _shown(comparison: Comparison, rule: Rule, effect: float) -> tuple[bool, str]:
+    shown = comparison.p_value <= 1 - rule.confidence and comparison.confidence_low > effect
+    return shown, f"(p = {comparison.p_value:.4f}, at least {comparison.confidence_low:+.4g})"
 
 
 _CONDITIONS = {

@@ -36,13 +36,8 @@ def held_out(sample: SampleReady) -> HeldOut | None:
         or len(sample.loss_mask) != len(sample.tokens) - sample.prompt_length
     ):
         return None
-    return HeldOut(
-        sample_id=sample.event_id,
-        score=sample.score,
-        tokens=sample.tokens,
-        prompt_length=sample.prompt_length,
-        loss_mask=sample.loss_mask,
-    )
+    kept = sample.model_dump(include=set(HeldOut.model_fields))
+    return HeldOut.model_validate({"sample_id": sample.event_id, **kept})
 
 
 def advantages(samples: Sequence[HeldOut]) -> list[tuple[HeldOut, float]]:
@@ -58,10 +53,8 @@ def lacking(samples: Sequence[HeldOut], needed: int) -> str:
     informative = len(advantages(samples))
     if informative >= needed:
         return ""
-    return (
-        f"insufficient_evidence: {informative} held-out samples differ from the mean score, "
-        f"{needed} are needed ({len(samples)} are there)"
-    )
+    few = f"{informative} held-out samples differ from the mean score, {needed} are needed"
+    return f"insufficient_evidence: {few} ({len(samples)} are there)"
 
 
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
@@ -81,26 +74,17 @@ def scored_pairs(
 
     A sample that a side could not be scored on has no score on that side.
     """
-
-    def score(side: Mapping[str, float], sample: HeldOut, advantage: float) -> float | None:
-        logprob = side.get(sample.sample_id)
-        return None if logprob is None else advantage * logprob
-
+    weights = {sample.sample_id: advantage for sample, advantage in advantages(samples)}
+    ours = {name: weights[name] * logprob for name, logprob in candidate.items() if name in weights}
+    heads = {name: weights[name] * logprob for name, logprob in head.items() if name in weights}
     return tuple(
-        TaskResult(
-            task=sample.sample_id,
-            candidate=score(candidate, sample, advantage),
-            head=score(head, sample, advantage),
-        )
-        for sample, advantage in advantages(samples)
+        TaskResult(task=name, candidate=ours.get(name), head=heads.get(name)) for name in weights
     )
 
 
 def weights_key(head: Release, adapter: str | None) -> str:
-    """Name the weights that score: the head's base weights with an adapter's content on top.
-
-    Two releases with the same weights have the same key, so that their scores are computed once.
-    """
+    """Name the weights that score: the head's base weights with an adapter's content on top."""
+    # Two releases with the same weights have the same key: their scores are computed once.
     base = base_weights(head)
     return f"{base}+{adapter}" if adapter else base
 

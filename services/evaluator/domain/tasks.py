@@ -47,10 +47,8 @@ def as_task(item: Any, index: int) -> Task:
     elif _is_conversation(body):
         messages = tuple(body)
     else:
-        raise BadTask(
-            f"task {index} must be a prompt, a list of messages, or a mapping with `prompt` or "
-            f"`messages`; got {item!r:.120}"
-        )
+        forms = "a prompt, a list of messages, or a mapping with `prompt` or `messages`"
+        raise BadTask(f"task {index} must be {forms}; got {item!r:.120}")
     return Task(name or f"{index}: {_label(messages)}", messages, item)
 
 
@@ -66,10 +64,8 @@ def as_score(value: Any) -> float:
 
 
 def seed_of(candidate_id: str, task: str) -> int:
-    """Return the seed with which both sides of a pair sample.
-
-    It is new for every candidate, and the same if the candidate is evaluated again.
-    """
+    """Return the seed with which both sides of a pair sample."""
+    # It is new for every candidate, and the same if the candidate is evaluated again.
     # The node draws the choices of one request from independent streams.
     return independent_seed("evaluation", candidate_id, task)
 

@@ -1,7 +1,6 @@
-"""Digests of ranges of rows, and single rows, for the comparison of two stores.
+"""Digests of ranges of rows, and single rows, for the comparison of two stores."""
 
-A range is compared by its digest, so two large stores are compared without copying them.
-"""
+# A range is compared by its digest, so two large stores are compared without copying them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -150,10 +150,8 @@ def _migrate(client: Client, folder: Path) -> list[int]:
     done = {number: (name, sha) for number, name, sha in applied}
     for number, (name, sha) in done.items():
         if number not in files or _sha256(files[number]) != sha:
-            raise BadConfig(
-                f"migration {name} was applied to this store and is now missing or different; "
-                "migrations only go forward"
-            )
+            changed = f"migration {name} was applied to this store and is now missing or different"
+            raise BadConfig(f"{changed}; migrations only go forward")
     new = sorted(files.keys() - done.keys())
     for number in new:
         path = files[number]
@@ -168,9 +166,8 @@ def _migrate(client: Client, folder: Path) -> list[int]:
 def _statements(text: str) -> list[str]:
     # A statement ends with a semicolon at the end of a line; a comment has a line of its own.
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return [
-        statement.strip() for statement in "\n".join(lines).split(";\n") if statement.strip(" \n;")
-    ]
+    parts = "\n".join(lines).split(";\n")
+    return [part.strip() for part in parts if part.strip(" \n;")]
 
 
 def _sha256(path: Path) -> str:

@@ -1,7 +1,6 @@
-"""Retention: a TTL on each table of traffic.
+"""Retention: a TTL on each table of traffic."""
 
-The release chain is kept for ever, and so is a report that still waits.
-"""
+# The release chain is kept for ever, and so is a report that still waits.
 
 import structlog
 

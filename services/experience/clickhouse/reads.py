@@ -1,7 +1,6 @@
-"""Reads for the gateway and the command line, as JSON-ready values.
+"""Reads for the gateway and the command line, as JSON-ready values."""
 
-Lists are newest first and have no bodies and no tokens.
-"""
+# Lists are newest first and have no bodies and no tokens.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -161,8 +160,9 @@ class ClickHouseReads:
         )
         if cursor is not None:
             tests.append(f"({table.at}, {table.key}) < ({latest})")
+        also = "".join(f" AND {test}" for test in tests)
         found = await self.database.query(
-            f"SELECT {table.columns} FROM {name} {_OF}{''.join(f' AND {test}' for test in tests)} "  # noqa: S608
+            f"SELECT {table.columns} FROM {name} {_OF}{also} "  # noqa: S608
             f"ORDER BY {name}.{table.at} DESC, {table.key} DESC LIMIT {{limit:UInt64}}",
             s=scenario,
             limit=limit,
@@ -173,9 +173,8 @@ class ClickHouseReads:
         if found or cursor is None or await self.database.query(latest, s=scenario, cursor=cursor):
             last = found[-1][table.key] if len(found) == limit else None
             return {"data": _decoded(found), "next_cursor": last}
-        raise UnknownCursor(
-            f"there is no {table.key} {cursor!r} in scenario {scenario!r} to go on from"
-        )
+        unknown = f"there is no {table.key} {cursor!r} in scenario {scenario!r}"
+        raise UnknownCursor(f"{unknown} to go on from")
 
 
 def _decoded(found: list[Row]) -> list[Row]:

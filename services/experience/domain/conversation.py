@@ -1,8 +1,7 @@
-"""Requests and answers as chains of hashes.
+"""Requests and answers as chains of hashes."""
 
-Messages are compared by their canonical form (`reefcommon.conversation`). A chain of hashes makes
-"this request continues that answer" a lookup instead of a comparison of texts.
-"""
+# Messages are compared by their canonical form (`reefcommon.conversation`). A chain of hashes makes
+# "this request continues that answer" a lookup instead of a comparison of texts.
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,16 +1,15 @@
-"""Reports and their records make samples. An untrainable sample says why, and keeps its text.
+"""Reports and their records make samples. An untrainable sample says why, and keeps its text."""
 
-Why a sample is untrainable:
-    aborted, failed, upstream_incomplete   the outcome of an exchange
-    several_choices                        the engine sampled several answers: the report names none
-    no_tokens                              the upstream gave no token ids
-    length_mismatch                        token ids and log-probabilities differ in number
-    not_finite                             a log-probability is not a number
-    mixed_versions                         the weights changed while an answer was sampled
-
-Records that the tokens do not join (branches, several sessions, a template that strips earlier
-answers, several temperatures or callers) make several samples. No sampled token is in two.
-"""
+# Why a sample is untrainable:
+#     aborted, failed, upstream_incomplete   the outcome of an exchange
+#     several_choices                        several answers were sampled: the report names none
+#     no_tokens                              the upstream gave no token ids
+#     length_mismatch                        token ids and log-probabilities differ in number
+#     not_finite                             a log-probability is not a number
+#     mixed_versions                         the weights changed while an answer was sampled
+#
+# Records that the tokens do not join (branches, several sessions, a template that strips earlier
+# answers, several temperatures or callers) make several samples. No sampled token is in two.
 
 import math
 from collections.abc import Sequence

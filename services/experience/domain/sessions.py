@@ -1,11 +1,10 @@
-"""Which session a record belongs to. The turns of a session form a tree by their content.
+"""Which session a record belongs to. The turns of a session form a tree by their content."""
 
-A tag names the session. Without a tag, a request that begins with an earlier request and its answer
-continues that turn's session, and an equal request repeats that turn. Any other record opens a
-session. Two callers never share a session. The times of the events count, and the store is asked
-for sessions that memory has let go: a second reading of the log, with other memory limits, gives
-the same sessions.
-"""
+# A tag names the session. Without a tag, a request that begins with an earlier request and its
+# answer continues that turn's session, and an equal request repeats that turn. Any other record
+# opens a session. Two callers never share a session. The times of the events count, and the store is asked
+# for sessions that memory has let go: a second reading of the log, with other memory limits, gives
+# the same sessions.
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -268,10 +267,8 @@ class SessionBook:
         session = self._sessions.pop(key, None)
         if session is None:
             return
-        for index, hashes in (
-            (self._by_request, session.request_hashes),
-            (self._by_tail, session.tail_hashes),
-        ):
+        requests = (self._by_request, session.request_hashes)
+        for index, hashes in (requests, (self._by_tail, session.tail_hashes)):
             for found in hashes:
                 if index.get((session.scenario, found)) == key:
                     del index[session.scenario, found]

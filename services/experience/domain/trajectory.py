@@ -1,9 +1,8 @@
-"""Turns as exact sequences of tokens. No text is tokenised here: all ids are the engine's.
+"""Turns as exact sequences of tokens. No text is tokenised here: all ids are the engine's."""
 
-prompt 1 | sampled 1 | between the turns | sampled 2 | ...
-         ^ prompt_length
-mask       1 1 1 1     0 0 0 0             1 1 1
-"""
+# prompt 1 | sampled 1 | between the turns | sampled 2 | ...
+#          ^ prompt_length
+# mask       1 1 1 1     0 0 0 0             1 1 1
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass

@@ -204,11 +204,9 @@ def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> Non
     changes = releases.base_weights(planned) != before
     if others and (changes or any(base != BASE_CONTENT_ID for base in others.values())):
         names = ", ".join(sorted(others)[:3])
-        raise NotPublished(
-            "aborted",
-            f"full weights replace the model of every serving node, and these serve {names} too: "
-            "give the scenario nodes of its own",
-        )
+        remedy = f"these serve {names} too: give the scenario nodes of its own"
+        replaced = "full weights replace the model of every serving node"
+        raise NotPublished("aborted", f"{replaced}, and {remedy}")
 
 
 def needs_review(config: ServeConfig, scenario: str, own: Sequence[RecipeBinding]) -> bool:
