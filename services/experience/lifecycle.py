@@ -84,11 +84,10 @@ class Lifecycle:
 
     def facts(self) -> dict[str, Callable[[], Any]]:
         """Return the facts of `/status`."""
-        handlers = self.handlers
         return {
             "store": lambda: self.database.where,
             "kept_days": lambda: self.settings.kept_days,
-            "sessions": handlers.session_facts,
-            "parked_reports": lambda: len(handlers.parking),
-            "oldest_parked_report": handlers.waiting_facts,
+            "sessions": self.handlers.session_facts,
+            "parked_reports": lambda: len(self.handlers.parking),
+            "oldest_parked_report": self.handlers.waiting_facts,
         }

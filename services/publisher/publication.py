@@ -233,7 +233,7 @@ class Publication:
         await self.emit(ReleaseRejected, event_id, work.scenario, **said, **about)
 
     async def emit(self, kind: type[Event], event_id: str, scenario: str, **fields: Any) -> None:
-        """Publish an event of the release log. A repeat has the same id."""
+        """Publish an event of the release log."""
         values = {"event_id": event_id, "scenario": scenario, "at": self.now(), **fields}
         event = kind.model_validate({"traceparent": current_traceparent(), **values})
         await self.events.publish(event, topics.RELEASES)

@@ -2,9 +2,9 @@
 
 # A tag names the session. Without a tag, a request that begins with an earlier request and its
 # answer continues that turn's session, and an equal request repeats that turn. Any other record
-# opens a session. Two callers never share a session. The times of the events count, and the store is asked
-# for sessions that memory has let go: a second reading of the log, with other memory limits, gives
-# the same sessions.
+# opens a session. Two callers never share a session. The times of the events count, and the store
+# is asked for sessions that memory has let go: a second reading of the log, with other memory
+# limits, gives the same sessions.
 
 from collections import OrderedDict
 from collections.abc import Iterable
