@@ -83,8 +83,10 @@ def main() -> int:
         server_header=False,
         date_header=False,
         timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=settings.drain_s
-        + 1,  # the gateway's own deadline comes first, and tells the clients
+        # the gateway's own deadline comes first, and tells the clients
+        timeout_graceful_shutdown=settings.drain_s + 1,
+        # the sender's address is not used, and each message would pass one more function
+        proxy_headers=False,
         loop="uvloop",
         http=bounded(2 * settings.max_header_bytes, settings.head_timeout_s),
         ws="none",

@@ -41,10 +41,10 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
     try:
         await log.back(30)
         assert log.direct
-        await log.append(dataclasses.replace(event(0), topic=topic.name, data=b"0 direct"))
+        await log.append(event(0)._replace(topic=topic.name, data=b"0 direct"))
         for number in (1, 2, 3):
             await dead.append(
-                dataclasses.replace(event(number), topic=topic.name, data=f"{number} left".encode())
+                event(number)._replace(topic=topic.name, data=f"{number} left".encode())
             )
         await log.adopt()
         assert log.direct, "its owner lives"
@@ -52,12 +52,12 @@ async def test_the_living_relays_what_the_dead_left(kafka_bootstrap: str, tmp_pa
         await log.adopt()
         assert not log.direct
         assert log.spool.records == 3
-        await log.append(dataclasses.replace(event(0), topic=topic.name, data=b"4 later"))
+        await log.append(event(0)._replace(topic=topic.name, data=b"4 later"))
         deadline = time.monotonic() + 60
         while not log.direct:
             assert time.monotonic() < deadline, log.describe()
             await asyncio.sleep(0.05)
-        await log.append(dataclasses.replace(event(0), topic=topic.name, data=b"5 direct"))
+        await log.append(event(0)._replace(topic=topic.name, data=b"5 direct"))
         assert [value for _, _, value in await all_of(kafka_bootstrap, topic)] == [
             b"0 direct", b"1 left", b"2 left", b"3 left", b"4 later", b"5 direct",
         ]  # fmt: skip

@@ -14,7 +14,6 @@ import sys
 import time
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -249,12 +248,12 @@ async def test_a_heir_that_dies_leaves_both_files(tmp_path: Path) -> None:
 async def test_the_oldest_counts_wherever_it_lies(tmp_path: Path) -> None:
     async with opened(tmp_path) as heir:
         assert heir.oldest_at is None
-        await heir.append(replace(event(1), at=200.0))
-        await heir.append(replace(event(2), at=300.0))
+        await heir.append(event(1)._replace(at=200.0))
+        await heir.append(event(2)._replace(at=300.0))
         assert heir.oldest_at == 200.0
         async with opened(tmp_path) as dying:
-            await dying.append(replace(event(10), at=100.0))
-            await dying.append(replace(event(11), at=150.0))
+            await dying.append(event(10)._replace(at=100.0))
+            await dying.append(event(11)._replace(at=150.0))
         await heir.adopt()
         assert heir.oldest_at == 100.0
     async with opened(tmp_path) as later:

@@ -2,18 +2,8 @@
 
 from typing import Any
 
-from services.gateway.domain.answer import (
-    MAX_CHOICES,
-    Captured,
-    doubt,
-    finished,
-    integers,
-    numbers,
-    raw_logprobs,
-    spans_in,
-    strip,
-    usage_of,
-)
+from services.gateway.domain import answer as unary
+from services.gateway.domain.answer import Captured, integers, strip
 from services.gateway.domain.deltas import content_of, merge
 from services.gateway.domain.errors import relayed
 from services.gateway.domain.exchange import Api, Asked
@@ -62,9 +52,7 @@ class Assembly:
         self._usage: object = None
         self._sampling: object = None
         self._prompt_token_ids: list[int] = []
-        self._mixed = (
-            False  # several prompts: one list of prompt ids would be wrong for all but one
-        )
+        self._mixed = False  # several prompts: one list of ids would be wrong for all but one
         self.chunks = 0
         self.error: str | None = None
 
@@ -119,45 +107,40 @@ class Assembly:
             choice.token_ids += token_ids if type(token_ids) is list else [None]
         logprobs = part.get("logprobs")
         if logprobs is not None:
-            choice.logprobs += raw_logprobs(logprobs)
+            try:  # nearly always a chunk is one token
+                (row,) = logprobs["content"]
+                choice.logprobs.append(row["logprob"])
+            except (KeyError, TypeError, ValueError):
+                choice.logprobs += unary.raw_logprobs(logprobs)
             if asked.logprobs:
                 choice.logprob_rows.append(logprobs)
             else:
                 part["logprobs"] = None
         if part.get("finish_reason"):
             self._end(choice, part, part["finish_reason"])
-        self._add_text(choice, part)
-
-    def _add_text(self, choice: Choice, part: dict[str, Any]) -> None:
-        if not self._chat:
-            if type(text := part.get("text")) is str:
-                choice.pieces.append(text)
-            return
-        delta = part.get("delta")
-        if type(delta) is dict:
-            for key, value in delta.items():
-                if key == "content" and type(value) is str:
-                    choice.pieces.append(value)
-                elif value is not None:
-                    choice.add(key, value)
+        delta = part.get("delta") if self._chat else _text_in(part)
+        for key, value in delta.items() if type(delta) is dict else ():
+            if key == "content" and type(value) is str:
+                choice.pieces.append(value)
+            elif value is not None:
+                choice.add(key, value)
 
     def _new(self, index: object, part: dict[str, Any]) -> Choice | None:
         own_prompt = integers(part.get("prompt_token_ids"))
         if own_prompt and self._prompt_token_ids and own_prompt != self._prompt_token_ids:
             self._mixed = True
         self._prompt_token_ids = self._prompt_token_ids or own_prompt
-        if type(index) is not int or not 0 <= index < MAX_CHOICES:
+        if type(index) is not int or not 0 <= index < unary.MAX_CHOICES:
             strip(part, self._asked)
             return None
         choice = self._choices[index] = Choice(index)
         return choice
 
     def _end(self, choice: Choice, part: dict[str, Any], reason: object) -> None:
-        choice.spans = spans_in(part.pop("weight_versions", None))
+        choice.spans = unary.spans_in(part.pop("weight_versions", None))
         choice.finish_reason = reason if isinstance(reason, str) else None
-        choice.extra = {
-            k: v for k, v in part.items() if k in {"stop_reason", "content_filter_results"}
-        }
+        kept = {"stop_reason", "content_filter_results"} & part.keys()
+        choice.extra = {name: part[name] for name in kept}
 
     def captured(self, *, estimate: bool = False) -> Captured:
         """Return the engine's statements for Reef.
@@ -170,12 +153,12 @@ class Assembly:
                 "index": choice.index,
                 "finish_reason": choice.finish_reason,
                 "token_ids": integers(choice.token_ids),
-                "logprobs": numbers(choice.logprobs),
+                "logprobs": unary.numbers(choice.logprobs),
                 "weight_versions": choice.spans,
             }
             for choice in choices
         ]
-        usage = usage_of(self._usage)
+        usage = unary.usage_of(self._usage)
         if usage is None and estimate and self._prompt_token_ids:
             usage = {
                 "prompt_tokens": len(self._prompt_token_ids),
@@ -184,7 +167,7 @@ class Assembly:
             }
         prompt = [] if self._mixed else self._prompt_token_ids
         captured = Captured(prompt, rows, usage, self._sampling)
-        doubt(captured)
+        unary.doubt(captured)
         return captured
 
     def answer(self) -> dict[str, Any] | None:
@@ -214,14 +197,14 @@ class Assembly:
         content = content_of(choice.pieces)
         if not self._chat:
             return {**whole, "text": content}
-        message = finished(choice.message)
-        return {
-            **whole,
-            "message": {
-                **message,
-                "content": content or (None if message.get("tool_calls") else ""),
-            },
-        }
+        message = unary.finished(choice.message)
+        empty = None if message.get("tool_calls") else ""
+        return {**whole, "message": {**message, "content": content or empty}}
+
+
+def _text_in(part: dict[str, Any]) -> dict[str, Any] | None:
+    text = part.get("text")
+    return {"content": text} if type(text) is str else None
 
 
 def joined(rows: list[Any]) -> dict[str, Any]:

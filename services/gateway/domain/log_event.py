@@ -1,20 +1,19 @@
 """An event on its way to the log."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from reefcommon.events import Event
 from reefcommon.topics import Topic
 
 
-@dataclass(frozen=True, slots=True)
-class LogEvent:
-    """`data`: the encoded event; `shard`: the key of its partition; `at`: its Unix time."""
+class LogEvent(NamedTuple):  # made faster than a frozen dataclass
+    """An encoded event."""
 
     topic: str
-    shard: str
+    shard: str  # the key of its partition
     event_id: str
     data: bytes
-    at: float
+    at: float  # Unix time
     traceparent: str = ""
 
 

@@ -3,9 +3,8 @@
 Readers decode it as `reefcommon.events.InferenceRecorded`.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -14,18 +13,14 @@ from services.gateway.domain.answer import Captured
 from services.gateway.domain.exchange import Exchange
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The outcome of an exchange.
-
-    `response`: JSON as the client got it, of a stream as a unary answer.
-    """
+class Ending(NamedTuple):  # made faster than a frozen dataclass
+    """The outcome of an exchange."""
 
     outcome: str
     status: int
     at: float
     duration_ms: float
-    response: bytes | None = None
+    response: bytes | None = None  # as the client got it, of a stream as a unary answer
     captured: Captured | None = None
     error: str | None = None
     stream: bool = False

@@ -57,7 +57,7 @@ class Frames:
         ):
             return None
         found = chunk[6:-2].split(b"\n\ndata: ")
-        return None if LF in b"".join(found) else found
+        return found if chunk.count(b"\n") == 2 * len(found) else None
 
     def rest(self) -> bytes:
         """Return the bytes of an unfinished frame."""

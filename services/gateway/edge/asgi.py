@@ -45,10 +45,7 @@ Handle = Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
 
 @dataclass(slots=True)
 class Edge:
-    """Dispatches by path, and counts routes and statuses.
-
-    `limits` is None if no requests are counted.
-    """
+    """Dispatches by path, and counts routes and statuses."""
 
     intake: Intake
     inference: Inference
@@ -58,7 +55,7 @@ class Edge:
     memory: Memory
     stopping: Stopping
     head: HeadLimits = field(default_factory=HeadLimits)
-    limits: Limits | None = None
+    limits: Limits | None = None  # if no requests are counted
     control: ASGIApp = field(init=False)
 
     @property
@@ -74,12 +71,11 @@ class Edge:
         path, out = scope["path"], AsgiOutlet(send)
         handle: Handle = self._control
         refusal = self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
+        hot = refusal is None and path in HOT and scope["method"] == "POST"
         if refusal is not None:
             handle = partial(_refuse, refusal)
-        elif scope["method"] == "POST":
-            handle = (
-                self._infer if path in INFERENCE else self._report if path == REPORT else handle
-            )
+        elif hot:
+            handle = self._report if path == REPORT else self._infer
         started = time.perf_counter()
         try:
             await self._limited(scope, receive, out, handle)
@@ -88,7 +84,7 @@ class Edge:
             route = scope.get("route")
             name = path if path in HOT else route.path if isinstance(route, Route) else "other"
             metrics.requests(name, out.status or 499).inc()
-            if handle in {self._infer, self._report}:
+            if hot:
                 metrics.latency(path).observe(time.perf_counter() - started)
 
     async def _limited(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -40,13 +40,12 @@ class Recorder:
                 raise NotDurable("its key was taken over while this gateway stood still")
             await self._append(exchange, ending)
         except (NotDurable, OSError) as error:
-            metrics.UNRECORDED.inc()
-            log.error("record_not_durable", record_id=exchange.record_id, reason=str(error))
+            _not_kept(exchange, error)
             refusal = not_durable()
             if not progress.streaming:
                 raise refusal from None
             progress.tail = b"data: " + refusal.body() + b"\n\n"
-            return replace(ending, outcome="unrecorded")
+            return ending._replace(outcome="unrecorded")
         metrics.ACK.observe(time.perf_counter() - started)
         metrics.records(ending.outcome).inc()
         self.recent.add(exchange.record_id, exchange.scenario, "inference")
@@ -58,15 +57,9 @@ class Recorder:
         if large or len(event) > INLINE_EVENT_BYTES:
             claim = await self.bodies.keep(body_of(exchange, ending))
             event = event_of(exchange, ending, claim)
+        at, topic = ending.at, topics.INFERENCES.name
         await self.log.append(
-            LogEvent(
-                topics.INFERENCES.name,
-                exchange.shard,
-                exchange.record_id,
-                event,
-                ending.at,
-                exchange.traceparent,
-            )
+            LogEvent(topic, exchange.shard, exchange.record_id, event, at, exchange.traceparent)
         )
 
     def keep_later(self, exchange: Exchange, ending: Ending) -> None:
@@ -81,5 +74,9 @@ class Recorder:
             await self._append(exchange, ending)
             metrics.records(ending.outcome).inc()
         except (NotDurable, OSError) as error:
-            metrics.UNRECORDED.inc()
-            log.error("record_not_durable", record_id=exchange.record_id, reason=str(error))
+            _not_kept(exchange, error)
+
+
+def _not_kept(exchange: Exchange, error: Exception) -> None:
+    metrics.UNRECORDED.inc()
+    log.error("record_not_durable", record_id=exchange.record_id, reason=str(error))

@@ -5,7 +5,6 @@ The producer is used directly: a publish through FastStream costs more than the 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -84,7 +83,7 @@ class KafkaRecordLog:
         except (KafkaError, TimeoutError, OSError) as error:
             self._failed_connects += 1
             if self._failed_connects % CONNECTS_BEFORE_RESTART == 0:
-                # The known addresses may be out of date: the next producer asks the bootstrap hosts.
+                # The known addresses may be out of date: the next one asks the bootstrap hosts.
                 await self.stop()
             raise NotDurable(
                 f"the broker at {self._bootstrap} does not answer: {error!r}"
@@ -164,7 +163,7 @@ class KafkaRecordLog:
             data, claim = await claim_check(event.data, self._bodies, over=over)
         except Unavailable as error:
             raise NotDurable(str(error)) from error
-        return replace(event, data=data), [*headers, *((k, v.encode()) for k, v in claim.items())]
+        return event._replace(data=data), [*headers, *((k, v.encode()) for k, v in claim.items())]
 
     async def _send(self, event: LogEvent, headers: Headers) -> None:
         if self._commits is None or self.away is not None:

@@ -50,19 +50,22 @@ class HttpAnswer:
 
     async def read(self) -> bytes:
         parts, size = [], 0
-        async for part in self.chunks():
+        while part := await self._some():
             parts.append(part)
             size += len(part)
             if size > self._limit_bytes:
                 raise answer_too_large()
-        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        whole = b"".join(parts)
         # some nodes repeat Reef's own key in their errors
         return whole.replace(self._secret, b"***") if self._secret and self.status >= 400 else whole
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        while chunk := await self._some():
+            yield chunk
+
+    async def _some(self) -> bytes:
         try:
-            while chunk := await self._connection.some():
-                yield chunk
+            return await self._connection.some()
         except OSError as error:
             self._node.failed(time.monotonic())
             raise failed(self._node, error, "The serving node broke off its answer") from error
@@ -107,9 +110,8 @@ def value_of(headers: Headers, name: bytes) -> bytes:
 def useless(answer: Connection) -> str | None:
     """Return the reason if an answer cannot be relayed, as far as its headers say."""
     if answer.status in {401, 403}:
-        return (
-            f"refused Reef's credentials ({answer.status}); the operator sets REEF_ENGINE_API_KEY"
-        )
+        words = f"refused Reef's credentials ({answer.status})"
+        return f"{words}; the operator sets REEF_ENGINE_API_KEY"
     if value_of(answer.headers, b"content-encoding") not in {b"identity", b""}:
         return "sent an encoded answer without being asked"
     if not 200 <= answer.status < 300 and not 400 <= answer.status < 600:
