@@ -16,12 +16,7 @@ import structlog
 
 from reefcommon import topics
 from reefcommon.errors import Unavailable
-from reefcommon.events import (
-    Event,
-    FeedbackReported,
-    ReleasePublished,
-    ReleaseRejected,
-)
+from reefcommon.events import Event, FeedbackReported, ReleasePublished, ReleaseRejected
 from reefcommon.ids import new_report_id, shard_in, shard_of, time_ordered_hex
 from reefcommon.releases import ReleaseHeads
 from services.gateway.domain.errors import ApiError, command_not_sent, no_room, not_durable
@@ -178,13 +173,12 @@ class Handlers:
         except NotDurable:
             raise command_not_sent(command.event_id) from None
         except TimeoutError:
-            raise ApiError(
-                504,
+            words = (
                 f"The command {command.event_id} was sent, but the publisher did not answer within "
                 f"{self.command_timeout_s:.0f} s. It will still be carried out: look at "
-                f"/reef/scenarios/{scenario}/releases, and at the publisher under /reef/status.",
-                code="command_timeout",
-            ) from None
+                f"/reef/scenarios/{scenario}/releases, and at the publisher under /reef/status."
+            )
+            raise ApiError(504, words, code="command_timeout") from None
 
 
 def known_from(status: int, body: bytes) -> tuple[str, str] | None:
@@ -194,9 +188,8 @@ def known_from(status: int, body: bytes) -> tuple[str, str] | None:
     event = orjson.loads(body).get("record")
     if not isinstance(event, dict) or not isinstance(event.get("scenario"), str):
         return None
-    return event["scenario"], "report" if event.get(
-        "type"
-    ) == "feedback.reported.v1" else "inference"
+    kind = "report" if event.get("type") == "feedback.reported.v1" else "inference"
+    return event["scenario"], kind
 
 
 def command_of(news: Event) -> str | None:

@@ -102,19 +102,12 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         reason = first["ctx"]["error"] if "ctx" in first else "it cannot be read"
-        return answer(
-            invalid(
-                None,
-                f"The request body is not valid JSON: {reason} (at character {first['loc'][-1]}).",
-            )
-        )
+        at = first["loc"][-1]
+        words = f"The request body is not valid JSON: {reason} (at character {at})."
+        return answer(invalid(None, words))
     if first["loc"] == ("body",):
-        return answer(
-            invalid(
-                None,
-                "The request body must be a JSON object with `content-type: application/json`.",
-            )
-        )
+        words = "The request body must be a JSON object with `content-type: application/json`."
+        return answer(invalid(None, words))
     path = ".".join(str(part)[:80] for part in first["loc"][1:])
     return answer(invalid(path or None, f"{path or 'The request body'}: {first['msg']}"))
 
@@ -151,7 +144,6 @@ async def _unavailable(_request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     route = request.scope.get("route")  # not the path: a client makes it
-    log.error(
-        "request_failed", route=route.path if isinstance(route, Route) else "other", exc_info=error
-    )
+    name = route.path if isinstance(route, Route) else "other"
+    log.error("request_failed", route=name, exc_info=error)
     return answer(internal_error())

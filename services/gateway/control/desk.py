@@ -63,10 +63,8 @@ def _refusal(status: int, body: bytes) -> ApiError:
         error = orjson.loads(body)["error"]
         message, code = str(error["message"]), str(error["code"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        message, code = (
-            "The experience service could not answer; /reef/status may say why.",
-            "reads_failed",
-        )
+        message = "The experience service could not answer; /reef/status may say why."
+        code = "reads_failed"
     if status in {400, 404}:
         return ApiError(status, message, code=code)
     return ApiError(503, message, code=code, retry_after_s=2)

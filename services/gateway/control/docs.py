@@ -1,7 +1,4 @@
-"""`/docs`:
-
-Swagger UI from assets that a package brings along, so that a browser loads them from here alone.
-"""
+"""`/docs`: Swagger UI from the assets of a package, so that a browser asks no other host."""
 
 import re
 from base64 import b64encode

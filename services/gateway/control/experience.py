@@ -26,7 +26,6 @@ class ExperienceReads:
     async def get(
         self, path: str, query: dict[str, str] | None = None, *, timeout_s: float = 10.0
     ) -> tuple[int, bytes]:
-        """Status and body."""
         assert self._session is not None
         try:
             async with self._session.get(

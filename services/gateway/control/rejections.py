@@ -9,10 +9,7 @@ KEPT = 200
 
 
 class Rejections:
-    """The latest KEPT of each scenario, filled from the log at the start.
-
-    A repeat has no effect.
-    """
+    """The latest KEPT of each scenario, filled from the log at the start."""
 
     def __init__(self) -> None:
         self._of: dict[str, OrderedDict[str, ReleaseRejected]] = {}
@@ -21,15 +18,12 @@ class Rejections:
         if not isinstance(event, ReleaseRejected):
             return
         kept = self._of.setdefault(event.scenario, OrderedDict())
-        kept[event.event_id] = event
+        kept[event.event_id] = event  # a repeat has no effect
         if len(kept) > KEPT:
             kept.popitem(last=False)
 
     def rows(self, scenario: str, limit: int) -> list[dict[str, Any]]:
-        latest = sorted(
-            self._of.get(scenario, OrderedDict()).values(), key=lambda event: event.at, reverse=True
-        )
-        return [
-            event.model_dump(mode="json", exclude={"type", "traceparent"})
-            for event in latest[:limit]
-        ]
+        kept = self._of.get(scenario, OrderedDict()).values()
+        latest = sorted(kept, key=lambda event: event.at, reverse=True)[:limit]
+        hidden = {"type", "traceparent"}
+        return [event.model_dump(mode="json", exclude=hidden) for event in latest]

@@ -1,5 +1,6 @@
 """The control routes: models, scenarios, releases, commands, reads, status."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import orjson
@@ -19,6 +20,8 @@ from services.gateway.exchange.intake import traceparent_of
 from services.gateway.handlers import known_from
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Outcome = Annotated[str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")]
+Serve = Callable[[str, str, str, str], Awaitable[Release]]
 Cursor = Annotated[str | None, Query(max_length=256)]
 
 
@@ -39,26 +42,14 @@ class ReleaseChoice(BaseModel):
 
 def control_routes(desk: Desk) -> list[BaseRoute]:
     """Return all control routes, and the descriptions of the hot paths."""
-    parts = (
-        hot_routes(desk),
-        _models(desk),
-        _scenarios(desk),
-        _commands(desk),
-        _records(desk),
-        _lists(desk),
-        _operations(desk),
-    )
-    return [route for part in parts for route in part.routes]
+    parts = (hot_routes, _models, _scenarios, _commands, _records, _lists, _operations)
+    return [route for part in parts for route in part(desk).routes]
 
 
 def _models(desk: Desk) -> APIRouter:
     routes = APIRouter(tags=["inference"])
-    row = {
-        "id": desk.intake.base_model,
-        "object": "model",
-        "created": desk.started_at,
-        "owned_by": "reef",
-    }
+    name = desk.intake.base_model
+    row = {"id": name, "object": "model", "created": desk.started_at, "owned_by": "reef"}
 
     @routes.get("/v1/models", dependencies=[Depends(desk.allow("infer"))])
     async def models() -> Response:
@@ -66,8 +57,8 @@ def _models(desk: Desk) -> APIRouter:
 
     @routes.get("/v1/models/{model:path}", dependencies=[Depends(desk.allow("infer"))])
     async def model(model: str) -> Response:
-        if model != row["id"]:
-            raise model_not_found(model, desk.intake.base_model)
+        if model != name:
+            raise model_not_found(model, name)
         return _json(row)
 
     return routes
@@ -79,12 +70,8 @@ def _scenarios(desk: Desk) -> APIRouter:
     @routes.get("/scenarios")
     async def scenarios(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
         table = desk.scenarios.handlers.table
-        heads = [
-            head
-            for name in table.scenarios()
-            if grant.sees(name) and (head := table.head(name)) is not None
-        ]
-        return _json({"data": [_scenario_row(desk, head) for head in heads]})
+        heads = [table.head(name) for name in table.scenarios() if grant.sees(name)]
+        return _json({"data": [_scenario_row(desk, head) for head in heads if head is not None]})
 
     @routes.get("/scenarios/{scenario}/contract", dependencies=[Depends(desk.allow("read"))])
     async def contract(scenario: Scenario) -> Response:
@@ -134,19 +121,19 @@ def _commands(desk: Desk) -> APIRouter:
         release = await desk.scenarios.create(body.scenario, _trace(request))
         return _json(_scenario_row(desk, release), 200 if existed else 201)
 
+    async def chosen(
+        serve: Serve, scenario: str, choice: ReleaseChoice, request: Request
+    ) -> dict[str, Any]:
+        release = await serve(scenario, choice.release_id, choice.reason, _trace(request))
+        return release_row(release, current=True)
+
     @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
     async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
-        release = await desk.scenarios.rollback(
-            scenario, body.release_id, body.reason, _trace(request)
-        )
-        return _json(release_row(release, current=True, pending=False))
+        return _json(await chosen(desk.scenarios.rollback, scenario, body, request))
 
     @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
     async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
-        release = await desk.scenarios.promote(
-            scenario, body.release_id, body.reason, _trace(request)
-        )
-        return _json(release_row(release, current=True, pending=False))
+        return _json(await chosen(desk.scenarios.promote, scenario, body, request))
 
     return routes
 
@@ -179,19 +166,12 @@ def _lists(desk: Desk) -> APIRouter:
     async def records(
         scenario: Scenario,
         session: Annotated[str | None, Query(max_length=256)] = None,
-        outcome: Annotated[
-            str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")
-        ] = None,
+        outcome: Outcome = None,
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        return await desk.relay(
-            f"/scenarios/{scenario}/records",
-            session=session,
-            outcome=outcome,
-            limit=limit,
-            cursor=cursor,
-        )
+        wanted = {"session": session, "outcome": outcome, "limit": limit, "cursor": cursor}
+        return await desk.relay(f"/scenarios/{scenario}/records", **wanted)
 
     @routes.get("/sessions")
     async def sessions(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
@@ -228,7 +208,7 @@ def _operations(desk: Desk) -> APIRouter:
 
 
 def _scenario_row(desk: Desk, head: Release) -> dict[str, Any]:
-    row = release_row(head, current=True, pending=False)
+    row = release_row(head, current=True)
     return {"scenario": head.scenario, "learns": desk.scenarios.learns(head.scenario), "head": row}
 
 
@@ -237,6 +217,5 @@ def _trace(request: Request) -> str:
 
 
 def _json(body: Any, status: int = 200) -> Response:
-    return Response(
-        orjson.dumps(body, default=str), status_code=status, media_type="application/json"
-    )
+    encoded = orjson.dumps(body, default=str)
+    return Response(encoded, status_code=status, media_type="application/json")

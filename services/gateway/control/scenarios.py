@@ -1,7 +1,6 @@
 """Scenarios as the API shows them: releases, commands, and the contract with their clients."""
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,10 +45,7 @@ class Scenarios:
     _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
 
     async def snapshot(self) -> None:
-        """Read every head, and the latest of each chain, into the routing table.
-
-        A damaged scenario does not keep others from being served.
-        """
+        """Read every head, and the latest of each chain, into the routing table."""
         heads, table, damaged = self.handlers.heads, self.handlers.table, {}
         try:
             for scenario in await heads.scenarios():
@@ -57,6 +53,7 @@ class Scenarios:
                     for release in reversed(await heads.chain(scenario, limit=32)):
                         table.publish(release)
                 except Damaged as error:
+                    # the others are served all the same
                     damaged[scenario] = str(error)
                     if table.damaged.get(scenario) != str(error):
                         log.error("heads_damaged", scenario=scenario, reason=str(error))
@@ -85,13 +82,9 @@ class Scenarios:
         if not chain and not pending:
             self.exists(scenario)
         head = chain[0].release_id if chain else None
-        waiting = [
-            release_row(release, current=False, pending=True, head=head)
-            for release in reversed(pending)
-        ]
+        waiting = [release_row(release, pending=True, head=head) for release in reversed(pending)]
         return waiting + [
-            release_row(release, current=position == 0, pending=False)
-            for position, release in enumerate(chain)
+            release_row(release, current=position == 0) for position, release in enumerate(chain)
         ]
 
     async def create(self, scenario: str, traceparent: str = "") -> Release:
@@ -100,30 +93,22 @@ class Scenarios:
         if head is not None:
             return head
         self.handlers.table.check(scenario)
-        return published(
-            await self.handlers.on_command(ScenarioCreateRequested, scenario, traceparent)
-        )
+        return await self._command(ScenarioCreateRequested, scenario, traceparent)
 
     async def create_for_traffic(self, scenario: str) -> Release | None:
-        """Create a scenario that a request names. Returns its head.
-
-        None for `default`: the base model serves it meanwhile; requests for others wait.
-        """
+        """Create a scenario that a request names. Returns its head; for `default` None."""
         task = self._creating.get(scenario)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._create_quietly(scenario))
             self._creating[scenario] = task
             task.add_done_callback(lambda _: self._creating.pop(scenario, None))
+        # the base model serves `default` meanwhile; requests for others wait
         if scenario == "default":
             return None
         head = await asyncio.shield(task)
         if head is None:
-            raise ApiError(
-                503,
-                f"The scenario {scenario!r} could not be created yet; try again.",
-                code="scenario_not_ready",
-                retry_after_s=5,
-            )
+            words = f"The scenario {scenario!r} could not be created yet; try again."
+            raise ApiError(503, words, code="scenario_not_ready", retry_after_s=5)
         return head
 
     async def _create_quietly(self, scenario: str) -> Release | None:
@@ -140,30 +125,24 @@ class Scenarios:
         self.exists(scenario)
         if await self.handlers.heads.release(scenario, release_id) is None:
             raise _no_release(scenario, release_id)
-        return published(
-            await self._command(RollbackRequested, scenario, release_id, reason, traceparent)
-        )
+        about = {"release_id": release_id, "reason": reason}
+        return await self._command(RollbackRequested, scenario, traceparent, **about)
 
     async def promote(
         self, scenario: str, release_id: str, reason: str, traceparent: str
     ) -> Release:
         """Serve a release that waits for a person. Raises ApiError."""
         self.exists(scenario)
-        if all(
-            release.release_id != release_id
-            for release in await self.handlers.heads.pending(scenario)
-        ):
+        pending = await self.handlers.heads.pending(scenario)
+        if release_id not in {release.release_id for release in pending}:
             raise _no_release(scenario, release_id, pending=True)
-        return published(
-            await self._command(PromoteRequested, scenario, release_id, reason, traceparent)
-        )
+        about = {"release_id": release_id, "reason": reason}
+        return await self._command(PromoteRequested, scenario, traceparent, **about)
 
-    def _command(
-        self, kind: type[Command], scenario: str, release_id: str, reason: str, traceparent: str
-    ) -> Awaitable[News]:
-        return self.handlers.on_command(
-            kind, scenario, traceparent, release_id=release_id, reason=reason
-        )
+    async def _command(
+        self, kind: type[Command], scenario: str, traceparent: str, **about: str
+    ) -> Release:
+        return published(await self.handlers.on_command(kind, scenario, traceparent, **about))
 
     def learns(self, scenario: str) -> bool:
         """Return whether a recipe is bound to a scenario."""
@@ -195,7 +174,7 @@ class Scenarios:
 
 
 def release_row(
-    release: Release, *, current: bool, pending: bool, head: str | None = None
+    release: Release, *, current: bool = False, pending: bool = False, head: str | None = None
 ) -> dict[str, Any]:
     """Return a release as the API shows it.
 
@@ -217,10 +196,8 @@ def published(news: News) -> Release:
 
 def _no_release(scenario: str, release_id: str, *, pending: bool = False) -> ApiError:
     kind = "pending release" if pending else "release"
-    return ApiError(
-        404,
+    words = (
         f"Scenario {scenario!r} has no {kind} {release_id[:80]!r}; "
-        f"see /reef/scenarios/{scenario}/releases.",
-        code="release_not_found",
-        param="release_id",
+        f"see /reef/scenarios/{scenario}/releases."
     )
+    return ApiError(404, words, code="release_not_found", param="release_id")

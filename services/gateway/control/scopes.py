@@ -1,7 +1,4 @@
-"""Scopes of routes.
-
-Each is declared at its route; the gateway does not start if a route declares none.
-"""
+"""Scopes of routes, declared at each; the gateway does not start if a route declares none."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

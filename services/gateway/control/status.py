@@ -34,10 +34,8 @@ class SystemStatus:
             answers = await asyncio.gather(
                 *(self._ask(session, url) for url in self.services.values())
             )
-        services = {
-            "gateway": await self.health.status(),
-            **dict(zip(self.services, answers, strict=True)),
-        }
+        own = await self.health.status()
+        services = {"gateway": own, **dict(zip(self.services, answers, strict=True))}
         heads = {}
         for scenario in self.table.scenarios():
             head = self.table.head(scenario)
@@ -68,22 +66,17 @@ class SystemStatus:
                 body = orjson.loads(await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return {"failures": {"http": f"{url} does not answer: {error!r}"}}
-        return (
-            body
-            if isinstance(body, dict)
-            else {"failures": {"http": f"{url}/status is not an object"}}
-        )
+        wrong = {"failures": {"http": f"{url}/status is not an object"}}
+        return body if isinstance(body, dict) else wrong
 
 
 def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
     # errors and facts may name scenarios that the token may not see
+    why = "the reason is shown to tokens that are good for every scenario"
     return {
         "service": facts.get("service"),
         "uptime_s": facts.get("uptime_s"),
-        "failures": dict.fromkeys(
-            facts.get("failures") or {},
-            "the reason is shown to tokens that are good for every scenario",
-        ),
+        "failures": dict.fromkeys(facts.get("failures") or {}, why),
         "lag": facts.get("lag") or {},
         "last_error": None,
         "last_error_at": None,

@@ -23,16 +23,14 @@ class Token(BaseModel):
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     scopes: tuple[Scope, ...] = Field(min_length=1)
-    scenarios: tuple[str, ...] | None = Field(
-        None, description="the scenarios that it is good for; absent: all"
-    )
-    requests_per_s: float | None = Field(
-        None, ge=0, allow_inf_nan=False, description="instead of the gateway's setting; 0: no limit"
-    )
-    burst_requests: int | None = Field(None, ge=0, description="instead of the gateway's setting")
-    concurrent_requests: int | None = Field(
-        None, ge=0, description="instead of the gateway's setting; 0: no limit"
-    )
+    scenarios: tuple[str, ...] | None = None
+    """the scenarios that it is good for; absent: all"""
+    requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """instead of the gateway's setting; 0: no limit"""
+    burst_requests: int | None = Field(None, ge=0)
+    """instead of the gateway's setting"""
+    concurrent_requests: int | None = Field(None, ge=0)
+    """instead of the gateway's setting; 0: no limit"""
 
     def limit(self, default: Limit) -> Limit:
         """Return the token's limits; `default` fills those that it does not state."""
@@ -61,15 +59,11 @@ class Grant:
         `admin` includes all scopes.
         """
         if scope not in self.scopes and "admin" not in self.scopes:
-            raise ApiError(
-                403, f"This token does not have the scope {scope!r}.", code="missing_scope"
-            )
+            words = f"This token does not have the scope {scope!r}."
+            raise ApiError(403, words, code="missing_scope")
         if self.scenarios is not None and scenario is not None and scenario not in self.scenarios:
-            raise ApiError(
-                403,
-                f"This token is not good for scenario {scenario!r}.",
-                code="scenario_not_allowed",
-            )
+            words = f"This token is not good for scenario {scenario!r}."
+            raise ApiError(403, words, code="scenario_not_allowed")
 
     def sees(self, scenario: str) -> bool:
         """Return whether the scenario may be shown."""
@@ -77,10 +71,7 @@ class Grant:
 
 
 class Access:
-    """The tokens.
-
-    Without tokens every client has all rights, and the gateway listens on loopback only.
-    """
+    """The tokens."""
 
     def __init__(self, tokens: Sequence[Token] = (), default: Limit = NO_LIMIT) -> None:
         # all grants are made once: the hot path looks them up
@@ -99,12 +90,11 @@ class Access:
         Raises:
             ApiError: 401.
         """
-        if not self._grants:
+        if not self._grants:  # the gateway then listens on loopback only
             return self._everything
         given = headers.get(b"authorization", b"")
-        secret = (
-            given[7:].strip() if given[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
-        )
+        bearer = given[:7].lower() == b"bearer "
+        secret = given[7:].strip() if bearer else headers.get(b"x-api-key", b"")
         digest = hashlib.sha256(secret).hexdigest()
         found = None
         # all are compared, so that the time does not tell the position of the match

@@ -41,13 +41,9 @@ def usage_of(value: object) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         return None
     prompt, completion = value.get("prompt_tokens"), value.get("completion_tokens", 0)
-    if (
-        type(prompt) is not int
-        or type(completion) is not int
-        or not (0 <= prompt < MAX_ID and 0 <= completion < MAX_ID)
-    ):
-        return None
-    return {"prompt_tokens": prompt, "completion_tokens": completion}
+    if all(type(count) is int and 0 <= count < MAX_ID for count in (prompt, completion)):
+        return {"prompt_tokens": prompt, "completion_tokens": completion}
+    return None
 
 
 def raw_logprobs(value: object) -> list[Any]:

@@ -11,19 +11,15 @@ AFFINITY_SLACK = 4  # requests that a conversation's own node may be busier than
 
 @dataclass(slots=True)
 class Node:
-    """The gateway's knowledge of a node.
-
-    `models` is None until it lists them; `apart`: out of rotation.
-    """
+    """The gateway's knowledge of a node."""
 
     url: str
     in_flight: int = 0
     failures: int = 0
     open_until: float = 0.0
-    models: frozenset[str] | None = None
+    models: frozenset[str] | None = None  # until it lists them
     lacking: set[str] = field(default_factory=set)
-    apart: bool = False
-    """The publisher has taken it out of rotation."""
+    apart: bool = False  # the publisher has taken it out of rotation
 
     def available(self, now: float) -> bool:
         """Return whether the circuit lets a request through. After a pause it lets all through."""

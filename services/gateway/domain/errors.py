@@ -1,23 +1,15 @@
 """Refusals in the API's own shape: `{"error": {"message", "type", "code", "param"}}`."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
-    404: "invalid_request_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
     409: "conflict_error",
-    413: "invalid_request_error",
-    414: "invalid_request_error",
-    415: "invalid_request_error",
-    422: "invalid_request_error",
     429: "rate_limit_error",
-    431: "invalid_request_error",
     501: "invalid_request_error",
 }
 _CODES = {
@@ -30,26 +22,19 @@ _CODES = {
 }
 
 
+@dataclass(eq=False)  # Python hashes exceptions
 class ApiError(Exception):
     """A refusal: status, words that say what to do, a code for programs, and the field at fault."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        code: str,
-        param: str | None = None,
-        retry_after_s: int | None = None,
-        allow: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.code = code
-        self.param = param
-        self.retry_after_s = retry_after_s
-        self.allow = allow
+    status: int
+    message: str
+    code: str = field(kw_only=True)
+    param: str | None = field(default=None, kw_only=True)
+    retry_after_s: int | None = field(default=None, kw_only=True)
+    allow: str | None = field(default=None, kw_only=True)
+
+    def __str__(self) -> str:
+        return self.message
 
     def body(self) -> bytes:
         """Return the JSON of the answer."""
@@ -68,16 +53,13 @@ class ApiError(Exception):
 
 
 def relayed(status: int, error: Any) -> dict[str, Any]:
-    """Return an upstream's error in the API's shape.
-
-    Engines put numbers and names of classes into it.
-    """
+    """Return an upstream's error in the API's shape."""
     if isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
     if not isinstance(error, dict):
-        error = {
-            "message": error if isinstance(error, str) else f"the serving node: {error!r:.300}"
-        }
+        words = error if isinstance(error, str) else f"the serving node: {error!r:.300}"
+        error = {"message": words}
+    # engines put numbers and names of classes into these
     message, kind, code = error.get("message"), error.get("type"), error.get("code")
     if isinstance(message, str) and str(kind).endswith("_error") and not isinstance(code, int):
         return {"code": None, "param": None, **error}
@@ -93,7 +75,7 @@ def relayed(status: int, error: Any) -> dict[str, Any]:
 
 
 def _shape(status: int, message: str, code: str, param: str | None) -> dict[str, Any]:
-    kind = _TYPES.get(status, "server_error")
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"message": message, "type": kind, "code": code, "param": param}
 
 
@@ -104,13 +86,11 @@ def invalid(param: str | None, message: str) -> ApiError:
 
 def model_not_found(model: str, served: str) -> ApiError:
     """404: another model is asked for than the gateway serves."""
-    return ApiError(
-        404,
+    words = (
         f"The model {model[:80]!r} does not exist; this gateway serves {served!r}. "
-        "The setting gateway.model_aliases lets it answer to further names.",
-        code="model_not_found",
-        param="model",
+        "The setting gateway.model_aliases lets it answer to further names."
     )
+    return ApiError(404, words, code="model_not_found", param="model")
 
 
 def no_scenario(scenario: str, param: str = "scenario") -> ApiError:
@@ -136,32 +116,26 @@ NOT_DURABLE = "not_durable"
 
 def not_durable() -> ApiError:
     """503: the exchange could not be recorded."""
-    return ApiError(
-        503,
+    words = (
         "The exchange could not be recorded durably, so its answer is withheld. Try again; "
-        "the operator finds the reason under /readyz.",
-        code=NOT_DURABLE,
-        retry_after_s=2,
+        "the operator finds the reason under /readyz."
     )
+    return ApiError(503, words, code=NOT_DURABLE, retry_after_s=2)
 
 
 def no_room() -> ApiError:
     """503: the broker is away, and the spool has no room for another event."""
-    return ApiError(
-        503,
+    words = (
         "No more can be recorded until the broker is back; the request was not begun. Try later; "
-        "the operator finds the reason under /readyz.",
-        code="spool_full",
-        retry_after_s=5,
+        "the operator finds the reason under /readyz."
     )
+    return ApiError(503, words, code="spool_full", retry_after_s=5)
 
 
 def command_not_sent(command_id: str) -> ApiError:
     """503: the broker is away, and commands are not spooled."""
-    return ApiError(
-        503,
+    words = (
         f"The broker did not acknowledge the command {command_id}. Try again when it is back; "
-        "/readyz and /reef/status show whether it is.",
-        code="broker_unavailable",
-        retry_after_s=5,
+        "/readyz and /reef/status show whether it is."
     )
+    return ApiError(503, words, code="broker_unavailable", retry_after_s=5)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -29,17 +29,15 @@ MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
 _SESSION_HEADERS = (b"x-reef-tag-session", b"session_id", b"x-session-id", b"x-session-affinity")
 _PROMPT_PREFIX = 64
+_TEXTS = "a string, a list of strings, or a list of token ids"
 _VISIBLE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")  # it goes back in a header
 _TRUTH: TypeAdapter[bool | None] = TypeAdapter(bool | None)
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The fields that the client asked for; others are removed from its answer.
+class Asked(NamedTuple):
+    """The fields that the client asked for; others are removed from its answer."""
 
-    `model` and `fingerprint` are the names of the model and of the release that the answer states.
-    """
-
+    # model and fingerprint: names of the model and of the release that the answer states
     model: str | None
     logprobs: bool
     token_ids: bool
@@ -50,14 +48,11 @@ class Asked:
 
 @dataclass(slots=True)
 class Exchange:
-    """An exchange, filled from the top down.
-
-    The decoded body, up to 27 times as large, is not kept.
-    """
+    """An exchange, filled from the top down."""
 
     api: Api
     path: str
-    raw: bytes
+    raw: bytes  # decoded it may be 27 times as large, so that form is not kept
     scenario: str
     capture: bool
     tags: dict[str, str]
@@ -109,10 +104,8 @@ def _text(name: bytes, value: bytes) -> str:
         text = value.decode("latin-1")
     if len(text) > MAX_TAG_CHARS or not _VISIBLE.fullmatch(text):
         header = name.decode("latin-1")
-        raise invalid(
-            header,
-            f"The header {header} has more than {MAX_TAG_CHARS} characters, or unprintable ones.",
-        )
+        words = f"has more than {MAX_TAG_CHARS} characters, or unprintable ones"
+        raise invalid(header, f"The header {header} {words}.")
     return text
 
 
@@ -159,9 +152,8 @@ def _check_messages(messages: object) -> None:
         raise invalid("messages", "'messages' must be a non-empty list of message objects.")
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            raise invalid(
-                f"messages[{index}]", f"'messages[{index}]' must be an object with a role."
-            )
+            name = f"messages[{index}]"
+            raise invalid(name, f"'{name}' must be an object with a role.")
         if not isinstance(message.get("role"), str):
             raise invalid(f"messages[{index}].role", f"'messages[{index}].role' must be a string.")
 
@@ -171,9 +163,7 @@ def _check_prompt(body: dict[str, Any]) -> None:
     if embeds is not None and not isinstance(embeds, (str, list)):
         raise invalid("prompt_embeds", "'prompt_embeds' must be a string or a list of strings.")
     if not isinstance(embeds if prompt is None else prompt, (str, list)):
-        raise invalid(
-            "prompt", "'prompt' must be a string, a list of strings, or a list of token ids."
-        )
+        raise invalid("prompt", f"'prompt' must be {_TEXTS}.")
 
 
 def _check_input(body: dict[str, Any]) -> None:
@@ -183,9 +173,7 @@ def _check_input(body: dict[str, Any]) -> None:
         if given is None:
             return
     if not isinstance(given, (str, list)):
-        raise invalid(
-            "input", "'input' must be a string, a list of strings, or a list of token ids."
-        )
+        raise invalid("input", f"'input' must be {_TEXTS}.")
 
 
 def _depth(body: object) -> int:
@@ -224,9 +212,8 @@ def shard_for(
         return shard_of(scenario, *who, *opening(body["messages"]))
     prompt = body.get("prompt", body.get("input", ""))
     start = prompt[:_PROMPT_PREFIX] if isinstance(prompt, (str, list)) else prompt
-    return shard_of(
-        scenario, *who, start if isinstance(start, str) else orjson.dumps(start).decode()
-    )
+    text = start if isinstance(start, str) else orjson.dumps(start).decode()
+    return shard_of(scenario, *who, text)
 
 
 def asked_of(
@@ -239,13 +226,13 @@ def asked_of(
     model = body.get("model") or served or None
     if api == "embeddings":
         return Asked(model, logprobs=False, token_ids=False, usage=False)
-    wanted = body.get("logprobs")
+    logprobs = body.get("logprobs")
+    if api == "chat.completions":
+        logprobs = truth(logprobs, "logprobs")
     options = body.get("stream_options")
     return Asked(
         model=model,
-        logprobs=truth(wanted, "logprobs")
-        if api == "chat.completions"
-        else wanted is not None and wanted is not False,
+        logprobs=logprobs is not None and logprobs is not False,
         token_ids=truth(body.get("return_token_ids"), "return_token_ids"),
         usage=isinstance(options, dict)
         and truth(options.get("include_usage"), "stream_options.include_usage"),
@@ -254,7 +241,6 @@ def asked_of(
     )
 
 
-# Reef overwrites these fields, so that the engine cannot refuse a wrong value.
 def truth(value: object, name: str) -> bool:
     """Read a flag as engines do: pydantic takes `1`, `"true"` and the like for booleans.
 

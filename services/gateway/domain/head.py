@@ -5,41 +5,29 @@ from dataclasses import dataclass
 
 from services.gateway.domain.errors import ApiError, invalid
 
-_ONCE = frozenset(
-    {
-        b"authorization",
-        b"x-api-key",
-        b"x-reef-scenario",
-        b"x-reef-release-id",
-        b"x-reef-agent-record-id",
-        b"x-reef-capture",
-    }
-)
+_REEF = {b"x-reef-scenario", b"x-reef-release-id", b"x-reef-agent-record-id", b"x-reef-capture"}
+_ONCE = frozenset({b"authorization", b"x-api-key", *_REEF})
 
 
 @dataclass(frozen=True, slots=True)
 class HeadLimits:
-    """Bytes count names and values; the target has the same limit."""
+    """The limits of a request's head."""
 
     headers: int = 100
-    size_bytes: int = 32 * 1024
+    size_bytes: int = 32 * 1024  # of names and values; the target has the same limit
 
     def refusal(
         self, headers: Sequence[tuple[bytes, bytes]], path: bytes, query: bytes
     ) -> ApiError | None:
         """Return the refusal of headers that are too large or repeated; None if they are fine."""
         if len(headers) > self.headers:
-            return ApiError(
-                431, f"The request has more than {self.headers} headers.", code="headers_too_large"
-            )
+            words = f"The request has more than {self.headers} headers."
+            return ApiError(431, words, code="headers_too_large")
         if sum([len(name) + len(value) for name, value in headers]) > self.size_bytes:
             return head_too_large(self.size_bytes)
         if len(path) + len(query) > self.size_bytes:
-            return ApiError(
-                414,
-                f"The request's target has more than {self.size_bytes} bytes.",
-                code="target_too_large",
-            )
+            words = f"The request's target has more than {self.size_bytes} bytes."
+            return ApiError(414, words, code="target_too_large")
         if len({name for name, _ in headers}) != len(headers):
             return _repeated(headers)
         return None
@@ -58,6 +46,5 @@ def _repeated(headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
 
 def head_too_large(limit_bytes: int) -> ApiError:
     """431: the headers are too large."""
-    return ApiError(
-        431, f"The request's headers have more than {limit_bytes} bytes.", code="headers_too_large"
-    )
+    words = f"The request's headers have more than {limit_bytes} bytes."
+    return ApiError(431, words, code="headers_too_large")

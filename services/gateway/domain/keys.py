@@ -1,7 +1,7 @@
 """What an idempotency key stands for."""
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import orjson
@@ -11,18 +11,16 @@ MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """What is known of a key.
-
-    open: its exchange is under way; `owner` does the work.
-    done: `answer` is what was sent; None if it was too large to be kept.
-    free: certainly no event was recorded under it.
-    unsure: the work ended before the Unix time `ended_at`; the log knows if an event was recorded.
-    """
+    """What is known of a key."""
 
     digest: str
     kind: Literal["inference", "report"]
     scenario: str
     shard: str
+    # open: its exchange is under way; `owner` does the work
+    # done: `answer` is what was sent; None if it was too large to be kept
+    # free: certainly no event was recorded under it
+    # unsure: the work ended before the Unix time `ended_at`; the log knows if there is an event
     state: Literal["open", "done", "free", "unsure"] = "open"
     status: int = 0
     headers: tuple[tuple[bytes, bytes], ...] = field(default=())
@@ -32,20 +30,9 @@ class KeyEntry:
 
     def encode(self) -> bytes:
         """One line of JSON, then the answer as it was sent."""
-        head = {
-            "digest": self.digest,
-            "kind": self.kind,
-            "scenario": self.scenario,
-            "shard": self.shard,
-            "state": self.state,
-            "status": self.status,
-            "headers": [
-                [base64.b64encode(part).decode() for part in pair] for pair in self.headers
-            ],
-            "kept": self.answer is not None,
-            "owner": self.owner,
-            "ended_at": self.ended_at,
-        }
+        head = {each.name: getattr(self, each.name) for each in fields(self)}
+        head["kept"] = head.pop("answer") is not None
+        head["headers"] = [[base64.b64encode(part).decode() for part in p] for p in self.headers]
         return orjson.dumps(head) + b"\n" + (self.answer or b"")
 
     @classmethod

@@ -58,9 +58,8 @@ class RateLimited(ApiError):
     """429: too many requests. `wait_s`: when to come again."""
 
     def __init__(self, message: str, told: list[tuple[bytes, bytes]], wait_s: float) -> None:
-        super().__init__(
-            429, message, code="rate_limit_exceeded", retry_after_s=max(1, math.ceil(wait_s))
-        )
+        again_s = max(1, math.ceil(wait_s))
+        super().__init__(429, message, code="rate_limit_exceeded", retry_after_s=again_s)
         self._told = [*told, (b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000)))]
 
     def headers(self) -> list[tuple[bytes, bytes]]:

@@ -4,6 +4,7 @@ The receipt, status and content are the same. A stream comes in one chunk a choi
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from services.gateway.domain.answer import as_stream
@@ -20,13 +21,8 @@ _STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> KeyEntry:
     """Return the entry of a key as the log has it, with the answer if `x` is the same request."""
     kind: Literal["inference", "report"] = "report" if found["kind"] == "report" else "inference"
-    entry = KeyEntry(
-        digest=found["digest"] or "",
-        kind=kind,
-        scenario=found["scenario"],
-        shard=x.shard if x else "",
-        state="done",
-    )
+    digest, shard = found["digest"] or "", x.shard if x else ""
+    entry = KeyEntry(digest, kind, found["scenario"], shard, "done")
     if kind == "report" or x is None or x.digest != entry.digest:
         return entry
     status, answer = _answer(found, x)
@@ -35,9 +31,7 @@ def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> KeyEntry:
         *_headers(found, x),
         (b"content-length", b"%d" % len(answer)),
     ]
-    return KeyEntry(
-        entry.digest, kind, entry.scenario, x.shard, "done", status, tuple(headers), answer
-    )
+    return replace(entry, status=status, headers=tuple(headers), answer=answer)
 
 
 def _headers(found: Mapping[str, Any], x: Exchange) -> list[tuple[bytes, bytes]]:

@@ -7,21 +7,15 @@ import re
 from typing import Annotated, Any, Self
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    ValidationError,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from reefcommon.ids import SCENARIO_PATTERN, digest, is_receipt, shard_in
 from services.gateway.domain.errors import ApiError, invalid
 from services.gateway.domain.exchange import check_depth
 
 MAX_REFERENCES = 1000
+_SCENARIO = re.compile(SCENARIO_PATTERN)
 # a report travels in its event, and Kafka's default limit for a message is 1 MiB
 MAX_REPORT_BYTES = 900 * 1024
 _RECEIPT = "rec-01a22f3e65a079ceb6c663e2561ca4c7-e836"
@@ -71,7 +65,7 @@ class Report(BaseModel):
         None, description="idempotency key"
     )
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _says_something(self) -> Self:
         if len(set(self.references)) < len(self.references):
             raise ValueError("references: a receipt is named twice")
@@ -93,9 +87,8 @@ def parse(raw: bytes) -> Report:
         ApiError: 400, with the field that is wrong; 413.
     """
     if len(raw) > MAX_REPORT_BYTES:
-        raise ApiError(
-            413, f"A report has at most {MAX_REPORT_BYTES} bytes.", code="body_too_large"
-        )
+        words = f"A report has at most {MAX_REPORT_BYTES} bytes."
+        raise ApiError(413, words, code="body_too_large")
     try:
         report = Report.model_validate_json(raw)
         check_depth(raw, orjson.loads(raw))
@@ -128,11 +121,8 @@ def check_known(position: int, reference: str, known: tuple[str, str], scenario:
     if known[1] == "report":
         raise invalid(name, f"'{name}' is the id of a report, and not the receipt of an inference.")
     if known[0] != scenario:
-        raise invalid(
-            name,
-            f"'{name}' ({reference}) is not of scenario {scenario!r}; "
-            "send the report with its own x-reef-scenario.",
-        )
+        words = f"'{name}' ({reference}) is not of scenario {scenario!r}"
+        raise invalid(name, f"{words}; send the report with its own x-reef-scenario.")
 
 
 def not_a_receipt(position: int, reference: str) -> ApiError:
@@ -151,11 +141,7 @@ def _no_receipt(reference: str) -> str:
 
 def check_scenario(name: str) -> str:
     """Return a scenario's name. Raises ApiError if it cannot be one."""
-    if not re.fullmatch(SCENARIO_PATTERN, name):
-        raise ApiError(
-            400,
-            f"{name[:80]!r} cannot be a scenario's name: it must match {SCENARIO_PATTERN}.",
-            code="invalid_scenario",
-            param="scenario",
-        )
+    if not _SCENARIO.fullmatch(name):
+        words = f"{name[:80]!r} cannot be a scenario's name: it must match {SCENARIO_PATTERN}."
+        raise ApiError(400, words, code="invalid_scenario", param="scenario")
     return name

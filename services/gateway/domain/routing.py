@@ -9,14 +9,12 @@ RELEASES_A_SCENARIO = 64
 
 
 class RoutingTable:
-    """Heads and recent releases of each scenario. A lower sequence never replaces a head.
-
-    `filled`: the store of heads was read; before that an absent head has no meaning. `damaged`:
-    scenarios whose heads could not be read, with the reason.
-    """
+    """Heads and recent releases of each scenario. A lower sequence never replaces a head."""
 
     def __init__(self) -> None:
+        # the store of heads was read; before that an absent head has no meaning
         self.filled = False
+        # scenarios whose heads could not be read, with the reason
         self.damaged: dict[str, str] = {}
         self._heads: dict[str, Release] = {}
         self._recent: dict[str, OrderedDict[str, Release]] = {}
@@ -27,12 +25,8 @@ class RoutingTable:
     def check(self, scenario: str) -> None:
         """Raise ApiError (503) if the scenario's heads are damaged."""
         if (reason := self.damaged.get(scenario)) is not None:
-            raise ApiError(
-                503,
-                f"The scenario {scenario!r} is not ready: {reason}.",
-                code="scenario_not_ready",
-                retry_after_s=5,
-            )
+            words = f"The scenario {scenario!r} is not ready: {reason}."
+            raise ApiError(503, words, code="scenario_not_ready", retry_after_s=5)
 
     def release(self, scenario: str, release_id: str) -> Release | None:
         return self._recent.get(scenario, OrderedDict()).get(release_id)

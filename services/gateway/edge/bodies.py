@@ -38,13 +38,9 @@ class BodyReader:
         charge.memory.check(COPIES * declared)  # announced bytes take no memory yet
         encoding = headers.get(b"content-encoding", b"identity").strip().lower() or b"identity"
         if encoding != b"identity" and encoding not in _ENCODINGS:
-            raise ApiError(
-                415,
-                f"The content-encoding {encoding.decode('latin-1')[:80]!r} is not supported; "
-                "send gzip, deflate, or no encoding.",
-                code="unsupported_encoding",
-                param="content-encoding",
-            )
+            named = encoding.decode("latin-1")[:80]
+            words = f"The content-encoding {named!r} is not supported; send gzip, deflate, or none."
+            raise ApiError(415, words, code="unsupported_encoding", param="content-encoding")
         parts: list[bytes] = []
         size, ends = 0, time.monotonic() + BODY_SILENCES * self.silence_s
         while True:
@@ -69,14 +65,10 @@ class BodyReader:
             async with asyncio.timeout(min(self.silence_s, left)):
                 return await receive()
         except TimeoutError:
-            words = (
-                f"no byte of it came for {self.silence_s:g} s"
-                if left > self.silence_s
-                else f"it was not there after {BODY_SILENCES * self.silence_s:g} s"
-            )
-            raise ApiError(
-                408, f"The request's body took too long: {words}.", code="body_timeout"
-            ) from None
+            late = f"it was not there after {BODY_SILENCES * self.silence_s:g} s"
+            why = f"no byte of it came for {self.silence_s:g} s" if left > self.silence_s else late
+            words = f"The request's body took too long: {why}."
+            raise ApiError(408, words, code="body_timeout") from None
 
     async def _decoded(self, raw: bytes, encoding: bytes, charge: Charge) -> bytes:
         bits = _ENCODINGS[encoding]
@@ -104,9 +96,8 @@ class BodyReader:
         return b"".join(parts)
 
     def _too_large(self) -> ApiError:
-        return ApiError(
-            413, f"The request body has more than {self.max_bytes} bytes.", code="body_too_large"
-        )
+        words = f"The request body has more than {self.max_bytes} bytes."
+        return ApiError(413, words, code="body_too_large")
 
 
 def _no_encoding(encoding: bytes, words: str) -> ApiError:

@@ -11,10 +11,7 @@ from services.gateway.domain.head import head_too_large
 
 
 class BoundedHeads(DeclineUpgrades):
-    """Refuses headers that are not complete after `max_head_bytes` or `head_timeout_s`.
-
-    A connection that sends no byte in that time is closed. The edge measures complete headers.
-    """
+    """Refuses headers that are not complete after `max_head_bytes` or `head_timeout_s`."""
 
     max_head_bytes = 64 * 1024
     head_timeout_s = 20.0
@@ -67,14 +64,9 @@ class BoundedHeads(DeclineUpgrades):
     def _late(self) -> None:
         self._timer = None
         if self._in_head:
-            self._refuse(
-                ApiError(
-                    408,
-                    f"The request's headers were not complete within {self.head_timeout_s:g} s.",
-                    code="head_timeout",
-                )
-            )
-        elif not self.transport.is_closing():
+            words = f"The request's headers were not complete within {self.head_timeout_s:g} s."
+            self._refuse(ApiError(408, words, code="head_timeout"))
+        elif not self.transport.is_closing():  # it sent no byte in that time
             self.transport.close()
 
     def _refuse(self, error: ApiError) -> None:
@@ -85,29 +77,17 @@ class BoundedHeads(DeclineUpgrades):
             cycle.disconnected = True
             cycle.message_event.set()
             busy = False
-        if (
-            not busy
-        ):  # else another answer is being written: its reader would take this for a part of it
+        # else another answer is being written: its reader would take this for a part of it
+        if not busy:
             body = error.body()
-            headers = [
-                *error.headers(),
-                (b"content-length", b"%d" % len(body)),
-                (b"connection", b"close"),
-            ]
-            lines = [
-                STATUS_LINE[error.status],
-                *(b"%b: %b\r\n" % pair for pair in headers),
-                b"\r\n",
-                body,
-            ]
-            self.transport.write(b"".join(lines))
+            length = (b"content-length", b"%d" % len(body))
+            headers = [*error.headers(), length, (b"connection", b"close")]
+            lines = [b"%b: %b\r\n" % pair for pair in headers]
+            self.transport.write(b"".join([STATUS_LINE[error.status], *lines, b"\r\n", body]))
         self.transport.close()
 
 
 def bounded(max_head_bytes: int, head_timeout_s: float) -> type[BoundedHeads]:
     """Return the protocol with these limits."""
-    return type(
-        "Bounded",
-        (BoundedHeads,),
-        {"max_head_bytes": max_head_bytes, "head_timeout_s": head_timeout_s},
-    )
+    limits = {"max_head_bytes": max_head_bytes, "head_timeout_s": head_timeout_s}
+    return type("Bounded", (BoundedHeads,), limits)

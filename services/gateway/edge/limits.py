@@ -72,9 +72,8 @@ class Limits:
         name = grant.bearer or fallback
         bearer = self._bearers.get(name)
         if bearer is None:
-            bearer = self._bearers[name] = _Bearer(
-                TokenBucket(float(limit.size), self.clock()), left=limit.size
-            )
+            own = TokenBucket(float(limit.size), self.clock())
+            bearer = self._bearers[name] = _Bearer(own, left=limit.size)
         headers = await self._begin(name, bearer, limit) if limit.per_s else []
         if not (exchange and limit.concurrent):
             yield headers
@@ -82,9 +81,7 @@ class Limits:
         if bearer.under_way >= limit.concurrent:
             metrics.LIMITED.labels("concurrent").inc()
             raise RateLimited(
-                f"This token has {bearer.under_way} exchanges under way, its limit.",
-                headers,
-                1.0,
+                f"This token has {bearer.under_way} exchanges under way, its limit.", headers, 1.0
             )
         bearer.under_way += 1
         try:

@@ -48,10 +48,8 @@ class RedisBuckets:
             granted, level = await self._take(
                 keys=[f"reef:rate:{name}"], args=[limit.per_s, limit.size, want]
             )
-        except (
-            RedisError,
-            OSError,
-        ) as error:  # also one that refuses the script: requests go on, counted here
+        # also one that refuses the script: requests go on, counted here
+        except (RedisError, OSError) as error:
             raise Unavailable(f"Redis does not answer for rate limits: {error!r}") from error
         left = int(level) / 1000
         return Taken(int(granted), int(left), 0.0 if granted else max(0.0, 1 - left) / limit.per_s)

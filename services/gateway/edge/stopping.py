@@ -34,12 +34,8 @@ class Stopping:
         """Tell the client of a cut request why it ends. Returns False if it was not cut off."""
         if not self.cut:  # cancelled by another part: not for the stop
             return False
-        error = ApiError(
-            503,
-            "The gateway stopped before the answer was complete; try again.",
-            code="stopped",
-            retry_after_s=2,
-        )
+        words = "The gateway stopped before the answer was complete; try again."
+        error = ApiError(503, words, code="stopped", retry_after_s=2)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(TELL_S):
                 if not out.status:

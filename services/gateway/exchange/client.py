@@ -36,7 +36,6 @@ class AsgiOutlet:
         self.told: list[tuple[bytes, bytes]] = []
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Send status and headers, with those of the limits."""
         self.status, self._headers = status, headers
         if self.told:
             headers = [*headers, *self.told]

@@ -88,9 +88,8 @@ class Inference:
         except asyncio.CancelledError:
             if not progress.kept:  # a record under way is finished by its own task
                 reason = "the gateway was stopped before the answer was complete"
-                self.recorder.keep_later(
-                    exchange, self._ending(exchange, progress, "aborted", error=reason)
-                )
+                ending = self._ending(exchange, progress, "aborted", error=reason)
+                self.recorder.keep_later(exchange, ending)
             raise
         finally:
             metrics.IN_FLIGHT.dec()
@@ -111,9 +110,8 @@ class Inference:
                 return await self._unary(exchange, progress, answer)
         except ClientGone:
             await self._take_turn(progress)
-            return self._ending(
-                exchange, progress, "aborted", error="the client closed the connection"
-            )
+            reason = "the client closed the connection"
+            return self._ending(exchange, progress, "aborted", error=reason)
         except UpstreamFailed as error:
             return self._broken(exchange, progress, error)
 
@@ -193,11 +191,8 @@ class Inference:
                 raise invalid_answer(f"reported an error: {assembly.error}")
             return self._ending(exchange, progress, "failed", error=assembly.error)
         if not progress.terminated:
-            raise UpstreamFailed(
-                "The serving node ended the stream without its terminator.",
-                status=502,
-                code="upstream_incomplete",
-            )
+            words = "The serving node ended the stream without its terminator."
+            raise UpstreamFailed(words, status=502, code="upstream_incomplete")
         ending = self._ending(exchange, progress, "ok")
         if not progress.streaming:  # the client did not ask for a stream
             progress.tail = ending.response or b"{}"
@@ -205,12 +200,8 @@ class Inference:
         return ending
 
     def _broken(self, exchange: Exchange, progress: Progress, error: UpstreamFailed) -> Ending:
-        refusal = ApiError(
-            error.status,
-            str(error),
-            code=error.code,
-            retry_after_s=2 if error.status == 503 else None,
-        )
+        again_s = 2 if error.status == 503 else None
+        refusal = ApiError(error.status, str(error), code=error.code, retry_after_s=again_s)
         outcome = "failed" if progress.assembly is None else "upstream_incomplete"
         if progress.streaming:
             progress.tail = b"data: " + refusal.body() + b"\n\n"

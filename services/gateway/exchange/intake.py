@@ -25,6 +25,8 @@ from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sampling import requested
 
 DEFAULT = "default"
+_YES = frozenset({b"true", b"1", b"yes", b"on"})
+_NO = frozenset({b"false", b"0", b"no", b"off"})
 _TRACEPARENT = re.compile(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
 
 RawHeaders = list[tuple[bytes, bytes]]
@@ -32,17 +34,15 @@ RawHeaders = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Makes an exchange of a request.
-
-    `create` makes a scenario exist and returns its head, or None if that takes long. `aliases` are
-    further names of the model.
-    """
+    """Makes an exchange of a request."""
 
     access: Access
     table: RoutingTable
     base_model: str
+    # makes a scenario exist and returns its head, or None if that takes long
     create: Callable[[str], Awaitable[Release | None]]
     implicit_scenarios: bool = False
+    # further names of the model
     aliases: tuple[str, ...] = ()
 
     def grant(self, headers: dict[bytes, bytes]) -> Grant:
@@ -74,7 +74,7 @@ class Intake:
         key = client_key(headers) if capture else None
         caller = caller_of(grant.bearer, body)
         shard = shard_for(api, scenario, session_tag, body, caller)
-        adapter = release.adapter if release is not None and api != "embeddings" else None
+        adapter = release.adapter if release and api != "embeddings" else None
         exchange = Exchange(
             api=api,
             path=path,
@@ -85,9 +85,7 @@ class Intake:
             session_tag=session_tag,
             shard=shard,
             record_id=key or new_record_id(shard),
-            asked=asked_of(
-                api, body, self.base_model, release.release_id if release is not None else None
-            ),
+            asked=asked_of(api, body, self.base_model, release.release_id if release else None),
             traceparent=traceparent_of(headers),
             started=started,
             caller=caller,
@@ -117,41 +115,33 @@ class Intake:
         release_id = pin.decode("latin-1")
         release = self.table.release(scenario, release_id)
         if release is None:
-            raise ApiError(
-                409,
+            words = (
                 f"Release {release_id[:80]!r} of scenario {scenario!r} cannot be served; "
-                f"see /reef/scenarios/{scenario}/releases.",
-                code="release_not_served",
-                param="x-reef-release-id",
+                f"see /reef/scenarios/{scenario}/releases."
             )
+            raise ApiError(409, words, code="release_not_served", param="x-reef-release-id")
         return release, True
 
     async def _missing(self, scenario: str) -> Release | None:
         if not self.table.filled:  # the base model may be another than the one that was released
-            raise ApiError(
-                503,
-                "The release heads could not be read yet; try again.",
-                code="heads_unavailable",
-                retry_after_s=2,
-            )
+            words = "The release heads could not be read yet; try again."
+            raise ApiError(503, words, code="heads_unavailable", retry_after_s=2)
         self.table.check(scenario)
         if scenario != DEFAULT and not self.implicit_scenarios:
-            raise ApiError(
-                404,
+            words = (
                 f"There is no scenario {scenario!r}. Create it with POST /reef/scenarios, "
-                "or set gateway.implicit_scenarios.",
-                code="scenario_not_found",
-                param="x-reef-scenario",
+                "or set gateway.implicit_scenarios."
             )
+            raise ApiError(404, words, code="scenario_not_found", param="x-reef-scenario")
         return await self.create(scenario)
 
 
 def _wants_record(value: bytes) -> bool:
     # An unknown word is refused: it may have meant that no record is kept.
     word = value.strip().lower()
-    if word not in {b"true", b"1", b"yes", b"on", b"false", b"0", b"no", b"off"}:
+    if word not in _YES and word not in _NO:
         raise invalid("x-reef-capture", "'x-reef-capture' is `true` or `false`.")
-    return word in {b"true", b"1", b"yes", b"on"}
+    return word in _YES
 
 
 def scenario_of(headers: dict[bytes, bytes]) -> str:
@@ -176,11 +166,11 @@ def client_key(headers: dict[bytes, bytes]) -> str | None:
         return None
     key = value.decode("latin-1")
     if not is_receipt(key) or key.startswith(("rec-", "rep-")):
-        raise invalid(
-            "x-reef-agent-record-id",
+        words = (
             "A receipt of the client's own is 1 to 128 letters, digits, or any of . _ : - "
-            "and does not begin with rec- or rep-.",
+            "and does not begin with rec- or rep-."
         )
+        raise invalid("x-reef-agent-record-id", words)
     return key
 
 

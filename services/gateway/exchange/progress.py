@@ -8,7 +8,7 @@ from services.gateway.ports import EngineAnswer
 
 @dataclass(slots=True)
 class Progress:
-    """Filled as the exchange goes on. The client gets `tail` once the record is durable."""
+    """Filled as the exchange goes on."""
 
     answer: EngineAnswer | None = None
     assembly: Assembly | None = None
@@ -17,7 +17,7 @@ class Progress:
     finished: bool = False
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    tail: bytes = b""
+    tail: bytes = b""  # sent once the record is durable
     terminated: bool = False
     kept: bool = False
     asked_at: float = 0.0

@@ -43,7 +43,10 @@ class Repeats:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch) -> None:
-        """Answer a keyed exchange: do it, join it, or send its kept answer. Raises ApiError, ClientGone."""
+        """Answer a keyed exchange: do it, join it, or send its kept answer.
+
+        Raises ApiError, ClientGone.
+        """
         async with watch:
             shared = await self._shared(x)
             if isinstance(shared, KeyEntry):
@@ -229,7 +232,10 @@ class Repeats:
             log.warning("key_store_unavailable", key=key, reason=str(error))
 
     async def drain(self, until: float) -> int:
-        """Wait for the exchanges under way until a time of the loop; then cut them off. Returns their number."""
+        """Wait for the exchanges under way until a time of the loop, then cut off the rest.
+
+        Returns their number.
+        """
         if not self._tasks:
             return 0
         _, left = await asyncio.wait(
@@ -259,7 +265,8 @@ async def _replay(entry: KeyEntry, out: Outlet) -> None:
     if entry.answer is None:
         raise ApiError(
             409,
-            "The exchange was carried out, but its answer is too large to be kept; read it under /reef/records.",
+            "The exchange was carried out, but its answer is too large to be kept; read it under "
+            "/reef/records.",
             code="answer_not_kept",
         )
     await out.start(entry.status, list(entry.headers))

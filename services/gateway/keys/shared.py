@@ -42,7 +42,7 @@ class SharedAnswer:
         self._wake_readers()
 
     def without(self, exchange: Exchange) -> None:
-        """Note that a reader left. If it began the exchange, the work goes on and keeps its memory."""
+        """Note that a reader left. If it began the exchange, the work keeps its memory."""
         if exchange is self._exchange and exchange.charge is not None and not self.ended:
             self.charge = exchange.charge.moved()
 

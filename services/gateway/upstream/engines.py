@@ -18,6 +18,12 @@ from services.gateway.upstream.pool import CannotConnectError, Pool
 
 log = structlog.get_logger()
 
+_HEADERS = {
+    "content-type": "application/json",
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "user-agent": "reef-gateway",
+}
 _LIST_TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
 
 
@@ -38,29 +44,22 @@ class HttpEngines:
         targets = [node.url for node in self.nodes] if api_key else urls
         self._max_answer_bytes = max_answer_bytes
         self._secret = api_key.encode()
-        self._headers = {
-            "content-type": "application/json",
-            "accept": "*/*",
-            "accept-encoding": "identity",
-            "user-agent": "reef-gateway",
-        }
-        if api_key:
-            self._headers["authorization"] = f"Bearer {api_key}"
-        self._lists = {
-            node.url: URL(url + "/v1/models") for node, url in zip(self.nodes, targets, strict=True)
-        }
+        bearer = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = {**_HEADERS, **bearer}
         fixed = [(name.encode(), value.encode()) for name, value in self._headers.items()]
-        self._pools = {
-            node.url: Pool(
-                url, fixed, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s
-            )
-            for node, url in zip(self.nodes, targets, strict=True)
-        }
+        waits = {"connect_timeout_s": connect_timeout_s, "read_timeout_s": read_timeout_s}
+        self._lists: dict[str, URL] = {}
+        self._pools: dict[str, Pool] = {}
+        for node, url in zip(self.nodes, targets, strict=True):
+            self._lists[node.url] = URL(url + "/v1/models")
+            self._pools[node.url] = Pool(url, fixed, **waits)
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Open the session for the polls. Needs the running loop."""
-        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False)
+        self._session = aiohttp.ClientSession(
+            cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, timeout=_LIST_TIMEOUT
+        )
 
     async def stop(self) -> None:
         """Close every connection."""
@@ -75,13 +74,8 @@ class HttpEngines:
         absent = False
         last: UpstreamFailed | None = None
         while True:
-            node = choose(
-                self.nodes,
-                model=exchange.model,
-                affinity=exchange.shard,
-                now=time.monotonic(),
-                tried=tried,
-            )
+            now, model, own = time.monotonic(), exchange.model, exchange.shard
+            node = choose(self.nodes, model=model, affinity=own, now=now, tried=tried)
             if node is None:
                 break
             tried.add(node.url)
@@ -104,20 +98,16 @@ class HttpEngines:
             absent = True
         if absent:
             raise not_served(exchange)
-        raise last or UpstreamFailed(
-            "Every serving node is set apart after failures; try again.",
-            status=503,
-            code="no_engine",
-        )
+        words = "Every serving node is set apart after failures; try again."
+        raise last or UpstreamFailed(words, status=503, code="no_engine")
 
     async def _ask(self, node: Node, exchange: Exchange) -> HttpAnswer:
         pool = self._pools[node.url]
         trace = exchange.traceparent.encode()
+        more = ((b"traceparent", trace),) if trace else ()
         node.in_flight += 1
         try:
-            connection = await pool.post(
-                exchange.path, exchange.upstream, ((b"traceparent", trace),) if trace else ()
-            )
+            connection = await pool.post(exchange.path, exchange.upstream, more)
         except BaseException as error:
             node.in_flight -= 1
             if isinstance(error, OSError):
@@ -144,10 +134,7 @@ class HttpEngines:
         assert self._session is not None
         try:
             async with self._session.get(
-                self._lists[node.url],
-                headers=self._headers,
-                timeout=_LIST_TIMEOUT,
-                allow_redirects=False,
+                self._lists[node.url], headers=self._headers, allow_redirects=False
             ) as response:
                 body = orjson.loads(await response.read())
                 names = [row["id"] for row in body["data"]]
@@ -200,15 +187,7 @@ def not_served(exchange: Exchange) -> ApiError:
     assert exchange.release is not None
     release_id = exchange.release.release_id
     if exchange.pinned:
-        return ApiError(
-            409,
-            f"Release {release_id} is not served any more: no serving node holds it.",
-            code="release_not_served",
-            param="x-reef-release-id",
-        )
-    return ApiError(
-        503,
-        f"No serving node holds release {release_id} at the moment; it is being loaded.",
-        code="release_not_served",
-        retry_after_s=2,
-    )
+        words = f"Release {release_id} is not served any more: no serving node holds it."
+        return ApiError(409, words, code="release_not_served", param="x-reef-release-id")
+    words = f"No serving node holds release {release_id} at the moment; it is being loaded."
+    return ApiError(503, words, code="release_not_served", retry_after_s=2)

@@ -9,9 +9,8 @@ from yarl import URL
 
 from services.gateway.upstream.wire import Connection, Headers
 
-KEEP_ALIVE_S = (
-    4.0  # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
-)
+# below uvicorn's 5 s, so that a node never closes a connection that is about to be used
+KEEP_ALIVE_S = 4.0
 
 
 class CannotConnectError(OSError):
@@ -30,12 +29,10 @@ class Pool:
         self._prefix = target.raw_path.rstrip("/")
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
-        credentials = (
-            f"{target.user or ''}:{target.password or ''}".encode()
-            if target.user or target.password
-            else b""
-        )
-        basic = [(b"authorization", b"Basic " + b64encode(credentials))] if credentials else []
+        basic = []
+        if target.user or target.password:
+            credentials = b64encode(f"{target.user or ''}:{target.password or ''}".encode())
+            basic = [(b"authorization", b"Basic " + credentials)]
         host = (target.host_port_subcomponent or "").encode()
         self._fixed = b"".join(b"%b: %b\r\n" % pair for pair in [(b"host", host), *basic, *headers])
         self._lines: dict[str, bytes] = {}
@@ -55,11 +52,8 @@ class Pool:
         """
         line = self._lines.get(path)
         if line is None:
-            line = self._lines[path] = b"POST %b%b HTTP/1.1\r\n%b" % (
-                self._prefix.encode(),
-                path.encode(),
-                self._fixed,
-            )
+            target = f"{self._prefix}{path}".encode()
+            line = self._lines[path] = b"POST %b HTTP/1.1\r\n%b" % (target, self._fixed)
         extra = b"".join(b"%b: %b\r\n" % pair for pair in more)
         connection = self._take() or await self._connect()
         try:

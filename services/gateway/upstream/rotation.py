@@ -22,21 +22,17 @@ class Apart(Protocol):
 
 
 class RotationFollower:
-    """Keeps `Node.apart` as the publisher has it.
-
-    The last reading holds while it cannot be read.
-    """
+    """Keeps `Node.apart` as the publisher has it."""
 
     def __init__(self, source: Apart, urls: Sequence[str], nodes: Sequence[Node]) -> None:
         self._source = source
-        self._nodes = dict(
-            zip(urls, nodes, strict=True)
-        )  # under the names of the settings, as the publisher knows them
+        # under the names of the settings, as the publisher knows them
+        self._nodes = dict(zip(urls, nodes, strict=True))
 
     async def look(self) -> None:
         try:
             self._mark(await self._source.apart())
-        except Unavailable as error:
+        except Unavailable as error:  # the last reading holds
             log.debug("rotation_unknown", reason=str(error))
 
     async def follow(self) -> None:

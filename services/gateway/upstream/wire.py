@@ -60,13 +60,8 @@ class Connection(asyncio.Protocol):
         Raises OSError (TimeoutError: silence).
         """
         assert self._transport is not None
-        self._busy, self.status, self.complete, self.headers, self._head_bytes = (
-            True,
-            0,
-            False,
-            [],
-            0,
-        )
+        self._busy, self.complete, self.headers = True, False, []
+        self.status = self._head_bytes = 0
         self._heard = self._loop.time()
         self._timer = self._loop.call_later(self._read_timeout_s, self._look)
         if len(body) <= PIECE_BYTES:
@@ -101,10 +96,9 @@ class Connection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """True if another request may be sent on it."""
-        open_ = self._transport is not None and not self._transport.is_closing()
-        return (
-            open_ and self._error is None and (self.ended if self._busy else True) and self._keeps
-        )
+        if self._transport is None or self._transport.is_closing() or self._error is not None:
+            return False
+        return self._keeps and (self.ended or not self._busy)
 
     def rest(self) -> None:
         """Stop the timer: the answer has been read."""
@@ -168,13 +162,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # without a length, the end of the connection is the end of the answer
         self._transport = None
-        if (
-            self._busy
-            and self.status
-            and not self.complete
-            and exc is None
-            and self._ends_with_connection()
-        ):
+        begun = self._busy and self.status and not self.complete
+        if begun and exc is None and self._ends_with_connection():
             self.complete = True
         elif not self.complete:
             self._error = self._error or BrokenOffError(
@@ -203,9 +192,8 @@ class Connection(asyncio.Protocol):
         # Headers, trailers and chunk extensions without an end would fill the memory.
         self._head_bytes = 0 if self._held > held else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self.complete:
-            self._fail(
-                BrokenOffError(f"{MAX_HEAD_BYTES} bytes of the answer have nothing of its body")
-            )
+            words = f"{MAX_HEAD_BYTES} bytes of the answer have nothing of its body"
+            self._fail(BrokenOffError(words))
         elif self._held > HELD_BYTES and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
@@ -239,6 +227,4 @@ class Connection(asyncio.Protocol):
             self._keeps = self._keeps and self._parser.should_keep_alive()
 
     def _ends_with_connection(self) -> bool:
-        return not any(
-            name in {b"content-length", b"transfer-encoding"} for name, _ in self.headers
-        )
+        return {b"content-length", b"transfer-encoding"}.isdisjoint(dict(self.headers))
