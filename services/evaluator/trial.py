@@ -39,7 +39,7 @@ class Rotation(Protocol):
 
 
 class DoesNotServe(Poison):
-    """The candidate cannot be loaded, or gives no answer: it cannot be compared."""
+    """The candidate cannot be loaded, or gives no answer."""
 
 
 @dataclass(frozen=True, slots=True)
