@@ -220,4 +220,12 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
         also = ("scenario", "review", "on_stale")
         mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=also)
         raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
-    return cls(checked)
+    try:
+        recipe = cls(checked)
+        low, high = recipe.score_range
+    except Exception as error:  # noqa: BLE001  # its author's code
+        words = f"{type(error).__name__}: {error}"
+        raise BadConfig(f"{dotted} cannot be built, or has no score_range: {words}") from None
+    if not low < high:
+        raise BadConfig(f"{dotted}: score_range must grow, got {low} to {high}")
+    return recipe

@@ -1,9 +1,11 @@
 """serve.yaml: what is accepted, and that a refusal names the key, the value and what is allowed."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from recipes.sao.recipe import SAORecipe
 from reefcommon import config
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import load_recipe
@@ -156,6 +158,27 @@ def test_a_wrong_recipe_or_knob_is_named(recipe, knobs, must_say):
         load_recipe(recipe, knobs)
     for words in must_say:
         assert words in str(refused.value)
+
+
+def _lost(*_):
+    raise KeyError("lost")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"__init__": _lost},
+        {"score_range": property(_lost)},
+        {"score_range": 5},
+        {"score_range": (1.0, 1.0)},
+    ],
+    ids=str,
+)
+def test_a_recipe_that_cannot_be_built_is_refused(monkeypatch, broken):
+    # found at the start: in a service it would end the work of every other recipe
+    monkeypatch.setattr(sys.modules[__name__], "Broken", type("Broken", (SAORecipe,), broken), False)
+    with pytest.raises(BadConfig, match=f"{__name__}:Broken.*score_range"):
+        load_recipe(f"{__name__}:Broken", {})
 
 
 @pytest.mark.parametrize("path", sorted(Path("recipes").glob("**/serve.yaml")), ids=str)

@@ -130,6 +130,15 @@ async def test_calls_that_hang_are_given_up_and_their_number_is_bounded():
     assert await call(lambda: "again") == "again"
 
 
+@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), GeneratorExit("x")])
+async def test_a_recipe_cannot_end_its_host(ending):
+    def end():
+        raise ending
+
+    with pytest.raises(RuntimeError, match=type(ending).__name__):
+        await BoundedCall("recipe: decide", 5.0)(end)
+
+
 async def test_a_hanging_decide_leaves_the_host_alive(tmp_path):
     let = threading.Event()
 

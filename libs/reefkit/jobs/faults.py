@@ -52,8 +52,12 @@ class BoundedCall(Generic[T]):
 def _settle(future: "Future[T]", function: Callable[..., T], arguments: Sequence[Any]) -> None:
     try:
         future.set_result(function(*arguments))
-    except BaseException as error:  # noqa: BLE001  # handed to the caller
+    except Exception as error:  # noqa: BLE001  # handed to the caller
         future.set_exception(error)
+    except BaseException as error:  # noqa: BLE001
+        # sys.exit() in a recipe: asyncio would end the host with it, and every other recipe.
+        ended = RuntimeError(f"{type(error).__name__}: {error}")
+        future.set_exception(ended.with_traceback(error.__traceback__))
 
 
 async def minimal_failing(
