@@ -176,7 +176,9 @@ def _lost(*_):
 )
 def test_a_recipe_that_cannot_be_built_is_refused(monkeypatch, broken):
     # found at the start: in a service it would end the work of every other recipe
-    monkeypatch.setattr(sys.modules[__name__], "Broken", type("Broken", (SAORecipe,), broken), False)
+    monkeypatch.setattr(
+        sys.modules[__name__], "Broken", type("Broken", (SAORecipe,), broken), False
+    )
     with pytest.raises(BadConfig, match=f"{__name__}:Broken.*score_range"):
         load_recipe(f"{__name__}:Broken", {})
 
