@@ -96,6 +96,28 @@ async def test_a_score_out_of_range_is_refused_alone(tmp_path, score):
     assert [item.lineage.sample_ids for item in rig.candidates] == [("smp-0", "smp-2")]
 
 
+async def test_an_unforeseen_mistake_is_put_off(tmp_path, monkeypatch):
+    """A host has several recipes: the mistake of one must not end its process."""
+    rig, calls = WordsRig(tmp_path), []
+
+    async def once():
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyError("words of a user")
+        return False
+
+    monkeypatch.setattr(rig.loop, "once", once)
+    monkeypatch.setattr(type(rig.loop.ports.retry), "delay_s", lambda *_: 0.0)
+    running = asyncio.create_task(rig.loop.run())
+    async with asyncio.timeout(5):
+        while len(calls) < 2:
+            await asyncio.sleep(0.01)
+    assert "KeyError at test_faults.py:" in rig.loop.facts()["last_error"]
+    assert "words of a user" not in rig.loop.facts()["last_error"]
+    assert not running.done()
+    running.cancel()
+
+
 async def test_a_fault_of_a_step_is_narrowed_and_shown(tmp_path):
     rig = WordsRig(tmp_path)
     await rig.publish(5)

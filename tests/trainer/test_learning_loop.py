@@ -192,6 +192,10 @@ async def test_a_record_trains_once(rig):
             "1 samples are named twice",
         ),
         (lambda waiting: Decision(batch=(sample(77),)), "smp-77 was not offered"),
+        (
+            lambda waiting: Decision(refused=((waiting[0], "old", float("nan")),)),
+            "IndexError|not finite",
+        ),
     ],
 )
 async def test_a_recipe_that_decides_nonsense_stops_its_own_learning_until_it_is_mended(

@@ -88,6 +88,8 @@ class Admission:
             raise ValueError(f"sample {min(strangers)} was not offered")
         if len(set(named)) < len(named):
             raise ValueError(f"{len(named) - len(set(named))} samples are named twice")
+        if not all(math.isfinite(lag or 0.0) for _, _, lag in decision.refused):
+            raise ValueError("the lag of a refused sample is not finite")
         return decision
 
     async def _culprits(

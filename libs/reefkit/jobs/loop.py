@@ -8,14 +8,14 @@ from dataclasses import replace
 import structlog
 
 from reefcommon import ids, topics
-from reefcommon.errors import Transient
+from reefcommon.errors import ReefError
 from reefcommon.events import Publication, Release, SampleReady
 from reefcommon.recipe import Decision, Recipe
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
 from reefkit.jobs.candidates import Candidates
 from reefkit.jobs.context import Context, Ports
-from reefkit.jobs.faults import BoundedCall
+from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job, Refusal
 from reefkit.jobs.ports import Executor, LeaseLost, Nothing, Refused
 from reefkit.jobs.steps import Steps
@@ -53,9 +53,14 @@ class HostLoop:
                     progressed = await self.once()
                 except LeaseLost:
                     raise
-                except Transient as error:
+                # A mistake that nobody foresaw is put off too: the host's other recipes go on.
+                except Exception as error:
                     failures += 1
-                    self.shown.failing = reason = str(error)
+                    reason = str(error)
+                    if not isinstance(error, ReefError):
+                        log.exception("job_failed", binding=self.binding.key)
+                        reason = place_of(error)
+                    self.shown.failing = reason
                     self.shown.note(reason)
                     log.warning("job_put_off", binding=self.binding.key, reason=reason)
                     await asyncio.sleep(self.ports.retry.delay_s(failures))
