@@ -1,12 +1,11 @@
-"""The protocol of a recipe: a small class that turns samples into candidates.
+"""The protocol of a recipe: a small class that turns samples into candidates."""
 
-A weight recipe in the order of the data:
-
-    samples --decide--> batch --learner().step--> weights --proposes--> candidate --> verdict
-
-`decide` is pure and runs in a thread with a time limit. The learner runs in the step process and
-alone imports torch.
-"""
+# A weight recipe in the order of the data:
+#
+#     samples --decide--> batch --learner().step--> weights --proposes--> candidate --> verdict
+#
+# `decide` is pure and runs in a thread with a time limit. The learner runs in the step process and
+# alone imports torch.
 
 import importlib
 import re

@@ -1,14 +1,13 @@
-"""What an error in a handler means for its event.
+"""What an error in a handler means for its event."""
 
-    message --claim resolved--> decode --> handler --effect is durable--> offset committed
-               |Poison, ValidationError  -> <topic>.dead, offset committed
-               |Transient                -> again after a delay, MAX_ATTEMPTS times, then dead
-               |Unavailable              -> again after a capped delay until the system is back
-               |anything else            -> as Transient
-
-If too many events are dead within a window, the consumer stops taking events and waits at that
-event for a person (`reefkit.dead_letter_limit`). A wait is shown with its cause (`Waits`).
-"""
+#     message --claim resolved--> decode --> handler --effect is durable--> offset committed
+#                |Poison, ValidationError  -> <topic>.dead, offset committed
+#                |Transient                -> again after a delay, MAX_ATTEMPTS times, then dead
+#                |Unavailable              -> again after a capped delay until the system is back
+#                |anything else            -> as Transient
+#
+# If too many events are dead within a window, the consumer stops taking events and waits at that
+# event for a person (`reefkit.dead_letter_limit`). A wait is shown with its cause (`Waits`).
 
 import asyncio
 import json

@@ -1,16 +1,15 @@
-"""A lease with a fencing token in Redis: a single host acts, the others stand by.
+"""A lease with a fencing token in Redis: a single host acts, the others stand by."""
 
-Keys of a lease share one hash tag:
-
-    reef:{lease:<name>}:holder  string  `<token>|<holder>`, expires after `ttl_s`
-    reef:{lease:<name>}:token   string  the last token that was given out
-
-A process also locks a file in its state directory. The holder of that lock may take over a lease
-that a killed process on the same directory has left.
-
-Tokens only grow: `acquire` passes the highest token that the caller's job store has seen, so that
-a Redis that lost its data gives out a higher one all the same.
-"""
+# Keys of a lease share one hash tag:
+#
+#     reef:{lease:<name>}:holder  string  `<token>|<holder>`, expires after `ttl_s`
+#     reef:{lease:<name>}:token   string  the last token that was given out
+#
+# A process also locks a file in its state directory. The holder of that lock may take over a lease
+# that a killed process on the same directory has left.
+#
+# Tokens only grow: `acquire` passes the highest token that the caller's job store has seen, so that
+# a Redis that lost its data gives out a higher one all the same.
 
 import asyncio
 import fcntl

@@ -1,12 +1,11 @@
-"""The log as the gateway sees it: the broker if it answers, else this machine's disk.
+"""The log as the gateway sees it: the broker if it answers, else this machine's disk."""
 
-    direct    event --> broker; if that is late, this and all later events are spooled
-    spooling  event --> spool; the spool --in order--> broker, when that answers
-    handover  the last events are being relayed: new events wait for that, then the mode is direct
-
-An acknowledged event is in the log before all later ones: no event goes directly while the spool
-has events.
-"""
+#     direct    event --> broker; if that is late, this and all later events are spooled
+#     spooling  event --> spool; the spool --in order--> broker, when that answers
+#     handover  the last events are being relayed: new events wait for that, then the mode is direct
+#
+# An acknowledged event is in the log before all later ones: no event goes directly while the spool
+# has events.
 
 import asyncio
 import random

@@ -1,9 +1,8 @@
-"""Group commit: the events that arrive while a round is under way make the next round.
+"""Group commit: the events that arrive while a round is under way make the next round."""
 
-    put --> queue --a batch for each partition--> producer --acknowledged--> futures
-
-The batches are those of the client library, so idempotence, retries and new leaders are its work.
-"""
+#     put --> queue --a batch for each partition--> producer --acknowledged--> futures
+#
+# The batches are those of the client library, so idempotence, retries and new leaders are its work.
 
 import asyncio
 from collections.abc import Sequence
