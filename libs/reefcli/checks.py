@@ -30,36 +30,22 @@ def read_config(path: Path) -> ServeConfig:
 
 def check_config(config: ServeConfig) -> None:
     """Raise for everything that a service would refuse once it has started."""
-    check_recipes(config)
-    check_model(config)
-    check_tokens(config)
-    check_evaluation(config)
-
-
-def check_recipes(config: ServeConfig) -> None:
     for binding in config.reef:
         load_recipe(binding.recipe, binding.knobs)
-
-
-def check_model(config: ServeConfig) -> None:
-    """See that the base model can be prepared: a known name, or a directory with a model."""
     try:
         check(config.model.name)
     except UnknownModelError as error:
         raise BadConfig(f"model.name: {error}") from None
-
-
-def check_tokens(config: ServeConfig) -> None:
-    """See that the gateway will take its tokens file."""
     if config.gateway.tokens_file is not None:
         # Imported here: the services cost a second that other commands do not need.
         from services.gateway.edge import tokens
 
         tokens.read(config.gateway.tokens_file)
+    _check_evaluation(config)
 
 
-def check_evaluation(config: ServeConfig) -> None:
-    """See that the held-out tasks and their score function can be loaded."""
+def _check_evaluation(config: ServeConfig) -> None:
+    # The held-out tasks and their score function can be loaded.
     section = config.evaluation
     for key, named in (("tasks", section.tasks), ("score", section.score)):
         if isinstance(named, str) and named:

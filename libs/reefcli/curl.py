@@ -8,14 +8,8 @@ MAX_TOKENS = 24
 
 def chat(url: str, model: str, question: str, *, release_id: str = "", bearer: bool = False) -> str:
     """Return a curl command. `bearer` adds $REEF_TOKEN, in quotes that let the shell fill it."""
-    body = json.dumps(
-        {
-            "model": model,
-            "max_tokens": MAX_TOKENS,
-            "stream": True,
-            "messages": [{"role": "user", "content": question}],
-        }
-    )
+    messages = [{"role": "user", "content": question}]
+    request = {"model": model, "max_tokens": MAX_TOKENS, "stream": True, "messages": messages}
     # -N: show the stream as it comes.
     parts = [f"curl -N {url}/v1/chat/completions"]
     if bearer:
@@ -23,4 +17,4 @@ def chat(url: str, model: str, question: str, *, release_id: str = "", bearer: b
     parts.append("-H 'content-type: application/json'")
     if release_id:
         parts.append(f"-H 'x-reef-release-id: {release_id}'")
-    return f"{' '.join(parts)} -d {shlex.quote(body)}"
+    return f"{' '.join(parts)} -d {shlex.quote(json.dumps(request))}"

@@ -105,6 +105,9 @@ class Letters:
         if letter_id in self.by_id:
             self.by_id[letter_id].settled = self._settled.get(letter_id)
 
+    def meeting(self, wanted: LetterFilter) -> list[Letter]:
+        return [letter for letter in self.by_id.values() if wanted.meets(letter)]
+
     def named(self, ids: Sequence[str]) -> list[Letter]:
         """Return the letters with these ids, or with these unambiguous beginnings of ids.
 

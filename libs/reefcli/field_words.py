@@ -62,8 +62,5 @@ def default(field: FieldInfo) -> str:
     # A section has a table of its own.
     if value is None or isinstance(value, BaseModel):
         return ""
-    return (
-        f"`{json.dumps(value, default=str) if isinstance(value, (bool, tuple)) else value}`"
-        if value != ""
-        else ""
-    )
+    shown = json.dumps(value, default=str) if isinstance(value, (bool, tuple)) else value
+    return f"`{shown}`" if value != "" else ""

@@ -116,14 +116,13 @@ _COMMANDS = (
 
 
 def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
-    status, code = response.status_code, ""
+    status = response.status_code
     try:
         error = response.json().get("error", {})
-        message = str(error.get("message", "")) if isinstance(error, dict) else str(error)
-        code = str(error.get("code", "")) if isinstance(error, dict) else ""
     except (ValueError, AttributeError):
-        message = response.text[:200]
-    # The gateway names paths; a person at a terminal has commands.
+        error = response.text[:200]
+    facts = error if isinstance(error, dict) else {"message": error}
+    message = str(facts.get("message", ""))
     for path, command in _COMMANDS:
         message = path.sub(command, message)
     message = message.replace("{where}", where).rstrip(".") or response.reason_phrase
@@ -132,7 +131,7 @@ def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
         hint = " The token in $REEF_TOKEN is not one that this Reef knows."
     elif status == 401:
         hint = " Put a token into $REEF_TOKEN."
-    elif status == 403 and code != "scenario_not_allowed":
+    elif status == 403 and facts.get("code") != "scenario_not_allowed":
         hint = " The token in $REEF_TOKEN lacks the scope for this."
     elif status == 503:
         hint = f" `reef status{where}` shows what is not ready."

@@ -33,15 +33,10 @@ async def follow(
     Reads without a consumer group, so it moves no offsets. Events from before `since` are skipped.
     """
     dead = [topic.dead for topic in topics.ALL]
-    consumer = AIOKafkaConsumer(
-        *(topic.name for topic in _TOPICS),
-        *dead,
-        bootstrap_servers=bootstrap,
-        auto_offset_reset=begin,
-        enable_auto_commit=False,
-    )
-    await consumer.start()
-    try:
+    options = {"auto_offset_reset": begin, "enable_auto_commit": False}
+    async with AIOKafkaConsumer(
+        *(topic.name for topic in _TOPICS), *dead, bootstrap_servers=bootstrap, **options
+    ) as consumer:
         async for record in consumer:
             try:
                 value = await whole_value(record.value, record.headers, bodies)
@@ -51,8 +46,6 @@ async def follow(
                 continue
             if since is None or event.at >= since:
                 yield event
-    finally:
-        await consumer.stop()
 
 
 def describe(event: LoopEvent, *, means: bool = True) -> str | None:

@@ -36,8 +36,8 @@ _COMMANDS = {
     "demo": "reefcli.demo.command:demo",
     "status": "reefcli.commands.status:status",
     "releases": "reefcli.commands.releases:releases",
-    "rollback": "reefcli.commands.heads:rollback",
-    "promote": "reefcli.commands.heads:promote",
+    "rollback": "reefcli.commands.releases:rollback",
+    "promote": "reefcli.commands.releases:promote",
     "records": "reefcli.commands.records:records",
     "recipes": "reefcli.commands.recipes:recipes",
     "topics": "reefcli.commands.topics:topics",
@@ -68,12 +68,12 @@ class ReefGroup(TyperGroup):
 
     def list_commands(self, _ctx: Any) -> list[str]:
         """All commands, in the order of `_COMMANDS`."""
-        return [name for name, place in _COMMANDS.items() if _is_there(place)]
+        return [*_COMMANDS]
 
     def get_command(self, _ctx: Any, name: str) -> Any:
         """Return the command called `name`, or None."""
         place = _COMMANDS.get(name)
-        if place is None or not _is_there(place):
+        if place is None:
             return None
         if self._listing:
             return TyperCommand(name, help=summary(place))
@@ -113,16 +113,6 @@ def summary(place: str) -> str:
     return (ast.get_docstring(tree) or "").partition("\n")[0]  # a group of commands
 
 
-def _is_there(place: str) -> bool:
-    module = place.partition(":")[0]
-    parent = module.rpartition(".")[0]
-    # A package may be left out of an installation; its command is then not listed.
-    return (
-        importlib.util.find_spec(parent) is not None
-        and importlib.util.find_spec(module) is not None
-    )
-
-
 cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **_PLAIN)
 
 
@@ -132,13 +122,12 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
+_Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+]
+
+
 @cli.callback()
-def _reef(
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
+def _reef(_version: _Version = False) -> None:
     """Replaced by the help text above; the callback makes typer build a group."""

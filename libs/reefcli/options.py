@@ -18,6 +18,14 @@ StateDir = Annotated[
         show_default=True,
     ),
 ]
+StateDirOfFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="REEF_STATE_DIR",
+        help="The state of the stack. Default: `state_dir` of the file, or .reef.",
+    ),
+]
 Url = Annotated[
     str | None,
     typer.Option(
@@ -45,9 +53,8 @@ def program() -> str:
     called = sys.argv[0]
     if Path(called).name != "reef" or shutil.which("reef"):
         return "reef"
-    return shlex.quote(
-        os.path.relpath(called) if Path(called).is_relative_to(Path.cwd()) else called
-    )
+    below = Path(called).is_relative_to(Path.cwd())
+    return shlex.quote(os.path.relpath(called) if below else called)
 
 
 def state_dir_words(state_dir: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import typer
 from rich.cells import cell_len
-from rich.console import Console, OverflowMethod
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -47,42 +47,22 @@ def print_table(
     if not cells:
         out.print(f"[dim]{empty}[/dim]")
         return
-    natural = [
-        max(cell_len(part) for text in texts for part in text.split("\n"))
-        for texts in zip(columns, *cells, strict=True)
-    ]
-    rigid = [number == 0 or name in whole for number, name in enumerate(columns)]
-    widths = _fitting(natural, rigid, out.width)
-    if widths is None:
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    least = 2 * (len(columns) - 1)  # two spaces between columns
+    for number, (name, *texts) in enumerate(zip(columns, *cells, strict=True)):
+        width = max(cell_len(part) for text in (name, *texts) for part in text.split("\n"))
+        rigid = number == 0 or name in whole
+        least += width if rigid else min(width, _NARROWEST)
+        # Ids are cut, sentences go over several lines.
+        words = any(" " in text for text in texts)
+        table.add_column(name, no_wrap=rigid, overflow="fold" if words else "ellipsis")
+    if least > out.width:
         for line in cells:
             _print_block(out, columns, line)
         return
-    table = Table(header_style="bold", box=None, pad_edge=False)
-    for number, (name, width) in enumerate(zip(columns, widths, strict=True)):
-        # Ids are cut, sentences go over several lines.
-        words = any(" " in line[number] for line in cells)
-        whole_cell = rigid[number] or not words
-        overflow: OverflowMethod = "fold" if words else "ellipsis"
-        table.add_column(name, width=width, no_wrap=whole_cell, overflow=overflow)
     for line in cells:
         table.add_row(*(Text(cell) for cell in line))
     out.print(table)
-
-
-def _fitting(natural: Sequence[int], rigid: Sequence[bool], room: int) -> list[int] | None:
-    """Widths that fit into `room`, with two spaces between columns. None if there are none."""
-    widths = list(natural)
-    # Take a column from the widest that may be cut, again and again.
-    while sum(widths) + 2 * (len(widths) - 1) > room:
-        soft = [
-            number
-            for number, width in enumerate(widths)
-            if not rigid[number] and width > _NARROWEST
-        ]
-        if not soft:
-            return None
-        widths[max(soft, key=lambda number: widths[number])] -= 1
-    return widths
 
 
 def _print_block(out: Console, columns: Sequence[str], line: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """The generation loop: a thread that reads prompts and steps the batches."""
 
+import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -7,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -14,7 +17,6 @@ from services.engine.domain.errors import EngineStoppedError
 from services.engine.domain.outputs import Delta, Failed
 from services.engine.domain.share import BackgroundShare
 from services.engine.lane import Lane
-from services.engine.orders import Orders
 from services.engine.runner import ModelRunner
 from services.engine.work import Counters, Post, T, Work
 
@@ -27,6 +29,42 @@ class PauseMode(Enum):
     ABORT = "abort"
     WAIT = "wait"
     KEEP = "keep"
+
+
+class Orders:
+    """A queue of functions. Every function in it is run, also after `close`."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def put(self, order: Callable[[], None]) -> None:
+        """Queue a function. Raises `EngineStoppedError` once closed."""
+        with self._lock:
+            if self._closed:
+                raise EngineStoppedError("the generation loop has stopped")
+            self._queue.put(order)
+
+    def call(self, action: Callable[[], T]) -> "Future[T]":
+        """Like `put`; the future gets the result or the error of `action`."""
+        future: Future[T] = Future()
+        self.put(lambda: _settle(future, action))
+        return future
+
+    def take(self, wait_s: float | None) -> None:
+        """Run every order at hand; wait for the first at most `wait_s` seconds (None: for ever)."""
+        if wait_s != 0:
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=wait_s)()
+        while not self._queue.empty():
+            self._queue.get_nowait()()
+
+    def close(self) -> None:
+        """Refuse further orders and run the last."""
+        with self._lock:
+            self._closed = True
+        self.take(0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -234,3 +272,12 @@ class GenerationLoop:
             self._outbox += [(work.sink, stopped) for work in lane.works()]
             lane.clear()
         self._flush()
+
+
+def _settle(future: "Future[Any]", action: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(action())
+    except Exception as error:  # noqa: BLE001  it belongs to the caller, through the future
+        future.set_exception(error)

@@ -1,7 +1,6 @@
 """Dead letters: events that a consumer could never handle, each with its reason."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,12 +34,10 @@ Reason = Annotated[
     str | None, typer.Option("--reason", help="Only those whose reason contains this text.")
 ]
 Scenario = Annotated[str | None, typer.Option("--scenario", help="Only those of this scenario.")]
-Ids = Annotated[
-    list[str] | None, typer.Argument(help="Ids, or beginnings of ids, from `reef dlq list`.")
-]
-Everything = Annotated[
-    bool, typer.Option("--all", help="All that the other options leave, instead of ids.")
-]
+_IDS = "Ids, or beginnings of ids, from `reef dlq list`."
+Ids = Annotated[list[str] | None, typer.Argument(help=_IDS)]
+_ALL = "All that the other options leave, instead of ids."
+Everything = Annotated[bool, typer.Option("--all", help=_ALL)]
 
 dlq = typer.Typer(
     name="dlq",
@@ -85,7 +82,7 @@ def list_(
     """
     letters = asyncio.run(_log(bootstrap, state_dir).read())
     wanted = LetterFilter(topic, group, reason, scenario, handled)
-    found = [letter for letter in letters.by_id.values() if wanted.meets(letter)]
+    found = letters.meeting(wanted)
     found.sort(key=lambda letter: letter.last.at, reverse=True)
     if as_json:
         print_json([_described(letter) for letter in found[:limit]])
@@ -123,8 +120,9 @@ def show(
     print_story([*lines, ("event", text)])
 
 
-def _settling(action: Action, text: str) -> Callable[..., None]:
+def _add_command(name: str, action: Action, text: str) -> None:
 
+    @dlq.command(name, help=text)
     def command(
         ids: Ids = None,
         everything: Everything = False,
@@ -150,14 +148,11 @@ def _settling(action: Action, text: str) -> Callable[..., None]:
         else:
             _tell(action, before, done)
 
-    command.__doc__ = text
-    return command
 
-
-dlq.command("retry")(
-    _settling(
-        "retried",
-        """Send events to their topics again, as they were.
+_add_command(
+    "retry",
+    "retried",
+    """Send events to their topics again, as they were.
 
     Each consumer of the topic sees them; a consumer that had them tells a repeat by its id.
 
@@ -167,12 +162,11 @@ dlq.command("retry")(
 
       reef dlq retry --all --topic reef.samples.v1 --group trainer
     """,
-    )
 )
-dlq.command("drop")(
-    _settling(
-        "dropped",
-        """Let events go: they are not listed any more.
+_add_command(
+    "drop",
+    "dropped",
+    """Let events go: they are not listed any more.
 
     Their bytes stay in the log (`reef dlq list --handled`).
 
@@ -182,7 +176,6 @@ dlq.command("drop")(
 
       reef dlq drop --all --topic reef.feedback.v1 --reason "unknown receipts"
     """,
-    )
 )
 
 
@@ -191,8 +184,7 @@ async def _settle(
 ) -> tuple[list[Letter], list[Letter]]:
     """Returns the letters that were dealt with before, and those that were now."""
     letters = await log.read()
-    fitting = [letter for letter in letters.by_id.values() if wanted.meets(letter)]
-    chosen = letters.named(ids) if ids else fitting
+    chosen = letters.named(ids) if ids else letters.meeting(wanted)
     before = [letter for letter in chosen if letter.settled is not None]
     # The same letter may be named twice, by its id and by its beginning.
     once = {letter.id: letter for letter in chosen}.values()

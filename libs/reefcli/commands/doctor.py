@@ -12,7 +12,7 @@ import psutil
 import typer
 
 from reefcli.checks import check_config, check_state_dir, read_config
-from reefcli.options import DEFAULT_STATE_DIR, AsJson
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDirOfFile
 from reefcli.output import console, print_json, print_table
 from reefcommon.errors import ReefError
 from reefstack import ports, seaweedfs, tansu, valkey
@@ -44,13 +44,7 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="A serve.yaml to check as well.")
     ] = None,
-    state_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="REEF_STATE_DIR",
-            help="Where everything is kept. Default: `state_dir` of the file, or .reef.",
-        ),
-    ] = None,
+    state_dir: StateDirOfFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine: Python, programs, libraries, ports, disk, memory, a serve.yaml.
@@ -83,14 +77,9 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
     yield _attempt("object store (SeaweedFS)", seaweedfs.binary)
     yield _attempt("release heads (Valkey)", valkey.binary)
     for module, advice in _MODULES.items():
-        if importlib.util.find_spec(module) is not None:
-            yield Finding(f"library {module}", "ok", "installed")
-        else:
-            yield Finding(f"library {module}", "missing", "not installed", advice)
-    if lfs := shutil.which("git-lfs"):
-        yield Finding("git-lfs", "ok", lfs)
-    else:
-        yield Finding("git-lfs", "warning", "not installed", _LFS_ADVICE)
+        there = "installed" if importlib.util.find_spec(module) else None
+        yield _found(f"library {module}", there, "missing", advice)
+    yield _found("git-lfs", shutil.which("git-lfs"), "warning", _LFS_ADVICE)
     place = _attempt("state directory", lambda: _state_dir(state_dir), "wrong")
     yield place
     if place.state == "ok":
@@ -106,6 +95,14 @@ def _python() -> Finding:
     good = sys.version_info >= (3, 11)
     advice = "" if good else "install Python 3.11 or newer"
     return Finding("python", "ok" if good else "missing", found, advice)
+
+
+def _found(
+    what: str, detail: str | None, otherwise: Literal["warning", "missing"], advice: str
+) -> Finding:
+    if detail is not None:
+        return Finding(what, "ok", detail)
+    return Finding(what, otherwise, "not installed", advice)
 
 
 def _attempt(

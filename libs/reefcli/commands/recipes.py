@@ -26,17 +26,11 @@ _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """A key that serve.yaml may set for a recipe. `kind`: type and bounds."""
-
-    default: str
-    kind: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
 class Listed:
-    """A recipe as it is listed. `evolves`: the kinds that its candidates change."""
+    """A recipe as it is listed. `evolves`: the kinds that its candidates change.
+
+    A knob is a key that serve.yaml may set: `default`, `kind` (type and bounds), `meaning`.
+    """
 
     recipe: str
     name: str
@@ -44,7 +38,7 @@ class Listed:
     signal: str
     acquisition: str
     evolves: tuple[str, ...]
-    knobs: dict[str, Knob]
+    knobs: dict[str, dict[str, str]]
 
 
 _Names = Annotated[
@@ -53,10 +47,7 @@ _Names = Annotated[
 ]
 
 
-def recipes(
-    where: _Names = None,
-    as_json: AsJson = False,
-) -> None:
+def recipes(where: _Names = None, as_json: AsJson = False) -> None:
     """The learning methods that are installed.
 
     Each has three dimensions: the signal that it learns from; how experience is acquired (reactive:
@@ -73,10 +64,9 @@ def recipes(
     """
     # A recipe of one's own lies in the working directory.
     sys.path.insert(0, str(Path.cwd()))
-    found: dict[str, Listed] = {}
     named = [name for name in where or () if ":" in name]
     packages = [name for name in where or () if ":" not in name]
-    found.update({name: _named(name) for name in named})
+    found = {name: _named(name) for name in named}
     for name in packages if named else ("recipes", *packages):
         for module in modules(name):
             found.update({listed.recipe: listed for listed in recipes_in(module)})
@@ -88,24 +78,15 @@ def recipes(
         _print_one(rows[0])
         return
     table = [(r.recipe, r.signal, r.acquisition, ", ".join(r.evolves), r.summary) for r in rows]
-    print_table(
-        ("recipe", "signal", "acquisition", "evolves", "what it does"),
-        table,
-        empty="no recipe is installed",
-    )
+    columns = ("recipe", "signal", "acquisition", "evolves", "what it does")
+    print_table(columns, table, empty="no recipe is installed")
 
 
 def _print_one(row: Listed) -> None:
-    print_story(
-        [
-            ("recipe", row.recipe),
-            ("summary", row.summary),
-            ("signal", row.signal),
-            ("acquisition", row.acquisition),
-            ("evolves", ", ".join(row.evolves)),
-        ]
-    )
-    knobs = [(key, knob.default, knob.kind, knob.meaning) for key, knob in row.knobs.items()]
+    names = ("recipe", "summary", "signal", "acquisition")
+    lines = [(name, getattr(row, name)) for name in names]
+    print_story([*lines, ("evolves", ", ".join(row.evolves))])
+    knobs = [(key, *knob.values()) for key, knob in row.knobs.items()]
     print_table(("knob", "default", "type", "meaning"), knobs, empty="no knobs of its own")
 
 
@@ -182,7 +163,11 @@ def _listed(dotted: str, cls: type[Recipe]) -> Listed:
         acquisition=dimensions.acquisition,
         evolves=tuple(dimensions.evolves),
         knobs={
-            key: Knob(_plain(default(field)), _plain(kind(field)), meaning(field))
+            key: {
+                "default": _plain(default(field)),
+                "kind": _plain(kind(field)),
+                "meaning": meaning(field),
+            }
             for key, field in cls.knobs_type.model_fields.items()
         },
     )

@@ -1,4 +1,4 @@
-"""`reef releases`: the release chain of a scenario, or the heads of all."""
+"""`reef releases`, `reef rollback`, `reef promote`: the release chain of a scenario, its head."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ import typer
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, StateDir, Url
-from reefcli.output import ago, compared, print_asked, print_json, print_story, print_table
+from reefcli.output import ago, compared, console, print_asked, print_json, print_story, print_table
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
@@ -18,15 +18,12 @@ _Scenario = Annotated[
     str | None,
     typer.Argument(help="Its chain, newest first. Without it: every scenario and its head."),
 ]
+_Named = Annotated[str, typer.Argument(help="For example: default")]
+# Shown with the release, and in the log for ever.
+_Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 _Rejected = Annotated[bool, typer.Option("--rejected", help="The candidates that lost, and why.")]
-_Evidence = Annotated[
-    str | None,
-    typer.Option(
-        "--evidence",
-        metavar="ID",
-        help="Of this release or rejected candidate: every task with both answers.",
-    ),
-]
+_EVIDENCE = "Of this release or rejected candidate: every task with both answers."
+_Evidence = Annotated[str | None, typer.Option("--evidence", metavar="ID", help=_EVIDENCE)]
 
 
 def releases(
@@ -58,10 +55,10 @@ def releases(
       reef releases default --json | jq '.[0].metrics'
     """
     gateway = find(url, state_dir)
-    if evidence_of is not None:
-        _print_evidence(gateway, scenario or "default", evidence_of, as_json=as_json)
-        return
     name = scenario or "default"
+    if evidence_of is not None:
+        _print_evidence(gateway, name, evidence_of, as_json=as_json)
+        return
     path = f"/reef/scenarios/{name}"
     columns: Sequence[str] = _COLUMNS
     if rejected:
@@ -92,11 +89,8 @@ def releases(
 def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bool) -> None:
     """Print the tasks of a verdict. Raises CommandFailed if the id is unknown."""
     path = f"/reef/scenarios/{scenario}"
-    rows = [
-        row
-        for part in ("releases", "rejections")
-        for row in gateway.get(f"{path}/{part}", limit=1000)["data"]
-    ]
+    parts = (gateway.get(f"{path}/{part}", limit=1000) for part in ("releases", "rejections"))
+    rows = [row for part in parts for row in part["data"]]
     names = ("release_id", "candidate_id", "event_id")
     # A beginning is enough: ids are long.
     named = [row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names)]
@@ -160,3 +154,54 @@ def evidence(row: dict[str, Any]) -> str:
     if worth and found.get("pairs"):
         worth = f"{worth} evidence, {found['pairs']} pairs"
     return "; ".join(filter(None, (tasks, " against ".join(compared(scores)), worth)))
+
+
+def rollback(
+    scenario: _Named,
+    release_id: Annotated[str, typer.Argument(help="The release to go back to (`reef releases`).")],
+    reason: _Reason = "",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Serve an earlier release again. It becomes a new release with the old content.
+
+    No release is deleted. Learning goes on from there: later candidates start from this release,
+    and the next winner replaces it. With `review: manual` at the recipe in serve.yaml, winners wait
+    for a person (`reef promote`).
+
+    Example:
+
+      reef rollback default r1-114eef
+    """
+    _move(find(url, state_dir), "rollback", scenario, release_id, reason, as_json=as_json)
+
+
+def promote(
+    scenario: _Named,
+    release_id: Annotated[str, typer.Argument(help="A pending release (`reef releases`).")],
+    reason: _Reason = "",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Let a release that waits for a person serve (recipes with `review: manual`).
+
+    Example:
+
+      reef promote default r1-114eef
+    """
+    _move(find(url, state_dir), "promote", scenario, release_id, reason, as_json=as_json)
+
+
+def _move(
+    gateway: Gateway, operation: str, scenario: str, release_id: str, reason: str, *, as_json: bool
+) -> None:
+    body = {"release_id": release_id, "reason": reason}
+    release = gateway.post(f"/reef/scenarios/{scenario}/{operation}", body)
+    if as_json:
+        print_json(release)
+        return
+    text = f"{scenario} now serves {release['release_id']} ({operation} of {release_id})"
+    console().print(text, markup=False, soft_wrap=True)
+    print_asked(gateway.url)

@@ -15,7 +15,7 @@ from rich.panel import Panel
 
 from reefcli import curl
 from reefcli.checks import check_config, read_config
-from reefcli.options import AsJson, program, state_dir_words
+from reefcli.options import AsJson, StateDirOfFile, program, state_dir_words
 from reefcli.output import console
 from reefcommon.config import ServeConfig
 from reefcommon.errors import ReefError
@@ -32,13 +32,6 @@ _CLICKHOUSE = "http://user:password@host:8123/database"
 _Config = Annotated[
     Path, typer.Option("--config", "-c", help="The model, and the recipes that learn from it.")
 ]
-_StateDir = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="REEF_STATE_DIR",
-        help="The state of the stack. Default: `state_dir` of the file, or .reef.",
-    ),
-]
 _Port = Annotated[
     int | None,
     typer.Option(help="Port of the gateway. Default: 8900, or a free one if that is taken."),
@@ -48,7 +41,7 @@ _Model = Annotated[str | None, typer.Option(help="smollm2, tiny, or a Hugging Fa
 
 def serve(
     config: _Config,
-    state_dir: _StateDir = None,
+    state_dir: StateDirOfFile = None,
     port: _Port = None,
     model: _Model = None,
     engine: Annotated[

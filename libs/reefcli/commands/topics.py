@@ -1,8 +1,7 @@
 """`reef topics`: the topics and their events; with `--live`, how many, and the lag of consumers."""
 
 import asyncio
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,19 +19,6 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ["topic", "events", "key", "partitions", "retention", "producers", "consumers", "why"]
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """A topic of a live broker: the end of each partition, the lag of each consumer group.
-
-    A lag of None: the group has no offsets; it reads the whole topic at each start.
-    """
-
-    topic: str
-    partitions: int
-    end_offsets: dict[int, int]
-    lag: dict[str, int | None]
 
 
 def topics(
@@ -63,13 +49,13 @@ def topics(
         print_table(_COLUMNS, [[_joined(row[column]) for column in _COLUMNS] for row in rows])
 
 
-def _show_live(depths: list[Depth], *, as_json: bool) -> None:
+def _show_live(depths: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        print_json([asdict(depth) for depth in depths])
+        print_json(depths)
         return
     columns = ("topic", "partitions", "events", "lag by consumer group")
     print_table(columns, [_depth_row(depth) for depth in depths])
-    if any(behind is None for depth in depths for behind in depth.lag.values()):
+    if any(behind is None for depth in depths for behind in depth["lag"].values()):
         typer.echo(
             "without offsets: reads the topic from its beginning at each start, "
             "or has not handled an event of it yet",
@@ -96,12 +82,13 @@ def _joined(value: str | int | list[str]) -> str:
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def _depth_row(depth: Depth) -> tuple[str, int, int, str]:
+def _depth_row(depth: dict[str, Any]) -> tuple[str, int, int, str]:
     lag = [
         f"{group} {'without offsets' if behind is None else behind}"
-        for group, behind in depth.lag.items()
+        for group, behind in depth["lag"].items()
     ]
-    return depth.topic, depth.partitions, sum(depth.end_offsets.values()), ", ".join(lag)
+    events = sum(depth["end_offsets"].values())
+    return depth["topic"], depth["partitions"], events, ", ".join(lag)
 
 
 def address(bootstrap: str | None, state_dir: StateDir) -> str:
@@ -116,7 +103,8 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
     return found
 
 
-async def _ask(bootstrap: str) -> list[Depth]:
+async def _ask(bootstrap: str) -> list[dict[str, Any]]:
+    """Ask a live broker for the ends of each topic's partitions, and the lag of its consumers."""
     from aiokafka.errors import KafkaError
 
     from reefkit.kafka_offsets import real_ends
@@ -124,35 +112,26 @@ async def _ask(bootstrap: str) -> list[Depth]:
 
     if reason := await why_not_ready(KafkaAnswers(bootstrap)):
         raise CommandFailed(f"no broker answers at {bootstrap}: {reason}")
+    readers = {topic.name: topic.consumers for topic in registry.ALL}
+    readers |= {topic.dead: () for topic in registry.ALL}
+    depths = []
     try:
         # The embedded broker's own answer lies behind the last batch.
-        ends = await real_ends(bootstrap, [name for name, _ in _names()])
-        return [await _depth(bootstrap, name, groups, ends[name]) for name, groups in _names()]
+        for topic, ends in (await real_ends(bootstrap, list(readers))).items():
+            lag = {group: await _lag(bootstrap, group, ends) for group in readers[topic] if ends}
+            offsets = {place.partition: end for place, end in ends.items()}
+            depth = {"topic": topic, "partitions": len(ends), "end_offsets": offsets, "lag": lag}
+            depths.append(depth)
     except (KafkaError, Unavailable) as error:
         raise CommandFailed(f"the broker at {bootstrap} does not answer: {error}") from None
-
-
-def _names() -> list[tuple[str, tuple[str, ...]]]:
-    alive = [(topic.name, topic.consumers) for topic in registry.ALL]
-    return [*alive, *((topic.dead, ()) for topic in registry.ALL)]
-
-
-async def _depth(
-    bootstrap: str, topic: str, groups: tuple[str, ...], ends: "dict[TopicPartition, int]"
-) -> Depth:
-    lag = {group: await _lag(bootstrap, group, ends) for group in groups} if ends else {}
-    return Depth(topic, len(ends), {place.partition: end for place, end in ends.items()}, lag)
+    return depths
 
 
 async def _lag(bootstrap: str, group: str, ends: "dict[TopicPartition, int]") -> int | None:
-    from aiokafka import AIOKafkaConsumer
+    from reefcli.replay.log import committed
 
-    async with AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
-    ) as consumer:
-        consumer.assign(list(ends))
-        committed = {place: await consumer.committed(place) for place in ends}
-    # A group without a commit has either read nothing yet or keeps no offsets.
-    if all(position is None for position in committed.values()):
+    offsets = await committed(bootstrap, group, ends)
+    # A group without a commit has either read nothing yet or reads the whole topic at each start.
+    if all(position is None for position in offsets.values()):
         return None if any(ends.values()) else 0
-    return sum(max(end - (committed[place] or 0), 0) for place, end in ends.items())
+    return sum(max(end - (offsets[place] or 0), 0) for place, end in ends.items())

@@ -68,13 +68,12 @@ def demo(
     """
     preset = PRESETS.get(model)
     if preset is None:
-        raise typer.BadParameter(
-            f"{model!r} is not one of {', '.join(PRESETS)}", param_hint="--model"
-        )
+        words = f"{model!r} is not one of {', '.join(PRESETS)}"
+        raise typer.BadParameter(words, param_hint="--model")
     run = Demo(preset, state_dir or Path(".reef") / f"demo-{model}", seed, Console(stderr=as_json))
     failure = ""
     # Ctrl-C ends the run early: the figures so far are shown.
-    with contextlib.suppress(KeyboardInterrupt), run.view as view:
+    with contextlib.suppress(KeyboardInterrupt), contextlib.closing(run.view) as view:
         view.say(preset.about)
         view.say(
             f"goal: {preset.releases_goal} releases, and a held-out reward whose 95 % interval "
@@ -106,15 +105,15 @@ def demo(
 
 def _next_steps(run: Demo) -> str:
     question = as_messages(run.preset.heldout_tasks[0])[-1]["content"]
-    ask = [
+    first = run.figures.heldout[0].release_id
+    before, after = (
         curl.chat("http://127.0.0.1:8900", "reef", question, release_id=release_id)
-        for release_id in (run.figures.heldout[0].release_id, "")
-    ]
+        for release_id in (first, "")
+    )
     config = run.preset.config
     shown = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
-    return NEXT_STEPS.format(
-        state=run.state_dir, config=shown, reef=program(), before=ask[0], after=ask[1]
-    )
+    names = {"state": run.state_dir, "config": shown, "reef": program()}
+    return NEXT_STEPS.format(**names, before=before, after=after)
 
 
 def _forget(state: Path) -> bool:
@@ -128,10 +127,8 @@ def _forget(state: Path) -> bool:
     if not state.exists():
         return False
     if any(state.iterdir()) and not (state / "secrets.json").is_file():
-        raise typer.BadParameter(
-            f"{state} holds something that is not Reef's state; choose another directory",
-            param_hint="--state-dir",
-        )
+        reason = f"{state} holds something that is not Reef's state; choose another directory"
+        raise typer.BadParameter(reason, param_hint="--state-dir")
     with locked(state):  # fails if a stack runs there
         pass
     shutil.rmtree(state)

@@ -5,12 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from reefcli.loop_events import LoopEvent
-from reefcommon.events import (
-    ReleasePublished,
-    ReleaseRejected,
-    SampleRefused,
-    StepCompleted,
-)
+from reefcommon.events import ReleasePublished, ReleaseRejected, SampleRefused, StepCompleted
 
 
 @dataclass(frozen=True, slots=True)

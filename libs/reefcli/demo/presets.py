@@ -85,8 +85,5 @@ PRESETS = {
 
 
 def as_messages(task: Task) -> list[dict[str, Any]]:
-    return (
-        [{"role": "user", "content": task}]
-        if isinstance(task, str)
-        else [dict(message) for message in task]
-    )
+    messages = [{"role": "user", "content": task}] if isinstance(task, str) else task
+    return [dict(message) for message in messages]

@@ -44,22 +44,13 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
         label = f"release {figures.final.sequence}, measured again after the run"
         series.append(([figures.final], "s", label))
     for points, style, label in series:
-        left.errorbar(
-            [p.at_s for p in points],
-            [p.mean for p in points],
-            yerr=[[p.mean - p.low for p in points], [p.high - p.mean for p in points]],
-            fmt=style,
-            capsize=3,
-            label=label,
-        )
+        times, means = [p.at_s for p in points], [p.mean for p in points]
+        bars = [[p.mean - p.low for p in points], [p.high - p.mean for p in points]]
+        left.errorbar(times, means, yerr=bars, fmt=style, capsize=3, label=label)
     for p in figures.heldout:
-        place = {
-            "textcoords": "offset points",
-            "xytext": (-5, 7),
-            "ha": "right",
-            "annotation_clip": False,
-        }
-        left.annotate(f"r{p.sequence}", (p.at_s, p.mean), fontsize=8, **place)
+        # Labels at the edge are not clipped.
+        place = {"textcoords": "offset points", "xytext": (-5, 7), "annotation_clip": False}
+        left.annotate(f"r{p.sequence}", (p.at_s, p.mean), fontsize=8, ha="right", **place)
     left.axhline(preset.reward_goal, linestyle=":", color="grey", label="goal of the lower bound")
     left.set(
         title="held-out reward by release (95 % interval)",
@@ -69,7 +60,6 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
         ylim=(-0.05, 1.35),
         yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
     )
-    # Labels at the edge are not clipped.
     left.margins(x=0.08)
     left.legend(loc="upper left", fontsize=8)
     right.plot([*_smooth(figures.rewards)])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import openai
 from rich.console import Console
@@ -80,11 +81,8 @@ class Demo:
         jobs = [watcher, *map(asyncio.ensure_future, (self._ticker(), self._until_goal(users)))]
         failed = asyncio.ensure_future(stack.failed())
         try:
-            done, _ = await asyncio.wait(
-                [*jobs, failed],
-                timeout=self.preset.deadline_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            ends: dict[str, Any] = {"return_when": asyncio.FIRST_COMPLETED}
+            done, _ = await asyncio.wait([*jobs, failed], timeout=self.preset.deadline_s, **ends)
             if failed in done:
                 raise failed.result()
             for job in done:
@@ -151,9 +149,8 @@ class Demo:
         return Measurement(self.elapsed_s, release.sequence, release.release_id, *found)
 
     async def _watch(self, stack: Stack, users: Users) -> None:
-        async for event in follow(
-            stack.kafka_bootstrap, FilesystemBodies(stack.state_dir / "bodies")
-        ):
+        bodies = FilesystemBodies(stack.state_dir / "bodies")
+        async for event in follow(stack.kafka_bootstrap, bodies):
             if not self.figures.take(event):
                 continue
             users.experience_consumed.set()
@@ -165,14 +162,12 @@ class Demo:
     async def _ticker(self) -> None:
         while True:
             await asyncio.sleep(1)
-            figures = self.figures
-            waiting = max(len(figures.rewards) - figures.consumed, 0)
+            figures, judged = self.figures, len(self.figures.rewards)
+            waiting = max(judged - figures.consumed, 0)
             slow = "" if figures.steps else "; the first step loads its libraries"
-            if figures.rewards:
-                self.view.status(
-                    f"{len(figures.rewards)} answers judged, {waiting} wait for a step or are "
-                    f"in one{slow}"
-                )
+            words = f"{judged} answers judged, {waiting} wait for a step or are in one{slow}"
+            if judged:
+                self.view.status(words)
 
     def _tell(self, event: StackEvent) -> None:
         self._on_event(event)

@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,16 +28,10 @@ class Users:
     seed: int
     experience_consumed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @asynccontextmanager
-    async def _client(self) -> AsyncIterator[openai.AsyncOpenAI]:
-        async with openai.AsyncOpenAI(
-            # No retries: a retry would hide a failed request.
-            base_url=f"{self.gateway_url}/v1",
-            api_key="not-needed",
-            max_retries=0,
-            timeout=120,
-        ) as client:
-            yield client
+    def _client(self) -> openai.AsyncOpenAI:
+        url = f"{self.gateway_url}/v1"
+        # No retries: a retry would hide a failed request.
+        return openai.AsyncOpenAI(base_url=url, api_key="not-needed", max_retries=0, timeout=120)
 
     async def live(self) -> None:
         async with (
@@ -91,16 +83,11 @@ class Users:
             openai.ConflictError: the release is not served any more.
         """
         tasks = list(self.preset.heldout_tasks)
-        seeds = [
-            independent_seed("heldout", self.seed, measurement, number)
-            for number in range(len(tasks))
-        ]
+        names = [("heldout", self.seed, measurement, number) for number in range(len(tasks))]
+        seeds = [independent_seed(*name) for name in names]
         found = await self._pinned(release_id, tasks, seeds, samples, self.preset.max_tokens)
-        scores = [
-            self.preset.score(task, text)
-            for task, texts in zip(tasks, found, strict=True)
-            for text in texts
-        ]
+        answers = [(task, text) for task, texts in zip(tasks, found, strict=True) for text in texts]
+        scores = [self.preset.score(task, text) for task, text in answers]
         return *mean_interval(scores), len(scores)
 
     async def shown(self, release_id: str) -> list[str]:

@@ -1,8 +1,6 @@
 """The screen of the demonstration: lines of events, and on a terminal a panel below them."""
 
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -56,15 +54,7 @@ class View:
         if self._console.is_terminal:
             self._live.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         if self._live.is_started:
             self._live.stop()
 
@@ -93,10 +83,6 @@ class View:
             f"users' reward {recent} (their last 32 answers, of several releases)"
         )
         curve = "".join(SPARKS[min(int(point.mean * 8), 7)] for point in figures.heldout)
-        body = Group(
-            goals,
-            Text(counts),
-            Text(f"held-out curve {curve}"),
-            Text(self._status, style="cyan"),
-        )
+        words = (Text(counts), Text(f"held-out curve {curve}"), Text(self._status, style="cyan"))
+        body = Group(goals, *words)
         return Panel(body, title=f"reef demo: {preset.about}", subtitle="Ctrl-C stops")

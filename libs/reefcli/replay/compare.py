@@ -31,12 +31,10 @@ class RunningStore:
     http: httpx.AsyncClient
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
-        found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
-        return _slice(found)
+        return _slice(await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after}))
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
-        found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
-        return _slice(found)
+        return _slice(await self._ask(f"/audit/{table}/span", {"after": after, "until": until}))
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
         return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
@@ -112,10 +110,8 @@ class Comparison:
 
     async def fields(self, table: str, key: Row) -> dict[str, dict[str, str | None]]:
         """Return the fields of a row that differ, with the value of each side."""
-        one, two = (
-            await self.running.row(table, key) or {},
-            await self.replayed.row(table, key) or {},
-        )
+        one = await self.running.row(table, key) or {}
+        two = await self.replayed.row(table, key) or {}
         return {
             name: {"running": one.get(name), "replayed": two.get(name)}
             for name in dict.fromkeys([*one, *two])
@@ -128,10 +124,8 @@ class Comparison:
 
 
 def _compared(theirs: Mapping[Row, str], mine: Mapping[Row, str]) -> dict[Row, Kind]:
-    found: dict[Row, Kind] = {}
-    for key in sorted(theirs.keys() | mine.keys()):
-        if theirs.get(key) != mine.get(key):
-            found[key] = (
-                "missing" if key not in theirs else "extra" if key not in mine else "differs"
-            )
-    return found
+    def kind(key: Row) -> Kind:
+        return "missing" if key not in theirs else "extra" if key not in mine else "differs"
+
+    keys = sorted(theirs.keys() | mine.keys())
+    return {key: kind(key) for key in keys if theirs.get(key) != mine.get(key)}

@@ -14,9 +14,8 @@ from reefcli.errors import CommandFailed
 
 POLL_MS = 500
 SILENCE_S = 60.0  # a broker that gives nothing for so long, though there is something, is away
-FETCH_BYTES = (
-    1024 * 1024
-)  # a partition: what bounds the memory, together with the number of partitions
+# Of a partition: bounds the memory, together with the number of partitions.
+FETCH_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -135,6 +134,7 @@ async def open_log(
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=FETCH_BYTES,
     )
+    ends: dict[TopicPartition, int] | None = None
     try:
         try:
             async with asyncio.timeout(30):
@@ -144,39 +144,29 @@ async def open_log(
             partitions = _partitions(consumer, sources, bootstrap)
             consumer.assign(partitions)
             begins = await consumer.beginning_offsets(partitions)
-            group = until_committed_of
-            ends = await committed(bootstrap, group, partitions) if group else None
+            if until_committed_of:
+                offsets = await committed(bootstrap, until_committed_of, partitions)
+                ends = {tp: offset or 0 for tp, offset in offsets.items()}
         except (KafkaError, OSError, TimeoutError) as error:
             raise CommandFailed(f"no broker answers at {bootstrap}: {error!r}") from None
-        reader = LogReader(
-            consumer, tuple(partitions), begins, ends, {tp: begins[tp] for tp in partitions}
-        )
-        for tp in partitions:
-            start = max((positions or {}).get(tp, 0), begins[tp])
+        starts = {tp: max((positions or {}).get(tp, 0), begins[tp]) for tp in partitions}
+        for tp, start in starts.items():
             consumer.seek(tp, start)
-            reader.positions[tp] = start
-        yield reader
+        yield LogReader(consumer, tuple(partitions), begins, ends, starts)
     finally:
         await consumer.stop()
 
 
 async def committed(
     bootstrap: str, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return the committed offsets of a consumer group, without joining it."""
+) -> dict[TopicPartition, int | None]:
+    """Return the committed offsets of a consumer group, without joining it; None: no commit."""
     places = list(partitions)
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        client_id="reef-replay",
-        group_id=group,
-        enable_auto_commit=False,
-    )
-    try:
-        await consumer.start()
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
+    ) as consumer:
         consumer.assign(places)
-        return {tp: await consumer.committed(tp) or 0 for tp in places}
-    finally:
-        await consumer.stop()
+        return {tp: await consumer.committed(tp) for tp in places}
 
 
 def _partitions(

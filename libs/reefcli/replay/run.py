@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import shutil
 import time
 from collections import Counter
@@ -185,7 +186,7 @@ class _Run:
         while True:
             handled = await committed(self.plan.bootstrap, SERVICE, self.log.partitions)
             positions = self.log.positions
-            behind = sum(max(positions[tp] - handled[tp], 0) for tp in self.log.partitions)
+            behind = sum(max(positions[tp] - (handled[tp] or 0), 0) for tp in self.log.partitions)
             if not behind:
                 return
             if time.monotonic() > deadline:
@@ -219,7 +220,7 @@ class _Run:
             self.verdict.different[table] = dict(counts)
 
     async def _compare_heads(self) -> None:
-        plan, found = self.plan, list[release_heads.HeadDifference]()
+        plan, found = self.plan, dict[str, release_heads.Sides]()
         log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
         mark = digest(plan.into, length=8)
         async with release_heads.open_heads(plan.redis_url, log, mark) as heads:
@@ -229,9 +230,8 @@ class _Run:
                     return
                 await asyncio.sleep(LOOK_AGAIN_S)  # a release may have come between two reads
         self.verdict.different["heads"] = {"differs": len(found)}
-        for row in found[: plan.shown]:
-            sides = {"running": row.running, "replayed": row.replayed}
-            self._note("heads", f"{row.scenario} {row.what}", "differs", {"release": sides})
+        for name, sides in itertools.islice(found.items(), plan.shown):
+            self._note("heads", name, "differs", {"release": sides})
 
     def _note(self, table: str, name: str, kind: str, fields: Any) -> None:
         self.verdict.differences.append(

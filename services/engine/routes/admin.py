@@ -5,27 +5,24 @@ import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query
+from fastapi import APIRouter, Body, Query
 
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.engine import Engine
 from services.engine.gloo import Rendezvous
 from services.engine.loop import PauseMode
 from services.engine.routes.body import JsonRoute
-from services.engine.routes.exchange import engine_of
-from services.engine.routes.schemas import Named, PauseName, TransferInit, UpdateInfo
+from services.engine.routes.exchange import EngineParam
+from services.engine.routes.schemas import Named, TransferInit, UpdateInfo
 from services.engine.weights import TensorSpec, torch_dtype
 
 router = APIRouter(route_class=JsonRoute)
-EngineParam = Annotated[Engine, Depends(engine_of)]
+Flag = Annotated[bool, Query()]
 
 
 @router.post("/pause")
-async def pause(
-    engine: EngineParam, mode: Annotated[PauseName, Query()] = "abort"
-) -> dict[str, str]:
+async def pause(engine: EngineParam, mode: PauseMode = PauseMode.ABORT) -> dict[str, str]:
     """Stop stepping: `abort` ends running requests, `wait` lets them end, `keep` freezes them."""
-    await asyncio.wrap_future(engine.loop.pause(PauseMode(mode)))
+    await asyncio.wrap_future(engine.loop.pause(mode))
     return {"status": "paused"}
 
 
@@ -49,11 +46,9 @@ async def init_weight_transfer(
     if info.rank_offset >= info.world_size:
         raise InvalidRequestError("init_info", "rank_offset must be below world_size")
     timeout_s = info.timeout_s or engine.settings.weight_transfer_timeout_s
-    await engine.weights.connect(
-        Rendezvous(
-            info.master_address, info.master_port, info.rank_offset, info.world_size, timeout_s
-        )
-    )
+    address, port = info.master_address, info.master_port
+    meeting = Rendezvous(address, port, info.rank_offset, info.world_size, timeout_s)
+    await engine.weights.connect(meeting)
     return {"message": "Weight transfer initialized"}
 
 
@@ -92,9 +87,7 @@ async def update_weight_version(new_version: Named, engine: EngineParam) -> dict
 
 @router.get("/weight_info")
 async def weight_info(
-    engine: EngineParam,
-    checksum: Annotated[bool, Query()] = True,
-    tensors: Annotated[bool, Query()] = False,
+    engine: EngineParam, checksum: Flag = True, tensors: Flag = False
 ) -> dict[str, Any]:
     """Version of the base weights, checksum, and on request the digest of each tensor."""
     # The first digest after an update reads every byte of the weights.

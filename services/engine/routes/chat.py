@@ -3,9 +3,8 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.messages import checked_tools, count_characters, template_messages
@@ -13,7 +12,7 @@ from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
-from services.engine.routes.exchange import Answer, engine_of
+from services.engine.routes.exchange import Answer, EngineParam
 from services.engine.routes.params import chat_params, check_supported
 from services.engine.routes.schemas import ChatRequest, TemplateFields
 from services.engine.routes.writer import AnswerWriter, Json
@@ -22,9 +21,7 @@ router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/v1/chat/completions")
-async def chat_completions(
-    body: ChatRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
-) -> Response:
+async def chat_completions(body: ChatRequest, request: Request, engine: EngineParam) -> Response:
     """Answer in OpenAI's shape, streamed or whole, with vLLM's token ids on request."""
     check_supported(body)
     tools = parses_tools(body)

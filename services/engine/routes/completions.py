@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
-from services.engine.routes.exchange import Answer, engine_of
+from services.engine.routes.exchange import Answer, EngineParam
 from services.engine.routes.params import check_supported, completion_params
 from services.engine.routes.schemas import CompletionRequest
 from services.engine.routes.writer import AnswerWriter, Json
@@ -20,9 +20,7 @@ router = APIRouter(route_class=JsonRoute)
 
 
 @router.post("/v1/completions")
-async def completions(
-    body: CompletionRequest, request: Request, engine: Annotated[Engine, Depends(engine_of)]
-) -> Response:
+async def completions(body: CompletionRequest, request: Request, engine: EngineParam) -> Response:
     """Answer one or several prompts; choices are numbered prompt by prompt."""
     check_supported(body)
     if body.echo and body.stream:
@@ -39,17 +37,13 @@ def prompt_ids(
     """Ids of each prompt. Raises `InvalidRequestError`."""
     if not prompt:
         raise InvalidRequestError("prompt", "prompt must not be empty")
-    entries: list[Any] = (
-        [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
-    )
+    single = isinstance(prompt, str) or isinstance(prompt[0], int)
+    entries: list[Any] = [prompt] if single else list(prompt)
     most = engine.settings.max_queued_requests
     if len(entries) > most:
-        raise InvalidRequestError(
-            "prompt", f"prompt takes at most {most} prompts, got {len(entries)}"
-        )
-    return [
-        engine.encode(entry, "prompt") if isinstance(entry, str) else entry for entry in entries
-    ]
+        message = f"prompt takes at most {most} prompts, got {len(entries)}"
+        raise InvalidRequestError("prompt", message)
+    return [engine.encode(one, "prompt") if isinstance(one, str) else one for one in entries]
 
 
 @dataclass(frozen=True)

@@ -8,31 +8,21 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from services.engine.domain.errors import (
-    ClientLeftError,
-    EngineStoppedError,
-    ForbiddenError,
-    InvalidRequestError,
-    NotServedError,
-    OverloadedError,
-    RequestFailedError,
-    WeightTransferError,
-    WeightUpdateError,
-)
+from services.engine.domain import errors
 
 log = structlog.get_logger(__name__)
 RETRY_AFTER_S = 1
 
 _STATUS: dict[type[Exception], tuple[int, str]] = {
-    InvalidRequestError: (400, "invalid_value"),
-    NotServedError: (404, "model_not_found"),
-    ForbiddenError: (401, "invalid_api_key"),
-    ClientLeftError: (499, "client_closed_request"),
-    WeightUpdateError: (409, "weight_update_refused"),
-    OverloadedError: (503, "overloaded"),
-    EngineStoppedError: (503, "engine_stopped"),
-    RequestFailedError: (500, "request_failed"),
-    WeightTransferError: (500, "weight_transfer_failed"),
+    errors.InvalidRequestError: (400, "invalid_value"),
+    errors.NotServedError: (404, "model_not_found"),
+    errors.ForbiddenError: (401, "invalid_api_key"),
+    errors.ClientLeftError: (499, "client_closed_request"),
+    errors.WeightUpdateError: (409, "weight_update_refused"),
+    errors.OverloadedError: (503, "overloaded"),
+    errors.EngineStoppedError: (503, "engine_stopped"),
+    errors.RequestFailedError: (500, "request_failed"),
+    errors.WeightTransferError: (500, "weight_transfer_failed"),
 }
 _TYPES = {401: "authentication_error", 409: "conflict_error"}
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import orjson
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -30,26 +30,12 @@ class Answer:
         return sum(len(choice.tokens) for choice in self.choices)
 
 
-@dataclass(slots=True)
-class Usage:
-    """OpenAI's `usage`."""
-
-    prompt_tokens: int
-    completion_tokens: int = field(default=0)
-
-    def as_json(self) -> dict[str, int]:
-        total = self.prompt_tokens + self.completion_tokens
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": total,
-        }
-
-
-def engine_of(request: Request) -> Engine:
-    """FastAPI dependency."""
+def _engine_of(request: Request) -> Engine:
     engine: Engine = request.app.state.engine
     return engine
+
+
+EngineParam = Annotated[Engine, Depends(_engine_of)]
 
 
 async def collect(request: Request, generation: Generation, prompts: int, n: int) -> list[Answer]:

@@ -1,19 +1,18 @@
 """`GET /health` and `GET /metrics`."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from services.engine.domain.errors import EngineStoppedError
 from services.engine.engine import Engine
-from services.engine.routes.exchange import engine_of
+from services.engine.routes.exchange import EngineParam
 
 router = APIRouter()
-EngineParam = Annotated[Engine, Depends(engine_of)]
 
 
 @router.get("/health")
@@ -42,11 +41,8 @@ class EngineMetrics(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        loop, settings, counters = (
-            self._engine.loop,
-            self._engine.settings,
-            self._engine.loop.counters,
-        )
+        loop, settings = self._engine.loop, self._engine.settings
+        counters = loop.counters
         # Users and background work have rows of their own.
         capacity = 2 * settings.max_num_seqs * settings.max_model_len
         usage, loras = loop.cached_tokens / capacity, len(self._engine.adapters.loaded())

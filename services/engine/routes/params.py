@@ -5,13 +5,7 @@ from dataclasses import replace
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.sampling import SamplingParams, token_budget
-from services.engine.routes.schemas import (
-    ChatRequest,
-    CompletionRequest,
-    GenerateRequest,
-    GenerationFields,
-    SamplingFields,
-)
+from services.engine.routes import schemas
 
 COMPLETIONS_DEFAULT_TOKENS = 16
 _PLAIN_FIELDS = (
@@ -20,7 +14,9 @@ _PLAIN_FIELDS = (
 )
 
 
-def chat_params(body: ChatRequest, prompt_length: int, max_model_len: int) -> SamplingParams:
+def chat_params(
+    body: schemas.ChatRequest, prompt_length: int, max_model_len: int
+) -> SamplingParams:
     """`max_completion_tokens` wins over `max_tokens`; the default is the rest of the context."""
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs: true")
@@ -32,7 +28,7 @@ def chat_params(body: ChatRequest, prompt_length: int, max_model_len: int) -> Sa
 
 
 def completion_params(
-    body: CompletionRequest, prompt_length: int, max_model_len: int
+    body: schemas.CompletionRequest, prompt_length: int, max_model_len: int
 ) -> SamplingParams:
     """`max_tokens: 0` is allowed if the prompt itself is wanted (`echo`, `prompt_logprobs`)."""
     asked = COMPLETIONS_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
@@ -46,7 +42,7 @@ def completion_params(
     return params
 
 
-def generate_params(body: GenerateRequest, max_model_len: int) -> SamplingParams:
+def generate_params(body: schemas.GenerateRequest, max_model_len: int) -> SamplingParams:
     """vLLM's `SamplingParams`: 16 tokens by default."""
     fields = body.sampling_params
     asked = COMPLETIONS_DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
@@ -77,19 +73,16 @@ def check_unsupported(extra: Mapping[str, object] | None) -> None:
             raise InvalidRequestError(name, f"{name} is not supported by this server")
 
 
-def check_supported(body: GenerationFields) -> None:
+def check_supported(body: schemas.GenerationFields) -> None:
     """Refuse constrained output and unsupported fields. Raises `InvalidRequestError`."""
     check_unsupported(body.model_extra)
     if body.response_format is not None and body.response_format.type != "text":
-        raise InvalidRequestError(
-            "response_format",
-            f"response_format {body.response_format.type!r} is not supported by this server;"
-            " only 'text' is",
-        )
+        kind = body.response_format.type
+        message = f"response_format {kind!r} is not supported by this server; only 'text' is"
+        raise InvalidRequestError("response_format", message)
     if body.stream_options is not None and not body.stream:
-        raise InvalidRequestError(
-            "stream_options", "stream_options is only allowed with stream: true"
-        )
+        message = "stream_options is only allowed with stream: true"
+        raise InvalidRequestError("stream_options", message)
 
 
 def _check_least(field: str, asked: int | None, least: int) -> None:
@@ -97,7 +90,7 @@ def _check_least(field: str, asked: int | None, least: int) -> None:
         raise InvalidRequestError(field, f"{field} must be at least {least}, got {asked}")
 
 
-def _params(fields: SamplingFields, budget: int, logprobs: int | None) -> SamplingParams:
+def _params(fields: schemas.SamplingFields, budget: int, logprobs: int | None) -> SamplingParams:
     given = {name: value for name in _PLAIN_FIELDS if (value := getattr(fields, name)) is not None}
     stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ())
     return SamplingParams(

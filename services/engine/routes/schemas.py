@@ -3,7 +3,7 @@
 # and whatever it is taken for, the record says something else. Flags are read as vLLM reads them.
 # Unknown fields are ignored; for known but unsupported fields see params.py.
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Body
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictFloat, StrictInt
@@ -162,6 +162,5 @@ class UpdateInfo(BaseModel):
     timeout_s: float | None = Field(default=None, gt=0, le=86_400)
 
 
-PauseName = Literal["abort", "wait", "keep"]
 # A string that is the only field of its body.
 Named = Annotated[str, Body(embed=True, min_length=1)]

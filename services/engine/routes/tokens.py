@@ -2,25 +2,23 @@
 
 import uuid
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.outputs import Choice
 from services.engine.domain.sampling import check_ids
-from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.chat import render_chat
 from services.engine.routes.errors import json_response
-from services.engine.routes.exchange import collect, engine_of
+from services.engine.routes.exchange import EngineParam, collect
 from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import check_unsupported, generate_params
 from services.engine.routes.schemas import DetokenizeRequest, GenerateRequest, TokenizeRequest
 from services.engine.routes.writer import spans_json
 
 router = APIRouter(route_class=JsonRoute)
-EngineParam = Annotated[Engine, Depends(engine_of)]
 
 
 @router.post("/inference/v1/generate")

@@ -14,7 +14,7 @@ from services.engine.domain.outputs import Choice, Delta, TokenLogprob
 from services.engine.domain.sampling import SamplingParams
 from services.engine.engine import Engine, Generation
 from services.engine.routes.errors import json_response
-from services.engine.routes.exchange import DONE, Answer, EventStream, Usage, collect, sse
+from services.engine.routes.exchange import DONE, Answer, EventStream, collect, sse
 from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.schemas import GenerationFields
 
@@ -67,45 +67,43 @@ class AnswerWriter(ABC):
 
     def token_ids(self, tokens: Sequence[TokenLogprob]) -> Json:
         """`token_ids`, if they were asked for."""
-        return (
-            {"token_ids": [token.token_id for token in tokens]}
-            if self.body.return_token_ids
-            else {}
-        )
+        asked = self.body.return_token_ids
+        return {"token_ids": [token.token_id for token in tokens]} if asked else {}
 
     def _whole(self, answers: list[Answer]) -> Json:
-        usage = self._usage()
-        usage.completion_tokens = sum(answer.completion_tokens for answer in answers)
+        usage = self._usage(sum(answer.completion_tokens for answer in answers))
         choices = [
             self.choice(index, answer, choice)
             for index, answer in enumerate(answers)
             for choice in answer.choices
         ]
         shape = self._head(self.whole_kind, answers[0].choices[0].version)
-        shape |= {"choices": choices, "usage": usage.as_json()}
+        shape |= {"choices": choices, "usage": usage}
         return shape | self.extras(answers) | self._sampling()
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        usage, version = self._usage(), ""
+        completion_tokens, version = 0, ""
         options = self.body.stream_options
         with_usage = options is not None and options.include_usage
         async for index, event in self.generation.events():
             if not isinstance(event, Delta):
                 continue
             version = event.version
-            usage.completion_tokens += len(event.tokens)
+            completion_tokens += len(event.tokens)
             parts = list(self.parts(index, event))
             if self.generation.ended and not with_usage:
                 parts[-1] |= self._sampling()
             for part in parts:
                 yield sse(self._head(self.chunk_kind, version) | part)
         if with_usage:
-            last = {"choices": [], "usage": usage.as_json()} | self._sampling()
+            last = {"choices": [], "usage": self._usage(completion_tokens)} | self._sampling()
             yield sse(self._head(self.chunk_kind, version) | last)
         yield DONE
 
-    def _usage(self) -> Usage:
-        return Usage(sum(len(ids) for ids in self.prompts))
+    def _usage(self, completion_tokens: int) -> Json:
+        prompt_tokens = sum(len(ids) for ids in self.prompts)
+        shape = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+        return shape | {"total_tokens": prompt_tokens + completion_tokens}
 
     def _sampling(self) -> Json:
         stated = self.params.effective(self.generation.seed)
