@@ -2,16 +2,13 @@
 
 from inspect import cleandoc
 
+from infra.docs.markdown import table
 from reefcommon import events, topics
 
 
 def topics_table() -> str:
-    rows = [
-        "| topic | events | key | partitions | kept | written by | consumer groups | use |",
-        "|---|---|---|---|---|---|---|---|",
-        *map(_topic_row, topics.ALL),
-    ]
-    return "\n".join(rows)
+    columns = "topic", "events", "key", "partitions", "kept", "written by", "consumer groups", "use"
+    return table(columns, map(_topic_row, topics.ALL))
 
 
 def events_section() -> str:
@@ -19,22 +16,13 @@ def events_section() -> str:
     return "\n".join(map(_event_section, events.ALL))
 
 
-def _topic_row(topic: topics.Topic) -> str:
+def _topic_row(topic: topics.Topic) -> tuple[object, ...]:
     # Kafka's own meaning of a negative retention.
     kept = "for ever" if topic.retention_ms < 0 else f"{topic.retention.days} days"
     names = ", ".join(f"`{_type(event)}`" for event in topic.events)
     writers, readers = ", ".join(topic.producers), ", ".join(topic.consumers)
-    cells = (
-        f"`{topic.name}`",
-        names,
-        topic.key,
-        topic.partitions,
-        kept,
-        writers,
-        readers,
-        topic.why,
-    )
-    return f"| {' | '.join(map(str, cells))} |"
+    name, size = f"`{topic.name}`", topic.partitions
+    return name, names, topic.key, size, kept, writers, readers, topic.why
 
 
 def _event_section(event: type[events.Event]) -> str:

@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from infra.docs.markdown import table
 from infra.docs.settings import ROOT
 
 KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "Summary": "summary"}
@@ -34,9 +35,8 @@ def metrics() -> list[Metric]:
     found: list[Metric] = []
     for folder in ("libs", "services"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            found += _metrics_of(
-                ast.parse(path.read_text(encoding="utf-8")), str(path.relative_to(ROOT))
-            )
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found += _metrics_of(tree, str(path.relative_to(ROOT)))
     return sorted(found, key=lambda metric: metric.name)
 
 
@@ -55,13 +55,8 @@ def _metrics_of(tree: ast.AST, path: str) -> Iterator[Metric]:
         ):
             # The engine's collector, which speaks under vLLM's names.
             kind = call.func.attr.removeprefix("_")
-            yield Metric(
-                f"vllm:{words[0]}" + ("_total" if kind == "counter" else ""),
-                kind,
-                words[1],
-                ("model_name",),
-                path,
-            )
+            name = f"vllm:{words[0]}" + ("_total" if kind == "counter" else "")
+            yield Metric(name, kind, words[1], ("model_name",), path)
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -69,9 +64,5 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def section() -> str:
-    rows = ["| metric | kind | labels | what it says |", "|---|---|---|---|"]
-    rows += [
-        f"| `{m.name}` | {m.kind} | {', '.join(m.labels)} | {m.text.rstrip('.')} |"
-        for m in metrics()
-    ]
-    return "\n".join(rows)
+    rows = [(f"`{m.name}`", m.kind, ", ".join(m.labels), m.text.rstrip(".")) for m in metrics()]
+    return table(("metric", "kind", "labels", "what it says"), rows)

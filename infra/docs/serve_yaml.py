@@ -6,6 +6,7 @@ from functools import partial
 
 from pydantic import BaseModel
 
+from infra.docs import markdown
 from infra.docs.settings import ROOT
 from reefcli.commands.recipes import recipes_in
 from reefcli.field_words import default, kind
@@ -17,12 +18,9 @@ from reefcommon.settings import meaning
 
 def table(model: type[BaseModel]) -> str:
     """Return a Markdown table of a model: key, type, default, meaning."""
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
-    rows += [
-        f"| `{key}` | {kind(field)} | {default(field)} | {meaning(field)} |"
-        for key, field in model.model_fields.items()
-    ]
-    return "\n".join(rows)
+    fields = model.model_fields.items()
+    rows = [(f"`{key}`", kind(field), default(field), meaning(field)) for key, field in fields]
+    return markdown.table(("key", "type", "default", "meaning"), rows)
 
 
 def section(name: str) -> str:
@@ -32,13 +30,10 @@ def section(name: str) -> str:
 def recipes() -> dict[str, type[Recipe]]:
     """Return the recipes that ship, by their dotted names. Importing them needs no torch."""
     # By file, not by import of the package: a learner would load torch.
-    found = [
-        importlib.import_module(f"recipes.{path.parent.name}.recipe")
-        for path in sorted((ROOT / "recipes").glob("*/recipe.py"))
-    ]
-    return {
-        listed.recipe: resolve(listed.recipe) for module in found for listed in recipes_in(module)
-    }
+    names = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.py"))
+    modules = [importlib.import_module(f"recipes.{name}.recipe") for name in names]
+    found = [listed.recipe for module in modules for listed in recipes_in(module)]
+    return {name: resolve(name) for name in found}
 
 
 def knobs() -> str:
@@ -48,12 +43,10 @@ def knobs() -> str:
     )
 
 
+_SECTIONS = ("model", "evaluation", "gateway", "serving", "external")
 SECTIONS: Mapping[str, Callable[[], str]] = {
     "top": partial(table, ServeConfig),
     "reef": partial(table, RecipeBinding),
-    **{
-        name: partial(section, name)
-        for name in ("model", "evaluation", "gateway", "serving", "external")
-    },
+    **{name: partial(section, name) for name in _SECTIONS},
     "knobs": knobs,
 }

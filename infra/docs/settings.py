@@ -7,6 +7,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
+from infra.docs.markdown import table
 from infra.jobs import setup
 from reefcommon.settings import SystemSettings, meaning
 from reefstack import settings as stack
@@ -32,11 +33,11 @@ def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
 
 
 def settings_table(settings: type[BaseSettings]) -> str:
-    rows = ["| variable | default | what it says |", "|---|---|---|"]
-    for variable, field in variables(settings).items():
-        text = meaning(field).replace("|", "/")
-        rows.append(f"| `{variable}` | {_default(field)} | {text} |")
-    return "\n".join(rows)
+    rows = [
+        (f"`{variable}`", _default(field), meaning(field).replace("|", "/"))
+        for variable, field in variables(settings).items()
+    ]
+    return table(("variable", "default", "what it says"), rows)
 
 
 def section() -> str:

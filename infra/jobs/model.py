@@ -1,6 +1,7 @@
 """`python -m infra.jobs.model`: write the base model and point `/models/current` to it."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -35,11 +36,8 @@ def main() -> int:
         return 2
     try:
         name = load(system.config).model.name
-        path = prepare(
-            name,
-            link.parent,
-            lambda what, share: log.debug("model_progress", what=what, share=share),
-        )
+        progress = partial(log.debug, "model_progress")
+        path = prepare(name, link.parent, lambda what, share: progress(what=what, share=share))
     except (BadConfig, UnknownModelError, FileNotFoundError) as error:
         sys.stderr.write(f"model: {error}\n")
         return 2

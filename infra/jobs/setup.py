@@ -22,19 +22,18 @@ log = structlog.get_logger()
 class Settings(BaseSettings):
     """`REEF_SETUP_*`."""
 
-    model_config = SettingsConfigDict(env_prefix="REEF_SETUP_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="REEF_SETUP_", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
-    replication_factor: int = Field(
-        1, ge=1, description="copies of each topic: at most the number of Kafka nodes"
-    )
-    storage_namespace: str = Field(
-        "local://reef",
-        description="where lakeFS keeps the objects of the repository: local://…, s3://…, …",
-    )
-    attempts: int = Field(30, ge=1, description="tries, a second apart, before the job fails")
-    attempt_timeout_s: float = Field(
-        20.0, gt=0, description="longest wait for the broker in one try"
-    )
+    replication_factor: int = Field(1, ge=1)
+    """copies of each topic: at most the number of Kafka nodes"""
+    storage_namespace: str = "local://reef"
+    """where lakeFS keeps the objects of the repository: local://…, s3://…, …"""
+    attempts: int = Field(30, ge=1)
+    """tries, a second apart, before the job fails"""
+    attempt_timeout_s: float = Field(20.0, gt=0)
+    """longest wait for the broker in one try"""
 
 
 def ensure_repository(url: str, storage_namespace: str) -> bool:
@@ -55,11 +54,7 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
             "(lakefs+https:// for TLS)"
         )
     scheme = "https" if parts.scheme.endswith("https") else "http"
-    host = (
-        f"{scheme}://{parts.hostname}:{parts.port}"
-        if parts.port
-        else f"{scheme}://{parts.hostname}"
-    )
+    host = f"{scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
     client = lakefs.Client(
         host=host, username=unquote(parts.username or ""), password=unquote(parts.password or "")
     )  # type: ignore[no-untyped-call]
@@ -71,9 +66,8 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
             storage_namespace=storage_namespace, exist_ok=True
         )
     except (LakeFSException, urllib3.exceptions.HTTPError) as error:
-        raise Unavailable(
-            f"lakeFS at {host} cannot make the repository {name!r}: {error}"
-        ) from error
+        reason = f"lakeFS at {host} cannot make the repository {name!r}: {error}"
+        raise Unavailable(reason) from error
     return True
 
 
@@ -116,12 +110,9 @@ def main() -> int:
     set_up("setup")
     try:
         asyncio.run(set_up_systems(SystemSettings.load(), Settings()))
-    except BadConfig as error:
+    except (BadConfig, Unavailable) as error:
         sys.stderr.write(f"setup: {error}\n")
-        return 2
-    except Unavailable as error:
-        sys.stderr.write(f"setup: {error}\n")
-        return 1
+        return 2 if isinstance(error, BadConfig) else 1
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from reefcli.errors import CommandFailed
-from reefcli.options import program, state_dir_words
+from reefcli.options import no_stack_words, state_dir_words
 from reefstack.state import running
 
 _TIMEOUT_S = 45.0  # a rollback is answered when it is served
@@ -71,7 +71,7 @@ class Gateway:
             )
         state = running(place)
         if state is None:
-            return no_stack_words(place)
+            return no_stack_words(place, "name one with --url")
         if state.phase == "starting":
             return f"the Reef on {place} is starting, {state.progress}; ask again in a moment"
         return (
@@ -94,17 +94,12 @@ def find(url: str | None, state_dir: Path) -> Gateway:
         return Gateway(named.rstrip("/"), token)
     state = running(state_dir)
     if state is None:
-        raise CommandFailed(no_stack_words(state_dir))
+        raise CommandFailed(no_stack_words(state_dir, "name one with --url"))
     if not state.urls.get("gateway"):
         raise CommandFailed(
             f"the Reef that runs on {state_dir} has no gateway; name one with --url"
         )
     return Gateway(state.urls["gateway"].rstrip("/"), token, state_dir)
-
-
-def no_stack_words(state_dir: Path) -> str:
-    start = f"{program()} serve -c serve.yaml{state_dir_words(state_dir)}"
-    return f"no Reef runs on {state_dir}; start one ({start}), or name one with --url"
 
 
 # The gateway speaks to HTTP clients; a person at a terminal has commands.

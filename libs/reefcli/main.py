@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from reefcli.options import PLAIN
 from reefcommon.errors import ReefError
 
 _ABOUT = """Serve an agent's model behind an OpenAI endpoint, and let it learn from its own traffic.
@@ -45,12 +46,6 @@ _COMMANDS = {
     "replay": "reefcli.commands.replay:replay",
     "doctor": "reefcli.commands.doctor:doctor",
 }
-# Tracebacks and completion of typer are for developers; errors here are single lines.
-_PLAIN: dict[str, Any] = {
-    "add_completion": False,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": "rich",
-}
 
 
 class ReefGroup(TyperGroup):
@@ -81,7 +76,7 @@ class ReefGroup(TyperGroup):
         found = getattr(importlib.import_module(module), function)
         if isinstance(found, typer.Typer):  # a command with commands of its own
             return get_command(found)
-        one = typer.Typer(**_PLAIN)
+        one = typer.Typer(**PLAIN)
         one.command(name)(found)
         return get_command(one)
 
@@ -113,7 +108,7 @@ def summary(place: str) -> str:
     return (ast.get_docstring(tree) or "").partition("\n")[0]  # a group of commands
 
 
-cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **_PLAIN)
+cli = typer.Typer(cls=ReefGroup, name="reef", help=_ABOUT, no_args_is_help=True, **PLAIN)
 
 
 def _print_version(value: bool) -> None:

@@ -46,16 +46,13 @@ class AdapterRegistry:
         """
         self._check_room(name, in_place=in_place)
         try:
-            adapter = replace(
-                load_adapter(name, Path(path), self.shapes, self.max_rank),
-                base_version=base_version,
-            )
+            adapter = load_adapter(name, Path(path), self.shapes, self.max_rank)
         except AdapterError as error:
             if str(error).startswith("No adapter found"):
                 raise NotServedError("lora_path", str(error)) from error
             raise InvalidRequestError("lora_path", str(error)) from error
         self._check_room(name, in_place=in_place)
-        self._loaded[name] = adapter
+        adapter = self._loaded[name] = replace(adapter, base_version=base_version)
         log.info("adapter_loaded", name=name, path=path, rank=adapter.rank)
         return adapter
 
@@ -70,11 +67,9 @@ class AdapterRegistry:
             raise InvalidRequestError("lora_name", f"'{name}' is the name of the base model")
         if name in self._loaded:
             if not in_place:
-                msg = (
-                    f"The lora adapter '{name}' has already been loaded. If you want to load the "
-                    "adapter in place, set 'load_inplace' to True."
-                )
-                raise InvalidRequestError("lora_name", msg)
+                advice = "If you want to load the adapter in place, set 'load_inplace' to True."
+                message = f"The lora adapter '{name}' has already been loaded. {advice}"
+                raise InvalidRequestError("lora_name", message)
         elif len(self._loaded) >= self.limit:
             msg = f"{self.limit} adapters are loaded, the most that max_loras allows: unload one"
             raise InvalidRequestError("lora_name", msg)

@@ -173,11 +173,9 @@ def version_of(work: Work, base_version: str) -> str:
 
 
 def _accept(row: Running, token: TokenLogprob | Failed, version: str) -> Delta | Failed:
-    return (
-        token
-        if isinstance(token, Failed)
-        else row.state.accept(_require_probability(row, token), version)
-    )
+    if isinstance(token, Failed):
+        return token
+    return row.state.accept(_require_probability(row, token), version)
 
 
 def _require_probability(row: Running, token: TokenLogprob) -> TokenLogprob:

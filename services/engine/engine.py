@@ -80,24 +80,15 @@ class Engine:
         """Ids of a prompt. Raises `InvalidRequestError` if it does not fit into the context."""
         self.check_length(len(text), field)
         ids = self.tokenizer.encode(text)
-        limit = self.settings.max_model_len
-        if len(ids) > limit:
-            raise InvalidRequestError(
-                field,
-                f"This model's maximum context length is {limit} tokens: the prompt has {len(ids)}",
-            )
+        if len(ids) > self.settings.max_model_len:
+            raise self._too_long(field, f"the prompt has {len(ids)}")
         return ids
 
     def check_length(self, characters: int, field: str) -> None:
         """Raises `InvalidRequestError` if a text of so many characters cannot fit."""
         # Without it a text of 8 MB is tokenized for seconds before it is refused.
-        limit = self.settings.max_model_len
-        if characters > limit * self.tokenizer.longest_token:
-            raise InvalidRequestError(
-                field,
-                f"This model's maximum context length is {limit} tokens: "
-                f"{characters} characters do not fit",
-            )
+        if characters > self.settings.max_model_len * self.tokenizer.longest_token:
+            raise self._too_long(field, f"{characters} characters do not fit")
 
     async def run_on_thread(self, work: Callable[[], T], field: str) -> T:
         """Run work on a client's text on a thread.
@@ -147,6 +138,11 @@ class Engine:
             generation.add(index, work)
             self.loop.submit(work)
         return generation
+
+    def _too_long(self, field: str, reason: str) -> InvalidRequestError:
+        limit = self.settings.max_model_len
+        message = f"This model's maximum context length is {limit} tokens: {reason}"
+        return InvalidRequestError(field, message)
 
     def _check_room(self, count: int, params: Sequence[SamplingParams]) -> None:
         most = self.settings.max_num_seqs

@@ -68,17 +68,12 @@ class EngineTokenizer:
         for name, value in options.items():
             if name not in self._options:
                 known = ", ".join(sorted(self._options)) or "none"
-                raise InvalidRequestError(
-                    "chat_template_kwargs",
-                    f"chat_template_kwargs: {name!r} is no option of this model's chat template"
-                    f" (options: {known})",
+                raise _wrong_option(
+                    f"{name!r} is no option of this model's chat template (options: {known})"
                 )
             if not isinstance(value, str | bool | int | float | None) or len(str(value)) > 1000:
-                raise InvalidRequestError(
-                    "chat_template_kwargs",
-                    f"chat_template_kwargs: {name!r} must be a string of at most 1000 characters,"
-                    " a number, a boolean or null",
-                )
+                form = "a string of at most 1000 characters, a number, a boolean or null"
+                raise _wrong_option(f"{name!r} must be {form}")
 
     def render(
         self,
@@ -96,6 +91,10 @@ class EngineTokenizer:
                 "messages", f"the chat template cannot render these messages: {error}"
             ) from error
         return text
+
+
+def _wrong_option(words: str) -> InvalidRequestError:
+    return InvalidRequestError("chat_template_kwargs", f"chat_template_kwargs: {words}")
 
 
 # Variables that the server itself gives to a template.

@@ -176,7 +176,7 @@ def test_live_topics_without_a_broker_say_so(tmp_path: Path) -> None:
     assert "no broker answers at 127.0.0.1:9" in reef(
         "topics", "--live", "--bootstrap", "127.0.0.1:9", code=1
     )
-    assert "no stack runs on" in reef("topics", "--live", "--state-dir", str(tmp_path), code=1)
+    assert "no Reef runs on" in reef("topics", "--live", "--state-dir", str(tmp_path), code=1)
 
 
 def test_doctor_checks_a_file_and_says_what_to_do(

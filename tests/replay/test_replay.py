@@ -209,7 +209,7 @@ async def test_a_lost_store_is_replaced_and_the_service_goes_on_from_there(tmp_p
 def test_what_cannot_be_carried_out_says_what_to_do(tmp_path: Path, redis_url: str) -> None:
     here = ("--state-dir", str(tmp_path))
     for words, said in (
-        (here, "no stack runs on"),
+        (here, "no Reef runs on"),
         ((*here, "--bootstrap", "127.0.0.1:9"), "or name --redis, --experience"),
         (
             (

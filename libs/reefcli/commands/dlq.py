@@ -10,7 +10,7 @@ import typer
 from reefcli.commands.topics import address
 from reefcli.dead_letters import Action, DeadLetterLog, Letter, LetterFilter
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir
+from reefcli.options import DEFAULT_STATE_DIR, PLAIN, AsJson, Bootstrap, StateDir
 from reefcli.output import ago, print_json, print_story, print_table
 from reefcommon import topics
 from reefkit.bodies import FilesystemBodies
@@ -24,16 +24,11 @@ def _known(topic: str | None) -> str | None:
     return topic
 
 
-Topic = Annotated[
-    str | None, typer.Option("--topic", help="Only those of this topic.", callback=_known)
-]
-Group = Annotated[
-    str | None, typer.Option("--group", help="Only those that this consumer group gave up.")
-]
-Reason = Annotated[
-    str | None, typer.Option("--reason", help="Only those whose reason contains this text.")
-]
-Scenario = Annotated[str | None, typer.Option("--scenario", help="Only those of this scenario.")]
+_only = "Only those {}.".format
+Topic = Annotated[str | None, typer.Option(help=_only("of this topic"), callback=_known)]
+Group = Annotated[str | None, typer.Option(help=_only("that this consumer group gave up"))]
+Reason = Annotated[str | None, typer.Option(help=_only("whose reason contains this text"))]
+Scenario = Annotated[str | None, typer.Option(help=_only("of this scenario"))]
 _IDS = "Ids, or beginnings of ids, from `reef dlq list`."
 Ids = Annotated[list[str] | None, typer.Argument(help=_IDS)]
 _ALL = "All that the other options leave, instead of ids."
@@ -42,9 +37,7 @@ Everything = Annotated[bool, typer.Option("--all", help=_ALL)]
 dlq = typer.Typer(
     name="dlq",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    **PLAIN,
     help=f"""{__doc__}
 
 None of them is lost. Look (list, show), mend the cause, then send them again (retry), or drop them

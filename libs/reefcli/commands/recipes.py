@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Annotated, TypeGuard
 
 import typer
+from pydantic.fields import FieldInfo
 
 from reefcli.errors import CommandFailed
 from reefcli.field_words import default, kind
@@ -41,10 +42,8 @@ class Listed:
     knobs: dict[str, dict[str, str]]
 
 
-_Names = Annotated[
-    list[str] | None,
-    typer.Argument(help="A recipe (package.module:Class), or further packages to look in."),
-]
+_NAMES = "A recipe (package.module:Class), or further packages to look in."
+_Names = Annotated[list[str] | None, typer.Argument(help=_NAMES)]
 
 
 def recipes(where: _Names = None, as_json: AsJson = False) -> None:
@@ -114,12 +113,8 @@ def _import(name: str) -> ModuleType:
 
 def meant(word: str) -> str:
     """`Did you mean …?` if an installed recipe has this short name, or nearly; else empty."""
-    known = {
-        name: listed.recipe
-        for module in modules("recipes")
-        for listed in recipes_in(module)
-        for name in _names(listed)
-    }
+    installed = [listed for module in modules("recipes") for listed in recipes_in(module)]
+    known = {name: listed.recipe for listed in installed for name in _names(listed)}
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.75)
     return f"Did you mean {known[close[0]]}?" if close else ""
 
@@ -154,24 +149,13 @@ def _is_recipe(cls: object) -> TypeGuard[type[Recipe]]:
 
 
 def _listed(dotted: str, cls: type[Recipe]) -> Listed:
-    dimensions = cls.dimensions
-    return Listed(
-        recipe=dotted,
-        name=cls.name,
-        summary=cls.summary,
-        signal=dimensions.signal,
-        acquisition=dimensions.acquisition,
-        evolves=tuple(dimensions.evolves),
-        knobs={
-            key: {
-                "default": _plain(default(field)),
-                "kind": _plain(kind(field)),
-                "meaning": meaning(field),
-            }
-            for key, field in cls.knobs_type.model_fields.items()
-        },
-    )
+    signal, acquisition = cls.dimensions.signal, cls.dimensions.acquisition
+    knobs = {key: _knob(field) for key, field in cls.knobs_type.model_fields.items()}
+    evolves = tuple(cls.dimensions.evolves)
+    return Listed(dotted, cls.name, cls.summary, signal, acquisition, evolves, knobs)
 
 
-def _plain(markdown: str) -> str:
-    return markdown.replace("`", "")
+def _knob(field: FieldInfo) -> dict[str, str]:
+    shown = {"default": default(field), "kind": kind(field)}
+    plain = {name: markdown.replace("`", "") for name, markdown in shown.items()}
+    return plain | {"meaning": meaning(field)}

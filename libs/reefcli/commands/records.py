@@ -21,17 +21,15 @@ _COLUMNS = ("record", "when", "outcome", "session", "turn", "release", "ms")
 _SCORED = ("record", "when", "score", "session", "release", "trained on", "sample")
 
 
-_Scenario = Annotated[
-    str, typer.Argument(help="A scenario, or a receipt, or `show` and a receipt.")
-]
+_Bounds = tuple[float | None, float | None]
+_SCENARIO = "A scenario, or a receipt, or `show` and a receipt."
+_Scenario = Annotated[str, typer.Argument(help=_SCENARIO)]
 _RecordId = Annotated[str | None, typer.Argument(help="With `show`: the receipt.")]
 _Session = Annotated[str | None, typer.Option(help="Only this session.")]
 _MinScore = Annotated[float | None, typer.Option(help="Only records with at least this score.")]
 _MaxScore = Annotated[float | None, typer.Option(help="Only records with at most this score.")]
-_Export = Annotated[
-    Path | None,
-    typer.Option(help="Write the records whole, a JSON object a line. -: stdout."),
-]
+_EXPORT = "Write the records whole, a JSON object a line. -: stdout."
+_Export = Annotated[Path | None, typer.Option(help=_EXPORT)]
 
 
 def records(
@@ -67,10 +65,8 @@ def records(
         _show(gateway, record_id, as_json=as_json)
         return
     if record_id is not None:
-        raise CommandFailed(
-            f"reef records {scenario} takes no second word; "
-            f"did you mean: reef records show {record_id}"
-        )
+        meant = f"did you mean: reef records show {record_id}"
+        raise CommandFailed(f"reef records {scenario} takes no second word; {meant}")
     scored = min_score is not None or max_score is not None
     if scored:
         rows = _scored(gateway, scenario, session, (min_score, max_score), limit)
@@ -104,11 +100,7 @@ def _scored_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _scored(
-    gateway: Gateway,
-    scenario: str,
-    session: str | None,
-    bounds: tuple[float | None, float | None],
-    limit: int,
+    gateway: Gateway, scenario: str, session: str | None, bounds: _Bounds, limit: int
 ) -> list[dict[str, Any]]:
     low = -inf if bounds[0] is None else bounds[0]
     high = inf if bounds[1] is None else bounds[1]

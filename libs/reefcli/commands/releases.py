@@ -14,10 +14,8 @@ _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 
-_Scenario = Annotated[
-    str | None,
-    typer.Argument(help="Its chain, newest first. Without it: every scenario and its head."),
-]
+_CHAIN = "Its chain, newest first. Without it: every scenario and its head."
+_Scenario = Annotated[str | None, typer.Argument(help=_CHAIN)]
 _Named = Annotated[str, typer.Argument(help="For example: default")]
 # Shown with the release, and in the log for ever.
 _Reason = Annotated[str, typer.Option(help="Kept with the release.")]
@@ -145,11 +143,8 @@ def evidence(row: dict[str, Any]) -> str:
     # A creation or a rollback has no evaluation.
     if not scores:
         return ""
-    tasks = ", ".join(
-        f"{found[key]} {word}"
-        for key, word in (("wins", "won"), ("losses", "lost"), ("ties", "tied"))
-        if found.get(key)
-    )
+    words = {"wins": "won", "losses": "lost", "ties": "tied"}
+    tasks = ", ".join(f"{found[key]} {word}" for key, word in words.items() if found.get(key))
     worth = found.get("strength") or ""
     if worth and found.get("pairs"):
         worth = f"{worth} evidence, {found['pairs']} pairs"

@@ -16,7 +16,7 @@ import structlog
 import typer
 
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, program
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, no_stack_words
 from reefcli.output import console, print_json, print_table
 from reefcommon.ids import digest
 from reefstack.state import StackState
@@ -43,13 +43,9 @@ def _system(variable: str, form: str) -> Any:
     return typer.Option(envvar=variable, help=form, rich_help_panel=_SYSTEMS)
 
 
-_Into = Annotated[
-    str | None,
-    typer.Option(
-        help="Build the store that is to replace a lost one: a directory (chDB), "
-        "or http://user:password@host:8123/db."
-    ),
-]
+_PLACE = "a directory (chDB), or http://user:password@host:8123/db."
+_INTO = f"Build the store that is to replace a lost one: {_PLACE}"
+_Into = Annotated[str | None, typer.Option(help=_INTO)]
 _Keep = Annotated[bool, typer.Option("--keep", help="Keep the second store after the comparison.")]
 _Fresh = Annotated[
     bool, typer.Option("--fresh", help="Begin anew, whatever an earlier replay has done.")
@@ -142,10 +138,7 @@ def _plan(
     needed = ("kafka", "redis", "experience") if not into else () if log_is_here else ("kafka",)
     options = {"kafka": "--bootstrap", "redis": "--redis", "experience": "--experience"}
     if missing := [options[name] for name in needed if not urls[name]]:
-        raise CommandFailed(
-            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), "
-            f"or name {', '.join(missing)}"
-        )
+        raise CommandFailed(no_stack_words(state_dir, f"name {', '.join(missing)}"))
     home = state_dir.absolute()
     place = into or str(home / "replay" / "chdb")
     embedded = not named["kafka"] and (stack is None or "tansu" in stack.processes)

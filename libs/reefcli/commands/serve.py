@@ -32,10 +32,8 @@ _CLICKHOUSE = "http://user:password@host:8123/database"
 _Config = Annotated[
     Path, typer.Option("--config", "-c", help="The model, and the recipes that learn from it.")
 ]
-_Port = Annotated[
-    int | None,
-    typer.Option(help="Port of the gateway. Default: 8900, or a free one if that is taken."),
-]
+_PORT = "Port of the gateway. Default: 8900, or a free one if that is taken."
+_Port = Annotated[int | None, typer.Option(help=_PORT)]
 _Model = Annotated[str | None, typer.Option(help="smollm2, tiny, or a Hugging Face directory.")]
 
 

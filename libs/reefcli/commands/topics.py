@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reefcli.errors import CommandFailed
-from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir, program
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir, no_stack_words
 from reefcli.output import print_json, print_table
 from reefcommon import topics as registry
 from reefcommon.errors import Unavailable
@@ -83,10 +83,8 @@ def _joined(value: str | int | list[str]) -> str:
 
 
 def _depth_row(depth: dict[str, Any]) -> tuple[str, int, int, str]:
-    lag = [
-        f"{group} {'without offsets' if behind is None else behind}"
-        for group, behind in depth["lag"].items()
-    ]
+    lags = depth["lag"].items()
+    lag = [f"{group} {'without offsets' if lag is None else lag}" for group, lag in lags]
     events = sum(depth["end_offsets"].values())
     return depth["topic"], depth["partitions"], events, ", ".join(lag)
 
@@ -96,10 +94,8 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
     state = running(state_dir)
     found = bootstrap or (state.urls.get("kafka") if state else None)
     if not found:
-        raise CommandFailed(
-            f"no stack runs on {state_dir}: start one ({program()} serve -c serve.yaml), "
-            "or name a broker with --bootstrap host:port"
-        )
+        otherwise = "name a broker with --bootstrap host:port"
+        raise CommandFailed(no_stack_words(state_dir, otherwise))
     return found
 
 

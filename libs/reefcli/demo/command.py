@@ -36,15 +36,12 @@ NEXT_STEPS = """What to try next (the improved model is in {state}; --continue g
       the chain; `{reef} rollback default RELEASE_ID --state-dir {state}` brings one back"""
 
 
-_Model = Annotated[
-    str, typer.Option(help="smollm2: a real 135M model, five to ten minutes. tiny: two minutes.")
-]
-_StateDir = Annotated[
-    Path | None, typer.Option(help="State of the stack. Default: .reef/demo-MODEL")
-]
-_Fresh = Annotated[
-    bool, typer.Option("--fresh/--continue", help="Begin anew, or go on with the last run's state.")
-]
+_MODEL = "smollm2: a real 135M model, five to ten minutes. tiny: two minutes."
+_Model = Annotated[str, typer.Option(help=_MODEL)]
+_STATE = "State of the stack. Default: .reef/demo-MODEL"
+_StateDir = Annotated[Path | None, typer.Option(help=_STATE)]
+_FRESH = "Begin anew, or go on with the last run's state."
+_Fresh = Annotated[bool, typer.Option("--fresh/--continue", help=_FRESH)]
 _Seed = Annotated[int, typer.Option(help="Of the users' questions and of all answers.")]
 
 

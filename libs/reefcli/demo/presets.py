@@ -23,16 +23,25 @@ class Preset:
     about: str
     signal: str
     """How an answer is judged, in words."""
-    config: Path
-    tasks: str
-    users: int
+    example: str
+    """The folder with its `serve.yaml` and its tasks."""
     max_tokens: int
     batch: int
-    heldout_samples: int
     deadline_s: float
+    users: int = 8
+    # 12 questions: 96 answers, an interval of about 0.2 in the middle and 0.1 near 1.
+    heldout_samples: int = 8
     shown_tokens: int = 16
     reward_goal: float = 0.8
     releases_goal: int = 5
+
+    @property
+    def config(self) -> Path:
+        return EXAMPLES / self.example / "serve.yaml"
+
+    @property
+    def tasks(self) -> str:
+        return f"recipes.sao.examples.{self.example}.tasks"
 
     @property
     def training_tasks(self) -> Sequence[Task]:
@@ -58,26 +67,19 @@ PRESETS = {
         model="smollm2",
         about="SmolLM2-135M learns a preference that no prompt mentions: dictionary style",
         signal='1 if the answer opens with "A" or "An", as in a dictionary; else 0',
-        config=EXAMPLES / "dictionary" / "serve.yaml",
-        tasks="recipes.sao.examples.dictionary.tasks",
-        users=8,
+        example="dictionary",
         # The first word decides the reward; three tokens make a step short.
         max_tokens=3,
         batch=16,
-        # 12 questions: 96 answers, an interval of about 0.2 in the middle and 0.1 near 1.
-        heldout_samples=8,
         deadline_s=15 * 60,
     ),
     "tiny": Preset(
         model="tiny",
         about="a random Llama of 0.1 M parameters learns to write lower-case letters",
         signal="the share of lower-case letters in the answer",
-        config=EXAMPLES / "tiny" / "serve.yaml",
-        tasks="recipes.sao.examples.tiny.tasks",
-        users=8,
+        example="tiny",
         max_tokens=12,
         batch=32,
-        heldout_samples=8,
         deadline_s=5 * 60,
         reward_goal=0.9,
     ),

@@ -31,10 +31,12 @@ class RunningStore:
     http: httpx.AsyncClient
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
-        return _slice(await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after}))
+        found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
+        return _slice(found)
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
-        return _slice(await self._ask(f"/audit/{table}/span", {"after": after, "until": until}))
+        found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
+        return _slice(found)
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
         return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
@@ -110,8 +112,10 @@ class Comparison:
 
     async def fields(self, table: str, key: Row) -> dict[str, dict[str, str | None]]:
         """Return the fields of a row that differ, with the value of each side."""
-        one = await self.running.row(table, key) or {}
-        two = await self.replayed.row(table, key) or {}
+        one, two = (
+            await self.running.row(table, key) or {},
+            await self.replayed.row(table, key) or {},
+        )
         return {
             name: {"running": one.get(name), "replayed": two.get(name)}
             for name in dict.fromkeys([*one, *two])
@@ -124,8 +128,10 @@ class Comparison:
 
 
 def _compared(theirs: Mapping[Row, str], mine: Mapping[Row, str]) -> dict[Row, Kind]:
-    def kind(key: Row) -> Kind:
-        return "missing" if key not in theirs else "extra" if key not in mine else "differs"
-
-    keys = sorted(theirs.keys() | mine.keys())
-    return {key: kind(key) for key in keys if theirs.get(key) != mine.get(key)}
+    found: dict[Row, Kind] = {}
+    for key in sorted(theirs.keys() | mine.keys()):
+        if theirs.get(key) != mine.get(key):
+            found[key] = (
+                "missing" if key not in theirs else "extra" if key not in mine else "differs"
+            )
+    return found

@@ -13,7 +13,16 @@ from services.publisher.rebuilding import rebuild
 # No limit: a chain is compared whole.
 WHOLE = 1_000_000_000
 _ORDER = "order of the chain"
-Sides = dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadDifference:
+    """A release, or a place in a chain, that is not the same on both sides."""
+
+    scenario: str
+    what: str
+    running: str | None
+    replayed: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +33,10 @@ class Heads:
     replayed: RedisReleaseHeads
     log: KafkaTopicLog
 
-    async def compare(self) -> tuple[int, dict[str, Sides]]:
-        """Return the number of releases in the log, and the facts that differ, by name."""
+    async def compare(self) -> tuple[int, list[HeadDifference]]:
+        """Return the number of releases in the log, and the differences of heads and chains."""
         await rebuild(self.log, self.replayed)
-        found: dict[str, Sides] = {}
+        found: list[HeadDifference] = []
         releases = 0
         for scenario in sorted({*await self.running.scenarios(), *await self.replayed.scenarios()}):
             one, two = await _facts(self.running, scenario), await _facts(self.replayed, scenario)
@@ -36,9 +45,7 @@ class Heads:
             # A release that is missing changes the order, too: that is told once.
             if len(names) > 1 and _ORDER in names:
                 names.remove(_ORDER)
-            for name in names:
-                sides = {"running": one.get(name), "replayed": two.get(name)}
-                found[f"{scenario} {name}"] = sides
+            found += [HeadDifference(scenario, n, one.get(n), two.get(n)) for n in names]
         return releases, found
 
 
@@ -61,7 +68,11 @@ async def open_heads(redis_url: str, log: KafkaTopicLog, mark: str) -> AsyncIter
     redis = connect(redis_url)
     try:
         await _clear(redis, prefix)  # what a replay that was killed has left
-        yield Heads(RedisReleaseHeads(redis), RedisReleaseHeads(redis, prefix=prefix), log)
+        yield Heads(
+            RedisReleaseHeads(redis),
+            RedisReleaseHeads(redis, prefix=prefix),
+            log,
+        )
         await _clear(redis, prefix)
     finally:
         await redis.aclose()

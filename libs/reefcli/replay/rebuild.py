@@ -1,8 +1,9 @@
 """The experience service's own handlers on a new store; their events are only counted."""
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -80,7 +81,10 @@ class Checkpoint:
             raise CommandFailed(
                 f"{self.path} is of {kept['log']}, not of {log_id}; begin anew with --fresh"
             )
-        return {TopicPartition(topic, number): at for topic, number, at in kept["positions"]}
+        return {
+            TopicPartition(topic, partition): offset
+            for topic, partition, offset in kept["positions"]
+        }
 
     def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
         places = [[tp.topic, tp.partition, offset] for tp, offset in sorted(positions.items())]
@@ -120,9 +124,12 @@ class Rebuild:
         """Make the tables. Raises CommandFailed if there are rows of another origin."""
         await self.database.migrate()
         # Rows of another origin would look like differences, or be overwritten.
-        tables = ("records", "reports", "releases")
-        spans = [await self.audit.span(table, after=None, until=None) for table in tables]
-        rows = sum(span.count for span in spans)
+        rows = sum(
+            [
+                (await self.audit.span(table, after=None, until=None)).count
+                for table in ("records", "reports", "releases")
+            ]
+        )
         if rows and not resumed:
             raise CommandFailed(
                 f"{self.database.where} is not empty ({rows} rows); "
@@ -155,8 +162,13 @@ class Rebuild:
 
     async def settle(self) -> None:
         """Join the reports that can be joined by now, and expire the others."""
+        with self._now():
+            await self.handlers.sweep(caught_up=True)
+
+    @contextlib.contextmanager
+    def _now(self) -> Iterator[None]:
         self.clock.live = True
         try:
-            await self.handlers.sweep(caught_up=True)
+            yield
         finally:
             self.clock.live = False

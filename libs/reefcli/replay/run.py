@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import shutil
 import time
 from collections import Counter
@@ -220,7 +219,7 @@ class _Run:
             self.verdict.different[table] = dict(counts)
 
     async def _compare_heads(self) -> None:
-        plan, found = self.plan, dict[str, release_heads.Sides]()
+        plan, found = self.plan, list[release_heads.HeadDifference]()
         log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
         mark = digest(plan.into, length=8)
         async with release_heads.open_heads(plan.redis_url, log, mark) as heads:
@@ -230,8 +229,9 @@ class _Run:
                     return
                 await asyncio.sleep(LOOK_AGAIN_S)  # a release may have come between two reads
         self.verdict.different["heads"] = {"differs": len(found)}
-        for name, sides in itertools.islice(found.items(), plan.shown):
-            self._note("heads", name, "differs", {"release": sides})
+        for row in found[: plan.shown]:
+            sides = {"running": row.running, "replayed": row.replayed}
+            self._note("heads", f"{row.scenario} {row.what}", "differs", {"release": sides})
 
     def _note(self, table: str, name: str, kind: str, fields: Any) -> None:
         self.verdict.differences.append(

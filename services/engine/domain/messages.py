@@ -7,13 +7,8 @@ from typing import Any
 
 from services.engine.domain.errors import InvalidRequestError
 
-ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
+_SAME = {role: role for role in ("system", "user", "assistant", "tool")}
+ROLES = _SAME | {"developer": "system"}
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Events of the generation loop: scores of the prompt, deltas, and an end for each choice."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from services.engine.domain.spans import VersionSpan
 
@@ -51,22 +52,7 @@ class Failed:
 Event = PromptScores | Delta | Failed
 
 
-@dataclass(slots=True)
-class Choice:
-    """A whole answer, the sum of its deltas."""
-
-    index: int
-    text: str = ""
-    tokens: list[TokenLogprob] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    version: str = ""
-    spans: tuple[VersionSpan, ...] = ()
-
-    def add(self, delta: Delta) -> None:
-        self.text += delta.text
-        self.tokens.extend(delta.tokens)
-        self.version = delta.version
-        if delta.finish_reason is not None:
-            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
-            self.spans = delta.spans
+def joined(deltas: Sequence[Delta]) -> Delta:
+    """A whole choice as a delta, from all of its deltas in order."""
+    tokens = tuple(token for delta in deltas for token in delta.tokens)
+    return replace(deltas[-1], text="".join(delta.text for delta in deltas), tokens=tokens)

@@ -54,10 +54,9 @@ class SamplingParams:
         if not self.top_p > 0:
             raise InvalidRequestError("top_p", "top_p must be above 0")
         if self.min_tokens > self.max_tokens:
-            raise InvalidRequestError(
-                "min_tokens",
-                f"min_tokens ({self.min_tokens}) must not be above max_tokens ({self.max_tokens})",
-            )
+            least, most = self.min_tokens, self.max_tokens
+            message = f"min_tokens ({least}) must not be above max_tokens ({most})"
+            raise InvalidRequestError("min_tokens", message)
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop", "stop must not contain an empty string")
         _check_count("stop", len(self.stop), MAX_STOPS)
@@ -79,11 +78,8 @@ class SamplingParams:
     def effective(self, seed: int) -> dict[str, object]:
         """The values that decide the distribution, defaults included."""
         stated = {name: getattr(self, name) for name in _STATED}
-        return stated | {
-            "top_k": max(self.top_k, 0),
-            "logit_bias": bool(self.logit_bias),
-            "seed": seed,
-        }
+        stated |= {"top_k": max(self.top_k, 0), "logit_bias": bool(self.logit_bias)}
+        return stated | {"seed": seed}
 
     @property
     def greedy(self) -> bool:
@@ -92,11 +88,8 @@ class SamplingParams:
     @property
     def penalised(self) -> bool:
         """True if the logits depend on the tokens so far."""
-        return (
-            self.frequency_penalty != 0.0
-            or self.presence_penalty != 0.0
-            or self.repetition_penalty != 1.0
-        )
+        added = self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+        return added or self.repetition_penalty != 1.0
 
     @property
     def filtered(self) -> bool:
@@ -130,9 +123,8 @@ def check_ids(field: str, ids: Iterable[int], size: int) -> None:
     """Raises `InvalidRequestError` if an id is outside a vocabulary of `size` tokens."""
     bad = next((i for i in ids if not 0 <= i < size), None)
     if bad is not None:
-        raise InvalidRequestError(
-            field, f"{field}: token id {bad} is outside the vocabulary (0 to {size - 1})"
-        )
+        message = f"{field}: token id {bad} is outside the vocabulary (0 to {size - 1})"
+        raise InvalidRequestError(field, message)
 
 
 def _check_range(field: str, value: float | None, low: float, high: float) -> None:

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
 from services.engine.domain.messages import checked_tools, count_characters, template_messages
-from services.engine.domain.outputs import Choice, Delta, TokenLogprob
+from services.engine.domain.outputs import Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import Answer, EngineParam
 from services.engine.routes.params import chat_params, check_supported
 from services.engine.routes.schemas import ChatRequest, TemplateFields
-from services.engine.routes.writer import AnswerWriter, Json
+from services.engine.routes.writer import AnswerWriter, Json, ending
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -37,10 +37,8 @@ async def render_chat(
 ) -> list[int]:
     """Prompt ids of a conversation. Raises `InvalidRequestError`."""
     engine.tokenizer.check_options(body.chat_template_kwargs or {})
-    options = (body.chat_template_kwargs or {}) | {
-        "add_generation_prompt": body.add_generation_prompt,
-        "continue_final_message": body.continue_final_message,
-    }
+    own = ("add_generation_prompt", "continue_final_message")
+    options = (body.chat_template_kwargs or {}) | {name: getattr(body, name) for name in own}
 
     def ids() -> list[int]:
         messages, tools = template_messages(conversation), checked_tools(body.tools)
@@ -79,7 +77,7 @@ class ChatWriter(AnswerWriter):
             fields["prompt_logprobs"] = self.formats.prompt(answers[0].scores)
         return fields
 
-    def choice(self, _prompt_index: int, _answer: Answer, choice: Choice) -> Json:
+    def choice(self, _prompt_index: int, _answer: Answer, choice: Delta) -> Json:
         content, calls = self._split(choice.index, choice.text, ended=True)
         message: Json = {"role": "assistant", "content": content if content or not calls else None}
         if calls:
@@ -122,15 +120,12 @@ class ChatWriter(AnswerWriter):
         asked = self.params.logprobs is not None
         return {"logprobs": self.formats.chat(tokens) if asked else None} | self.token_ids(tokens)
 
-    def _ending(self, source: Choice | Delta) -> Json:
+    def _ending(self, source: Delta) -> Json:
         called = bool(self.parsers) and self.parsers[source.index].count > 0
-        reason = "tool_calls" if called and source.finish_reason == "stop" else source.finish_reason
-        return {"finish_reason": reason, "stop_reason": source.stop_reason}
+        stopped = called and source.finish_reason == "stop"
+        return ending(source) | ({"finish_reason": "tool_calls"} if stopped else {})
 
 
 def _call_json(call: ToolCall) -> Json:
-    return {
-        "id": f"call_{uuid.uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}

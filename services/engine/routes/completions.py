@@ -1,6 +1,6 @@
 """`POST /v1/completions`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.domain.outputs import Choice, Delta, TokenLogprob
+from services.engine.domain.outputs import Delta
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.exchange import Answer, EngineParam
 from services.engine.routes.params import check_supported, completion_params
 from services.engine.routes.schemas import CompletionRequest
-from services.engine.routes.writer import AnswerWriter, Json
+from services.engine.routes.writer import AnswerWriter, Json, ending
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -56,17 +56,12 @@ class CompletionWriter(AnswerWriter):
     body: CompletionRequest
     _offsets: dict[int, int] = field(default_factory=dict)
 
-    def choice(self, prompt_index: int, answer: Answer, choice: Choice) -> Json:
+    def choice(self, prompt_index: int, answer: Answer, choice: Delta) -> Json:
         prompt = self.prompts[prompt_index]
         decode = self.engine.tokenizer.decode
         echoed = decode(prompt, skip_special_tokens=False) if self.body.echo else ""
-        shape: Json = {
-            "index": prompt_index * self.params.n + choice.index,
-            "text": echoed + choice.text,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-        }
-        shape |= self._tokens(choice.tokens, len(echoed)) | self.tail(choice)
+        shape = self._shape(prompt_index, choice, len(echoed)) | {"text": echoed + choice.text}
+        shape |= self.tail(choice)
         if self.body.echo and self.params.logprobs is not None:
             shape["logprobs"] = self.formats.completion([prompt[0], *answer.scores, *choice.tokens])
         if self.body.return_token_ids:
@@ -77,13 +72,7 @@ class CompletionWriter(AnswerWriter):
 
     def parts(self, prompt_index: int, event: Delta) -> Iterator[Json]:
         index = prompt_index * self.params.n + event.index
-        choice: Json = {
-            "index": index,
-            "text": event.text,
-            "finish_reason": event.finish_reason,
-            "stop_reason": event.stop_reason,
-        }
-        choice |= self._tokens(event.tokens, self._offsets.get(index, 0))
+        choice = self._shape(prompt_index, event, self._offsets.get(index, 0))
         if self.body.return_token_ids and index not in self._offsets:
             choice["prompt_token_ids"] = self.prompts[prompt_index]
         if event.finish_reason is not None:
@@ -91,7 +80,11 @@ class CompletionWriter(AnswerWriter):
         self._offsets[index] = self._offsets.get(index, 0) + len(event.text)
         yield {"choices": [choice]}
 
-    def _tokens(self, tokens: Sequence[TokenLogprob], offset: int) -> Json:
+    def _shape(self, prompt_index: int, source: Delta, offset: int) -> Json:
         asked = self.params.logprobs is not None
-        logprobs = self.formats.completion(tokens, offset) if asked else None
-        return {"logprobs": logprobs} | self.token_ids(tokens)
+        return {
+            "index": prompt_index * self.params.n + source.index,
+            "text": source.text,
+            **ending(source),
+            "logprobs": self.formats.completion(source.tokens, offset) if asked else None,
+        } | self.token_ids(source.tokens)

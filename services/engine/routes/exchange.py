@@ -11,19 +11,19 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from services.engine.domain.errors import ClientLeftError
-from services.engine.domain.outputs import Choice, Delta, PromptScores, TokenLogprob
+from services.engine.domain.outputs import Delta, PromptScores, TokenLogprob, joined
 from services.engine.engine import Engine, Generation
 from services.engine.routes.errors import describe
 
 DONE = b"data: [DONE]\n\n"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The results of a prompt."""
 
-    choices: list[Choice]
-    scores: tuple[TokenLogprob, ...] = ()
+    choices: list[Delta]
+    scores: tuple[TokenLogprob, ...]
 
     @property
     def completion_tokens(self) -> int:
@@ -54,13 +54,14 @@ async def collect(request: Request, generation: Generation, prompts: int, n: int
 
 
 async def _gather(generation: Generation, prompts: int, n: int) -> list[Answer]:
-    answers = [Answer([Choice(i) for i in range(n)]) for _ in range(prompts)]
+    scores: list[tuple[TokenLogprob, ...]] = [()] * prompts
+    deltas: list[list[list[Delta]]] = [[[] for _ in range(n)] for _ in range(prompts)]
     async for index, event in generation.events():
         if isinstance(event, Delta):
-            answers[index].choices[event.index].add(event)
+            deltas[index][event.index].append(event)
         elif isinstance(event, PromptScores):
-            answers[index].scores = event.scores
-    return answers
+            scores[index] = event.scores
+    return [Answer([*map(joined, found)], scores[i]) for i, found in enumerate(deltas)]
 
 
 async def _until_client_leaves(request: Request) -> None:

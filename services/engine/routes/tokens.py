@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.domain.outputs import Choice
+from services.engine.domain.outputs import Delta
 from services.engine.domain.sampling import check_ids
 from services.engine.routes.body import JsonRoute
 from services.engine.routes.chat import render_chat
@@ -16,7 +16,7 @@ from services.engine.routes.exchange import EngineParam, collect
 from services.engine.routes.logprobs import LogprobFormat
 from services.engine.routes.params import check_unsupported, generate_params
 from services.engine.routes.schemas import DetokenizeRequest, GenerateRequest, TokenizeRequest
-from services.engine.routes.writer import spans_json
+from services.engine.routes.writer import ending, spans_json
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -68,12 +68,11 @@ async def detokenize(body: DetokenizeRequest, engine: EngineParam) -> Response:
     return json_response({"prompt": await engine.run_on_thread(decode, "tokens")})
 
 
-def _choice(choice: Choice, formats: LogprobFormat, *, logprobs: bool) -> dict[str, Any]:
+def _choice(choice: Delta, formats: LogprobFormat, *, logprobs: bool) -> dict[str, Any]:
     return {
         "index": choice.index,
         "token_ids": [token.token_id for token in choice.tokens],
         "logprobs": formats.generate(choice.tokens) if logprobs else None,
-        "finish_reason": choice.finish_reason,
-        "stop_reason": choice.stop_reason,
+        **ending(choice),
         "weight_versions": spans_json(choice),
     }

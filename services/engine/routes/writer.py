@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from fastapi import Request, Response
 
-from services.engine.domain.outputs import Choice, Delta, TokenLogprob
+from services.engine.domain.outputs import Delta, TokenLogprob
 from services.engine.domain.sampling import SamplingParams
 from services.engine.engine import Engine, Generation
 from services.engine.routes.errors import json_response
@@ -50,7 +50,7 @@ class AnswerWriter(ABC):
         return json_response(self._whole(await collect(request, self.generation, count, n)))
 
     @abstractmethod
-    def choice(self, prompt_index: int, answer: Answer, choice: Choice) -> Json:
+    def choice(self, prompt_index: int, answer: Answer, choice: Delta) -> Json:
         """An entry of `choices` of a whole answer."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class AnswerWriter(ABC):
         """More fields of a whole answer."""
         return {}
 
-    def tail(self, source: Choice | Delta) -> Json:
+    def tail(self, source: Delta) -> Json:
         """`weight_versions` of a complete choice."""
         return {"weight_versions": spans_json(source)} if self.body.return_token_ids else {}
 
@@ -72,11 +72,8 @@ class AnswerWriter(ABC):
 
     def _whole(self, answers: list[Answer]) -> Json:
         usage = self._usage(sum(answer.completion_tokens for answer in answers))
-        choices = [
-            self.choice(index, answer, choice)
-            for index, answer in enumerate(answers)
-            for choice in answer.choices
-        ]
+        whole = [(i, answer, one) for i, answer in enumerate(answers) for one in answer.choices]
+        choices = [self.choice(*parts) for parts in whole]
         shape = self._head(self.whole_kind, answers[0].choices[0].version)
         shape |= {"choices": choices, "usage": usage}
         return shape | self.extras(answers) | self._sampling()
@@ -120,6 +117,10 @@ class AnswerWriter(ABC):
         }
 
 
-def spans_json(source: Choice | Delta) -> list[Json]:
+def spans_json(source: Delta) -> list[Json]:
     """vLLM's `weight_versions`."""
     return [{"version": s.version, "start": s.start, "end": s.end} for s in source.spans]
+
+
+def ending(source: Delta) -> Json:
+    return {"finish_reason": source.finish_reason, "stop_reason": source.stop_reason}
