@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.experience.domain.conversation import fingerprint
-from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
+from services.experience.domain.sessions import (
+    MAX_NODES,
+    Assignment,
+    Entry,
+    Session,
+    SessionBook,
+)
 from tests.experience.factory import T0, assistant, user
 
 
@@ -31,25 +37,26 @@ def book(max_open: int = 1000, ttl_s: float = 900.0) -> SessionBook:
     return SessionBook(max_open=max_open, ttl_s=ttl_s)
 
 
+def _messages(name: str, turn: int) -> list[dict[str, object]]:
+    """What is said before a turn of a conversation, its request included."""
+    said = [{"role": "system", "content": "be kind"}, user(f"{name} begins")]
+    for number in range(turn):
+        said += [assistant(f"{name} answer {number}"), user(f"{name} goes on {number}")]
+    return said
+
+
 def turns(name: str, length: int, *, start: float = 0.0, tag: str | None = None) -> list[Entry]:
     """A conversation: each request holds all that was said before."""
-    said: list[dict[str, object]] = [
-        {"role": "system", "content": "be kind"},
-        user(f"{name} begins"),
-    ]
-    made = []
-    for number in range(length):
-        made.append(
-            entry(
-                f"{name}-{number}",
-                list(said),
-                f"{name} answer {number}",
-                at=start + number,
-                tag=tag,
-            )
+    return [
+        entry(
+            f"{name}-{number}",
+            _messages(name, number),
+            f"{name} answer {number}",
+            at=start + number,
+            tag=tag,
         )
-        said += [assistant(f"{name} answer {number}"), user(f"{name} goes on {number}")]
-    return made
+        for number in range(length)
+    ]
 
 
 def take(sessions: SessionBook, *entries: Entry) -> list[Assignment]:
@@ -96,6 +103,25 @@ def test_branches_of_a_session_go_on_side_by_side() -> None:
     assert len({place.session_id for place in places}) == 1
     assert [place.turn for place in places] == [0] * 4 + [1] * 4 + [2] * 4 + [1]
     assert [place.retry_of for place in places[:5]] == [None, "0-0", "0-0", "0-0", None]
+
+
+def test_a_record_of_long_ago_is_let_go_and_the_newer_are_kept() -> None:
+    said = turns("a", MAX_NODES + 1)
+    places = {}
+    for length in (MAX_NODES, MAX_NODES + 1):
+        sessions = book()
+        first, *_ = take(sessions, *said[:length])
+        for number in (0, 1):
+            messages = [*_messages("a", number + 1)[:-1], user("another way")]
+            branch = entry(f"branch-{number}", messages, at=MAX_NODES + 2.0)
+            (place,) = take(sessions, branch)
+            places[length, number] = place.session_id == first.session_id
+    assert places == {
+        (MAX_NODES, 0): True,
+        (MAX_NODES, 1): True,
+        (MAX_NODES + 1, 0): False,
+        (MAX_NODES + 1, 1): True,
+    }
 
 
 def test_an_edited_history_another_scenario_and_a_long_pause_split() -> None:

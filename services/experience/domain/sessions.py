@@ -253,22 +253,30 @@ class SessionBook:
         self._put(advanced)
 
     def _put(self, session: Session) -> None:
-        self._drop(session.key)
-        self._sessions[session.key] = session
+        key, known = session.key, self._sessions.pop(session.key, None)
+        # A session that only grew keeps its hashes: they are written again below.
+        if known is not None and session.nodes[: len(known.nodes)] != known.nodes:
+            self._unlist(known)
+        self._sessions[key] = session
         # A tagged session is found by its tag alone.
         if session.tagged:
             return
-        for request in session.request_hashes:
-            self._by_request[session.scenario, request] = session.key
-        for tail in session.tail_hashes:
-            self._by_tail[session.scenario, tail] = session.key
+        for node in session.nodes:
+            if node.request:
+                self._by_request[session.scenario, node.request] = key
+            for tail in node.tails:
+                self._by_tail[session.scenario, tail] = key
 
     def _drop(self, key: Key) -> None:
         session = self._sessions.pop(key, None)
-        if session is None:
-            return
-        requests = (self._by_request, session.request_hashes)
-        for index, hashes in (requests, (self._by_tail, session.tail_hashes)):
+        if session is not None:
+            self._unlist(session)
+
+    def _unlist(self, session: Session) -> None:
+        for index, hashes in (
+            (self._by_request, session.request_hashes),
+            (self._by_tail, session.tail_hashes),
+        ):
             for found in hashes:
-                if index.get((session.scenario, found)) == key:
+                if index.get((session.scenario, found)) == session.key:
                     del index[session.scenario, found]
