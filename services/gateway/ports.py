@@ -1,4 +1,4 @@
-"""The outside systems of the gateway, and the errors that their adapters raise."""
+"""The outside systems of the gateway."""
 
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
 
 
 class NotDurable(ReefError):
-    """The log did not acknowledge in time. The event may be in it; give no receipt for it."""
+    """The log did not acknowledge in time. It may hold the event: give no receipt."""
 
 
 class UpstreamFailed(ReefError):
@@ -56,10 +56,10 @@ class RecordLog(Protocol):
         """Return when the event is durable. Raises NotDurable."""
 
     async def failure(self) -> str | None:
-        """The reason if it cannot take events, or will soon not be able to."""
+        """The reason if it cannot take events, or soon cannot."""
 
     def refusal(self) -> str | None:
-        """The reason to refuse new work: its event would have no room. None if there is room."""
+        """The reason to refuse new work. None if its event has room."""
 
 
 class BodyStore(Protocol):
@@ -70,7 +70,7 @@ class BodyStore(Protocol):
 
 
 class EngineAnswer(Protocol):
-    """The answer of a serving node, as it arrives. The caller must call `close`."""
+    """An answer as it arrives. The caller must call `close`."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -83,7 +83,7 @@ class EngineAnswer(Protocol):
         """The body in pieces of any size. Raises UpstreamFailed."""
 
     async def close(self, *, finished: bool) -> None:
-        """Give the connection back; cut it if not finished, so that the node stops generating."""
+        """Give the connection back. If not finished, cut it, so that the node stops generating."""
 
 
 class Engines(Protocol):
@@ -94,7 +94,7 @@ class Engines(Protocol):
 
         Raises:
             UpstreamFailed: no node answered.
-            ApiError: the release that the request is pinned to cannot be served.
+            ApiError: the pinned release cannot be served.
         """
 
 
@@ -104,12 +104,12 @@ class KeyStore(Protocol):
     async def claim(self, key: str, entry: KeyEntry, *, lease_s: float) -> KeyEntry | None:
         """Take the key for `lease_s` seconds, unless it is done or its work goes on.
 
-        Returns its entry before: None if the store did not know it. It was taken if that is None,
-        `free` or `unsure`; an `open` entry whose lease has run out is returned as `unsure`.
+        Returns its entry before. The key was taken if that is None (unknown), `free` or `unsure`.
+        An `open` entry whose lease has run out is returned as `unsure`.
         """
 
     async def renew(self, key: str, entry: KeyEntry, *, lease_s: float) -> bool:
-        """Extend the lease, also if the store has lost the key. False if it is another's."""
+        """Extend the lease, also of a lost key. False if it is another's."""
 
     async def complete(self, key: str, entry: KeyEntry) -> None:
         """Keep the outcome for the time to live."""
@@ -121,17 +121,15 @@ class KeyStore(Protocol):
         """The entry, unless it is free."""
 
     async def since(self) -> float:
-        """The Unix time since which the store knows every key that was used."""
+        """The Unix time since which the store knows every used key."""
 
 
 class KnownKeys(Protocol):
-    """Keys that the key store has no answer for."""
-
     async def find(self, key: str, ended_at: float | None = None) -> dict[str, Any] | None:
-        """The record or report with this id; None if there certainly is none.
+        """Return the record or report with this id; None if there certainly is none.
 
-        ended_at: when work under this key had ended; None if the key store does not know the key.
-        Waits for the answer for some seconds. Raises ApiError if it is not known then.
+        Waits for some seconds. `ended_at`: the end of the work under this key; None if unknown.
+        Raises ApiError if the answer is not known then.
         """
 
 

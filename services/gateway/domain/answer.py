@@ -127,9 +127,9 @@ def doubt(captured: Captured) -> None:
 
 
 def encoded(answer: dict[str, Any], sent: bytes = b"\\ud") -> bytes | None:
-    """Encode an answer for its event; None if it is nested too deeply for readers.
+    """Encode an answer for its event; None if it is nested too deeply.
 
-    `sent`: the answer as the client gets it, which is used if it holds no half of a surrogate pair.
+    `sent`: the client's encoding. It is used if it holds no half of a surrogate pair.
     """
     try:
         text = orjson.dumps(answer) if b"\\ud" in sent else sent
@@ -142,10 +142,7 @@ def encoded(answer: dict[str, Any], sent: bytes = b"\\ud") -> bytes | None:
 
 
 def recorded(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a unary answer as its record has it, the same as a stream's;
-
-    None if the client's is equal.
-    """
+    """Return a unary answer in the form of a stream's record; None if the client's is equal."""
     choices = answer.get("choices")
     if not isinstance(choices, list):
         return None
@@ -176,7 +173,7 @@ def finished(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_stream(answer: Mapping[str, Any], api: Api, asked: Asked, end: bytes = DONE) -> bytes:
-    """Return a unary answer as the events of a stream: for an upstream that does not stream."""
+    """Return a unary answer as the events of a stream."""
     head = {key: value for key, value in answer.items() if key not in {"choices", "usage"}}
     if api == "chat.completions":
         head["object"] = "chat.completion.chunk"

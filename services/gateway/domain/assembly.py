@@ -42,7 +42,7 @@ class Choice:
 
 
 class Assembly:
-    """Takes the chunks of a stream. `error` is set if the upstream reported an error in it."""
+    """Joins the chunks of a stream. `error` is set if the upstream reported one."""
 
     def __init__(self, api: Api, asked: Asked) -> None:
         self._chat = api == "chat.completions"
@@ -57,7 +57,7 @@ class Assembly:
         self.error: str | None = None
 
     def take(self, chunk: dict[str, Any]) -> bool:
-        """Add a chunk and strip it for the client. Returns False if no field of it is left."""
+        """Add a chunk and strip it for the client. False if it is then empty."""
         self.chunks += 1
         if chunk.get("error") is not None:
             self.error = dumps(chunk["error"]).decode()[:1000]

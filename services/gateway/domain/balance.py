@@ -45,9 +45,9 @@ class Node:
 def choose(
     nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()
 ) -> Node | None:
-    """Return the node to ask; None if no node is left.
+    """Return the node to ask; None if none is left.
 
-    Nodes that are set apart, or not known to have the model, come last.
+    Nodes set apart, or not known to have the model, come last.
     """
     open_nodes = [node for node in nodes if node.url not in tried and node.available(now)]
     if len(open_nodes) <= 1:

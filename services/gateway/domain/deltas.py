@@ -1,4 +1,4 @@
-"""Deltas of a stream put together: texts are joined, and pieces of tool calls find their call."""
+"""Deltas of a stream put together."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def _name(item: dict[str, Any]) -> str | None:
 
 
 def content_of(pieces: list[Any]) -> str | list[Any]:
-    """Join the pieces of a content: to a text, or to a list of parts if some are no texts."""
+    """Join the pieces of a content: to a text, or to parts if some are no texts."""
     if all(type(piece) is str for piece in pieces):
         return "".join(pieces)
     parts: list[Any] = []

@@ -24,7 +24,7 @@ _CODES = {
 
 @dataclass(eq=False)  # Python hashes exceptions
 class ApiError(Exception):
-    """A refusal: status, words that say what to do, a code for programs, and the field at fault."""
+    """A refusal: status, words that say what to do, code, and the field at fault."""
 
     status: int
     message: str

@@ -79,7 +79,7 @@ class Exchange:
 def tags_of(
     headers: Iterable[tuple[bytes, bytes]], known: dict[bytes, bytes]
 ) -> tuple[dict[str, str], str | None]:
-    """Return the tags of all `x-reef-tag-*` headers, and the session tag.
+    """Return the `x-reef-tag-*` tags and the session tag.
 
     Raises:
         ApiError: a tag is longer than 256 characters, or has control characters.
@@ -113,7 +113,7 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
     """Decode a request body.
 
     Raises:
-        ApiError: not JSON, or a field that Reef itself reads has the wrong type.
+        ApiError: not JSON, or a field that Reef reads has the wrong type.
     """
     try:
         body = orjson.loads(raw)
@@ -201,9 +201,9 @@ def caller_of(bearer: str, body: dict[str, Any]) -> str:
 def shard_for(
     api: Api, scenario: str, session_tag: str | None, body: dict[str, Any], caller: str = ""
 ) -> str:
-    """Return the shard of the conversation of a request: the same for all its turns.
+    """Return the shard of a conversation, the same for all its turns.
 
-    It is made of the session tag, or else of the caller and of the conversation's beginning.
+    It follows from the session tag, else from the caller and the conversation's beginning.
     """
     if session_tag is not None:
         return shard_of(scenario, "session", session_tag)
@@ -219,10 +219,7 @@ def shard_for(
 def asked_of(
     api: Api, body: dict[str, Any], served: str = "", fingerprint: str | None = None
 ) -> Asked:
-    """Return the fields that the client asked for.
-
-    `served` is the model's name if it named none.
-    """
+    """Return the fields that the client asked for. `served`: the model's name if it named none."""
     model = body.get("model") or served or None
     if api == "embeddings":
         return Asked(model, logprobs=False, token_ids=False, usage=False)
@@ -244,7 +241,7 @@ def asked_of(
 def truth(value: object, name: str) -> bool:
     """Read a flag as engines do: pydantic takes `1`, `"true"` and the like for booleans.
 
-    Reef overwrites these fields, so that the engine cannot refuse them. Raises ApiError.
+    Raises ApiError: Reef overwrites these fields, so the engine cannot refuse them.
     """
     if value is None or value is True or value is False:
         return value is True
@@ -255,7 +252,7 @@ def truth(value: object, name: str) -> bool:
 
 
 def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
-    """Return the request for the engine: its model name, and the token ids that a record needs."""
+    """Return the request for the engine, with its model name and the record's fields."""
     body = {**decoded, "model": exchange.model}
     body.pop("priority", None)
     if exchange.capture:

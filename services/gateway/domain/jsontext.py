@@ -1,4 +1,4 @@
-"""JSON that may hold half of a surrogate pair: an emoji in two tokens, or cut off."""
+"""JSON with halves of surrogate pairs: an emoji in two tokens, or cut off."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def dumps(value: Any) -> bytes:
 
 
 def whole(value: Any) -> Any:
-    """Join the halves of surrogate pairs; a half that is alone becomes U+FFFD, as in a browser."""
+    """Join the halves of surrogate pairs; a single half becomes U+FFFD."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):

@@ -67,10 +67,7 @@ class RateLimited(ApiError):
 
 
 def told(limit: Limit, left: int) -> list[tuple[bytes, bytes]]:
-    """Return `x-ratelimit-*` headers as OpenAI names them.
-
-    `reset` is the time until the bucket is full.
-    """
+    """Return `x-ratelimit-*` headers as OpenAI names them; `reset`: until the bucket is full."""
     reset_s = (limit.size - left) / limit.per_s
     return [
         (b"x-ratelimit-limit-requests", b"%d" % limit.size),

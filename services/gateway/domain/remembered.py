@@ -1,6 +1,6 @@
-"""An exchange whose answer is no longer with its key, answered again from its record.
+"""A repeat answered from its record, if the key has no answer any more.
 
-The receipt, status and content are the same. A stream comes in one chunk a choice.
+A stream comes in one chunk a choice.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 def entry_of(found: Mapping[str, Any], x: Exchange | None = None) -> KeyEntry:
-    """Return the entry of a key as the log has it, with the answer if `x` is the same request."""
+    """Return the key's entry from the log, with the answer if `x` is the same request."""
     kind: Literal["inference", "report"] = "report" if found["kind"] == "report" else "inference"
     digest, shard = found["digest"] or "", x.shard if x else ""
     entry = KeyEntry(digest, kind, found["scenario"], shard, "done")

@@ -1,7 +1,4 @@
-"""A report: the worth of earlier exchanges.
-
-A report that could not be used is refused before it is kept.
-"""
+"""Reports on earlier exchanges. A report that could not be used is refused."""
 
 import re
 from typing import Annotated, Any, Self

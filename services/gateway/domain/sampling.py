@@ -1,7 +1,4 @@
-"""The sampling parameters of an exchange.
-
-The engine states them; else they follow from the request and the nodes' defaults.
-"""
+"""Sampling parameters: the engine's own words, else the request and the nodes' defaults."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,4 @@
-"""Server-sent events: cutting a byte stream into frames, and reading a frame's data.
-
-A frame ends at an empty line (WHATWG HTML, section 9.2.6); CR LF, LF and CR all end lines.
-"""
+"""Server-sent events: a byte stream cut into frames (WHATWG HTML, section 9.2.6)."""
 
 DONE = b"data: [DONE]\n\n"
 LF = 10  # `bytes in bytes` first tries to read a number, and pays for an exception
@@ -22,7 +19,7 @@ class Frames:
         self._carry = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the frames that are complete now.
+        """Return the complete frames.
 
         Raises:
             FrameTooLarge: more than MAX_FRAME_BYTES without an end.
@@ -44,10 +41,7 @@ class Frames:
         return [frame for piece in buffer.split(b"\n\n") if (frame := piece.strip(b"\n"))]
 
     def lines(self, chunk: bytes) -> list[bytes] | None:
-        """Return the data of a chunk of whole frames with a line of data each;
-
-        None: `feed` must read it.
-        """
+        """Return the data of whole frames with a line each; None if `feed` must read them."""
         if (
             self._buffer
             or self._carry

@@ -1,4 +1,4 @@
-"""A stream on its way: the node's bytes in, the client's bytes out, and the record's answer."""
+"""A stream: the node's bytes in, the client's bytes and the record's answer out."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,10 @@ class Stream:
         self.terminated = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the client's part of the frames that are complete now, without the terminator.
+        """Return the client's part of the complete frames, without the terminator.
 
         Raises:
-            Malformed: the node sent no valid stream; the words follow "the serving node".
+            Malformed: no valid stream; the words follow "the serving node".
         """
         try:
             lines = self._frames.lines(chunk)
@@ -43,9 +43,9 @@ class Stream:
             raise Malformed(f"sent an event that cannot be read: {error}") from None
 
     def end(self) -> bytes:
-        """Return the client's part of a last event that came without its empty line.
+        """Return the client's part of a last event without its empty line.
 
-        Half an event, of a connection that broke, is dropped: the stream then has no terminator.
+        Half an event is dropped: the stream then has no terminator.
         """
         try:
             return self.feed(b"\n\n")

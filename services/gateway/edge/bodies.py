@@ -25,7 +25,7 @@ class BodyReader:
     silence_s: float = 60.0
 
     async def read(self, headers: dict[bytes, bytes], receive: Receive, charge: Charge) -> bytes:
-        """Return the whole body, charged as it comes, twice: it will be copied.
+        """Return the whole body, charged twice as it comes: it will be copied.
 
         Raises:
             ApiError: 400, 408, 413, 415, 503.

@@ -1,7 +1,6 @@
-"""Rate limits: requests a second from a bucket that all gateways share, and exchanges under way.
+"""Rate limits: a bucket of requests a second for all gateways, and exchanges under way.
 
-A gateway takes a lease of a few requests at once. If the store is away, it counts for itself with
-the whole limit.
+A gateway leases a few requests at once. If the store is away, it applies the whole limit alone.
 """
 
 import asyncio
@@ -55,12 +54,9 @@ class Limits:
 
     @asynccontextmanager
     async def hold(self, grant: Grant, fallback: str, *, exchange: bool) -> AsyncIterator[Headers]:
-        """Admit a request and count it while it lasts.
+        """Admit a request and count it while it lasts. Yields the rest of the limit as headers.
 
-        Yields headers that state the rest of the limit.
-
-        `fallback` groups requests if there are no tokens. `exchange`: count it among those under
-        way.
+        `fallback` groups requests if there are no tokens. `exchange`: count it as under way.
 
         Raises:
             RateLimited: 429.

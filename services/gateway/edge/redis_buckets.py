@@ -1,7 +1,4 @@
-"""Token buckets in Redis:
-
-`reef:rate:<bearer>` is a hash of a level and its time, kept until full.
-"""
+"""Token buckets: `reef:rate:<bearer>` holds a level and its time until it is full."""
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -55,5 +52,4 @@ class RedisBuckets:
         return Taken(int(granted), int(left), 0.0 if granted else max(0.0, 1 - left) / limit.per_s)
 
     async def stop(self) -> None:
-        """Close the connections."""
         await self._redis.aclose()

@@ -31,7 +31,7 @@ class Stopping:
             request.cancel()
 
     async def tell(self, out: AsgiOutlet) -> bool:
-        """Tell the client of a cut request why it ends. Returns False if it was not cut off."""
+        """Tell the client why its request was cut. False if it was not cut."""
         if not self.cut:  # cancelled by another part: not for the stop
             return False
         words = "The gateway stopped before the answer was complete; try again."

@@ -1,4 +1,4 @@
-"""The tokens file: a YAML list of `{sha256, scopes, scenarios, requests_per_s, …}`.
+"""The tokens file: YAML rows `{sha256, scopes, scenarios, requests_per_s, …}`.
 
 `printf %s "$TOKEN" | sha256sum` makes a digest.
 """
@@ -24,7 +24,7 @@ _WORDS = {
 
 
 def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
-    """Read the tokens of a file; no file, no tokens. `default` fills limits.
+    """Read the tokens of a file (None: no tokens). `default` fills limits.
 
     Raises:
         BadConfig: the file cannot be read, is empty, or a row is wrong.

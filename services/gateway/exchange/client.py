@@ -72,10 +72,7 @@ class AsgiOutlet:
 
 
 class ClientWatch:
-    """Raises ClientGone in its block, within LOOK_AFTER_S, when the client leaves.
-
-    Works as `asyncio.timeout`.
-    """
+    """Raises ClientGone in its block, within LOOK_AFTER_S, when the client leaves."""
 
     __slots__ = ("_gone", "_receive", "_task", "_timer", "_watcher")
 

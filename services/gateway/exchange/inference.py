@@ -1,11 +1,11 @@
-"""The hot path: an exchange from the engine's first byte to the client's last, durable in between.
+"""The path of an exchange: it is durable before the client's last byte.
 
 engine answers --strip Reef's fields--> client
       |                                   ^ last bytes only after
       '--capture--> event --append--> durable
 
 the client leaves         -> the engine's connection is cut, the record is `aborted`
-the engine refuses        -> its refusal is relayed in the API's shape, the record is `failed`
+the engine refuses        -> relayed in the API's shape, the record is `failed`
 the engine breaks off     -> an error event, no [DONE], the record is `upstream_incomplete`
 the log does not confirm  -> 503 (a stream: an error event, no [DONE])
 the log has no room       -> 503 before the engine is asked

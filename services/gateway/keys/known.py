@@ -1,10 +1,8 @@
 """Looks keys up in the log, as the experience service has it, if the key store has no answer.
 
-Redis remembers every key that is used, for a day. A key that it does not know was used before that
-day, or before Redis lost its memory; a key that is `unsure` was used by work that ended without a
-result. In both cases the experience service has the answer once it has handled the log up to a
-time that does not move. Until it can say so, the answer is 503: a second record under one receipt
-could never be taken back.
+Redis remembers used keys for a day, if it keeps its memory; work of an `unsure` key ended without a
+result. The experience service has the answer once it has handled the log up to a fixed time. Until
+then the answer is 503: a second record under a receipt could never be taken back.
 """
 
 import asyncio
@@ -65,12 +63,12 @@ class Keys:
         return asyncio.get_running_loop().time() + min(WAIT_S, self.lease_s / 3)
 
     async def look(self, key: str, ended_at: float | None) -> dict[str, Any] | None:
-        """The record or report with this id; None if there certainly is none.
+        """Return the record or report with this id; None if there certainly is none.
 
-        ended_at: when work under this key had ended; None if the key store does not know the key.
+        ended_at: the end of the work under this key; None if the key store does not know the key.
 
         Raises:
-            KeyUnsure: that cannot be said now.
+            KeyUnsure: the answer is not known now.
         """
         try:
             since = await self.store.since()

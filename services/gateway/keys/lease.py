@@ -1,4 +1,4 @@
-"""The right to do the work of a key: renewed meanwhile, checked before its record is written."""
+"""The right to do the work of a key."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ def renewal_s(lease_s: float) -> float:
 
 @dataclass(slots=True)
 class Lease:
-    """Held until `until`, in the time of the event loop: it goes on while the process halts."""
+    """Held until `until`, a time of the event loop."""
 
     store: KeyStore
     key: str
@@ -32,7 +32,6 @@ class Lease:
     until: float
 
     async def keep(self) -> None:
-        """Renew it for ever."""
         while True:
             await asyncio.sleep(renewal_s(self.seconds))
             try:
@@ -58,9 +57,9 @@ class Lease:
         return ours
 
     async def give_up(self, *, unrecorded: bool) -> None:
-        """Let others take the key, unless it is another's by now.
+        """Let others take the key, unless another has it.
 
-        unrecorded: certainly no event was written under it; else only the log can say so.
+        unrecorded: no event was written under it; else only the log can say so.
         """
         try:
             current = await self.store.find(self.key)

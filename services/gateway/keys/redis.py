@@ -109,7 +109,6 @@ class RedisKeyStore:
         return max(float(began or now), now - self._ttl_s)
 
     async def stop(self) -> None:
-        """Close the connections."""
         await self._redis.aclose()
 
 

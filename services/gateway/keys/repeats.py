@@ -1,8 +1,7 @@
 """Idempotency keys: the same key and body get a single upstream call, record and answer.
 
-The work of a keyed exchange goes on when its client leaves: a client that times out and asks again
-is the reason for keys. Requests with the same key in this process follow a shared answer; across
-gateways the key store decides which of them does the work.
+The work goes on when its client leaves: the client may time out and ask again. Requests with the
+same key in this process share an answer; across gateways the key store chooses the worker.
 """
 
 import asyncio
@@ -95,7 +94,6 @@ class Repeats:
             await asyncio.sleep(POLL_S)
 
     async def _try(self, x: Exchange, key: str, entry: KeyEntry) -> SharedAnswer | KeyEntry:
-        """Begin the work, or return the entry of the key."""
         assert x.digest is not None
         shared = SharedAnswer(x)
         until = asyncio.get_running_loop().time() + self.lease_s
@@ -118,7 +116,6 @@ class Repeats:
         return shared
 
     async def _claim(self, key: str, entry: KeyEntry, x: Exchange) -> KeyEntry | None:
-        """Take the key if no event has it; else return its entry. Raises ApiError."""
         deadline = self.keys.deadline()
         while True:
             try:
@@ -232,10 +229,7 @@ class Repeats:
             log.warning("key_store_unavailable", key=key, reason=str(error))
 
     async def drain(self, until: float) -> int:
-        """Wait for the exchanges under way until a time of the loop, then cut off the rest.
-
-        Returns their number.
-        """
+        """Wait for exchanges until a time of the loop, then cut off the rest; return how many."""
         if not self._tasks:
             return 0
         _, left = await asyncio.wait(

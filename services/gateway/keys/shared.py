@@ -24,12 +24,10 @@ class SharedAnswer:
         self._changed = asyncio.Event()
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        """Keep status and headers."""
         self.status, self.headers = status, headers
         self._wake_readers()
 
     async def write(self, data: bytes, *, more: bool) -> None:
-        """Keep a piece of the body."""
         if data:
             self.parts.append(data)
         self.ended = not more

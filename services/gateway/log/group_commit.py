@@ -80,7 +80,7 @@ class GroupCommit:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, event: LogEvent, headers: Headers) -> asyncio.Future[None]:
-        """Queue an event. The future raises KafkaError or OSError if it is not acknowledged."""
+        """Queue an event. If it is not acknowledged, the future raises KafkaError or OSError."""
         loop = asyncio.get_running_loop()
         pending = Pending(event, headers, loop.create_future())
         self._queue.append(pending)
@@ -158,5 +158,5 @@ class GroupCommit:
 
 @lru_cache(maxsize=65_536)
 def hash_of(shard: str) -> int:
-    """The hash of a key in Kafka's own clients. Its partition is the hash modulo their number."""
+    """Kafka's hash of a key. Its partition is the hash modulo their number."""
     return int(murmur2(shard.encode())) & 0x7FFFFFFF

@@ -1,6 +1,6 @@
-"""Events to the broker, with its acknowledgement. (Release events from it: release_tail.py.)
+"""Events to the broker, with its acknowledgement.
 
-The producer is used directly: a publish through FastStream costs more than the rest of an exchange.
+It uses the producer: a publish through FastStream costs more than the rest of an exchange.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class EventRefused(NotDurable):
 
 
 class KafkaRecordLog:
-    """Sends events with `acks=all`; new events and spooled events share a producer.
+    """Sends new and spooled events with `acks=all` on one producer.
 
     `away`: the reason not to send, set by `let_go` and removed by `connect`.
     """
@@ -129,7 +129,7 @@ class KafkaRecordLog:
 
         Raises:
             EventRefused: the broker will never take it.
-            NotDurable: it may be in the log or not.
+            NotDurable: the log may hold it.
         """
         try:
             if len(event.data) <= CLAIM_OVER_BYTES:

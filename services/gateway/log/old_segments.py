@@ -1,4 +1,4 @@
-"""The spool's former files, read once: frames of a mark, a length, a CRC-32 and a payload.
+"""The spool's former files: frames of a mark, a length, a CRC-32 and a payload.
 
 payload  time (8) | lengths (2 each) of topic, shard, traceparent | these three | event
 """

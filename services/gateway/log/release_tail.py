@@ -28,10 +28,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class ReleaseTail:
-    """Follows the releases, and the recipes' steps, and ends the waits for commands.
-
-    It reads without a group: every gateway gets all events.
-    """
+    """Follows the releases and the recipes' steps, and ends the waits for commands."""
 
     def __init__(self, bootstrap: str, log_: KafkaRecordLog, bodies: FilesystemBodies) -> None:
         self._bootstrap = bootstrap
@@ -41,7 +38,6 @@ class ReleaseTail:
         self.listening = asyncio.Event()
 
     async def submit(self, command: Command, *, timeout_s: float) -> News:
-        """Send a command and wait for the release event that names it."""
         if self._log.away is not None:
             raise NotDurable(self._log.away)
         future: asyncio.Future[News] = asyncio.get_running_loop().create_future()
@@ -62,10 +58,10 @@ class ReleaseTail:
         every_s: float,
         on_past: OnPast = lambda _: None,
     ) -> None:
-        """Go to the end of the topics, take a snapshot, read on; after an error, start again.
+        """Take a snapshot at the end of the topics, read on; start again after an error.
 
         every_s: seconds between two snapshots.
-        on_past: gets the last PAST release events of each partition; after an error, some again.
+        on_past: gets the last PAST release events of each partition; some again after an error.
         """
         while True:
             try:
@@ -84,7 +80,7 @@ class ReleaseTail:
     ) -> None:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap,
-            group_id=None,
+            group_id=None,  # every gateway gets all events
             enable_auto_commit=False,
             auto_offset_reset="latest",
         )

@@ -1,4 +1,4 @@
-"""The spool: events on this machine's disk, in order, until the broker has acknowledged them.
+"""Events on this machine's disk, in order, until the broker has acknowledged them.
 
 append --queue--> one transaction for all that wait --> acknowledged
 read   --oldest first--> the broker --> acknowledge --> removed
@@ -31,10 +31,10 @@ class SpoolFull(NotDurable):
 
 
 class Spool:
-    """The spool of an instance: its own file, and files of dead instances until they are empty.
+    """An instance's own file, and files of dead instances until they are empty.
 
-    New requests are refused (`refusal`) at 7/8 of the budget. The last eighth is reserved for
-    requests in flight. The files belong to a thread of their own.
+    It refuses new requests (`refusal`) at 7/8 of the budget. The last eighth is reserved for
+    requests in flight. A thread of its own does the I/O.
     """
 
     def __init__(self, root: Path, *, budget_bytes: int) -> None:
@@ -86,7 +86,6 @@ class Spool:
 
     @property
     def records(self) -> int:
-        """Events that wait for the broker."""
         return sum(file.records for file in self._files)
 
     @property
@@ -113,7 +112,6 @@ class Spool:
         return min(times, default=None)
 
     def age_s(self) -> float:
-        """How long the oldest event has waited."""
         oldest_at = self.oldest_at
         return max(0.0, time.time() - oldest_at) if oldest_at is not None else 0.0
 
@@ -183,7 +181,6 @@ class Spool:
         return None
 
     async def flushed(self) -> None:
-        """Wait for the events that are being written."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
 

@@ -2,7 +2,7 @@
 
 <root>/<slot>/lock            held by the instance; the kernel drops it with the process
 <root>/<slot>/spool.db        the events that wait, in order
-<root>/<slot>/quarantine/…    a damaged database, for a person to look at
+<root>/<slot>/quarantine/…    a damaged database
 """
 
 import fcntl
@@ -44,7 +44,7 @@ _TOTALS = "select count(*), total(length(data) + ?), min(at) from events"
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The oldest events that wait in a file; `last` is the id of the last of them."""
+    """The oldest events that wait in a file; `last` is the last id."""
 
     file: "SpoolFile"
     database: int
@@ -55,7 +55,7 @@ class Portion:
 class SpoolFile:
     """The database of a slot whose lock this process holds, for a single thread.
 
-    Every method raises OSError if the disk or the database fails; then the file is as before.
+    If a method raises OSError, the file is as before.
     """
 
     def __init__(self, directory: Path, lock: int) -> None:
