@@ -8,7 +8,7 @@ from pathlib import Path
 from reefcommon.config import ServeConfig
 from reefstack import logs, object_store, plan, ports, s3, seaweedfs, state, tansu, valkey
 from reefstack.disk import check_disk
-from reefstack.errors import CannotStart
+from reefstack.errors import CannotStart, PortTaken
 from reefstack.housekeeping import keep_log
 from reefstack.launch import Launch, Options, Stack
 from reefstack.merger.rounds import Merger
@@ -43,6 +43,7 @@ async def embedded_stack(
         for name in await asyncio.to_thread(sweep, secrets.stack_id, left_over):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
         site, wanted = _site(config, home, options, secrets, last)
+        asked = _asked_ports(config).values()
         if note := _moved(config, options, site):
             listener(StackEvent("gateway", "note", note))
         if site.store == seaweedfs.NAME != options.store:
@@ -51,7 +52,18 @@ async def embedded_stack(
         try:
             async with contextlib.AsyncExitStack() as background:
                 _begin(background, _rotate_logs(home / "logs"))
-                stack = await launch.run()
+                for starts_left in (2, 1, 0):
+                    try:
+                        stack = await launch.run()
+                        break
+                    except PortTaken as error:
+                        if error.port in asked or not starts_left:
+                            raise
+                        text = f"port {error.port} was taken meanwhile: starting on other ports"
+                        listener(StackEvent("stack", "note", text))
+                    await launch.supervisor.stop()
+                    site, wanted = _site(config, home, options, secrets, last)
+                    launch = Launch(config, site, wanted, options, listener)
                 if stack.log is not None and options.housekeeping_every_s:
                     merger = Merger(s3.bucket(stack.log, timeout_s=30), options.merge_limits)
                     every_s = options.housekeeping_every_s

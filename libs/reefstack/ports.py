@@ -119,13 +119,32 @@ def taken(name: str, port: int) -> str:
 
 def holder_of(port: int) -> str:
     """The process that listens on `port`, as `name (pid N)`; "" if it is not known."""
+    for pid in filter(None, _listeners(port)):
+        with contextlib.suppress(psutil.Error):
+            return f"{psutil.Process(pid).name()} (pid {pid})"
+    return ""
+
+
+def held_by_stranger(port: int, session: int) -> bool:
+    """Whether a process outside `session` listens on `port`. False if it cannot be seen."""
+    return any(not pid or _session_of(pid) not in (session, None) for pid in _listeners(port))
+
+
+def _session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except OSError:  # it has ended
+        return None
+
+
+def _listeners(port: int) -> list[int | None]:
+    # None: a process of another user
     try:
         connections = psutil.net_connections(kind="tcp")
-    except (psutil.AccessDenied, OSError):
-        return ""
-    for connection in connections:
-        listens = connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
-        if listens and connection.pid:
-            with contextlib.suppress(psutil.Error):
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    return ""
+    except (psutil.Error, OSError):
+        return []
+    return [
+        connection.pid
+        for connection in connections
+        if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
+    ]

@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError
 from obstore.exceptions import BaseError
 
 from reefstack import s3
+from reefstack.ports import held_by_stranger, holder_of
 from reefstack.process import Child
 from reefstack.restart_policy import RestartPolicy, StackEvent
 from reefstack.spec import HttpReady, KafkaAnswers, Probe, ProcessSpec, RedisAnswers, S3Writable
@@ -27,6 +28,11 @@ async def until_ready(
     deadline, last = loop.time() + within_s, ""
     while not child.ended:
         reason = await why_not_ready(spec.probe)
+        if not reason:
+            # a stranger that took the port after our check answers as ours would
+            port = _smallest_question(spec.probe)[1]
+            if await asyncio.to_thread(held_by_stranger, port, child.record.pid):
+                reason = f"port {port} is held by another program: {holder_of(port)}"
         if not reason and not child.ended:
             return ""
         if reason != last:

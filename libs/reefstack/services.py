@@ -8,11 +8,11 @@ from reefstack.spec import HttpReady, ProcessSpec, Site
 
 TOPICS = "topics"  # not a program: the step that creates the topics
 ENGINE = "engine"
-# In starting order, each with its needs. All start beside the serving node: to join a consumer
-# group is mostly waiting, to load a model mostly work. Until then a service that needs the node is
-# unready.
+# In starting order, each with its needs. Most start beside the serving node: to join a consumer
+# group is mostly waiting, to load a model mostly work.
 SERVICES: Mapping[str, tuple[str, ...]] = {
-    "publisher": (TOPICS, "valkey"),
+    # it loads weights into the node: never into a stranger's that answers on the same port
+    "publisher": (TOPICS, "valkey", ENGINE),
     "experience": (TOPICS,),
     "evaluator": (TOPICS, "valkey"),
     "trainer": (TOPICS, "valkey"),

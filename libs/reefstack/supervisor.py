@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from reefcommon.errors import ReefError
 from reefstack import ports
-from reefstack.errors import CannotStart, StackFailed
+from reefstack.errors import CannotStart, PortTaken, StackFailed
 from reefstack.logs import log_tail
 from reefstack.probes import until_hung, until_ready
 from reefstack.process import Child, spawn
@@ -176,7 +176,7 @@ class Supervisor:
             ready_s = time.monotonic() - program.ready_at if program.ready.is_set() else -1.0
             first = first and ready_s < 0
             program.ready.clear()
-            hopeless = child.process.returncode in EXIT_CONFIG
+            hopeless = child.process.returncode in EXIT_CONFIG and not _held_ports(spec)
             quick = ready_s < self._policy.settled_s
             self._count_death(program, how, quick=quick, hopeless=hopeless)
             await asyncio.sleep(self._policy.delay_s(program.deaths))
@@ -222,9 +222,9 @@ class Supervisor:
     async def _await_free_ports(self, spec: ProcessSpec) -> None:
         # Another program on the port would answer the probe in place of ours.
         deadline = time.monotonic() + self._policy.free_port_within_s
-        while held := [port for port in spec.ports if not ports.is_free(port)]:
+        while held := _held_ports(spec):
             if time.monotonic() > deadline:
-                raise CannotStart(ports.taken(spec.name, held[0]))
+                raise PortTaken(ports.taken(spec.name, held[0]), held[0])
             await asyncio.sleep(0.1)
 
     def _count_death(self, program: _Program, how: str, *, quick: bool, hopeless: bool) -> None:
@@ -254,6 +254,10 @@ async def cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
     for job in jobs:
         job.cancel()
     await asyncio.gather(*jobs, return_exceptions=True)
+
+
+def _held_ports(spec: ProcessSpec) -> list[int]:
+    return [port for port in spec.ports if not ports.is_free(port)]
 
 
 def _loopback_without_proxy(env: dict[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,8 +23,16 @@ from reefstack.embedded import Options, embedded_stack
 from reefstack.errors import CannotStart
 from reefstack.ports import choose
 from reefstack.process import remains, sweep
-from reefstack.restart_policy import StackEvent
-from reefstack.state import StackState, locked, read_state, running, secrets_of, write_state
+from reefstack.restart_policy import RestartPolicy, StackEvent
+from reefstack.state import (
+    StackState,
+    locked,
+    new_state,
+    read_state,
+    running,
+    secrets_of,
+    write_state,
+)
 
 CONFIG = parse("reef:\n  recipe: recipes.sao.recipe:SAORecipe\nmodel: tiny\n")
 INFRASTRUCTURE = Options(only=frozenset({"kafka", "redis"}), default_ports=False)
@@ -318,3 +327,29 @@ def test_a_log_that_has_grown_is_put_aside_and_writing_goes_on(tmp_path: Path) -
     assert path.read_bytes() == b"after\n"
     assert (tmp_path / "tansu.log.1").stat().st_size == 2000
     assert logs.rotate(tmp_path, max_bytes=1000) == []
+
+
+async def test_a_port_taken_during_the_start_is_left(tmp_path: Path) -> None:
+    """Two stacks may choose the same port at once: the later one goes to others."""
+    events: list[StackEvent] = []
+    strangers: list[socket.socket] = []
+    chosen = choose(["redis"], asked={}, last={}, prefer_defaults=False)["redis"]
+
+    def take_it(event: StackEvent) -> None:
+        events.append(event)
+        if event.kind == "starting" and not strangers:
+            strangers.append(socket.create_server(("127.0.0.1", chosen)))
+
+    with locked(tmp_path):
+        write_state(tmp_path, new_state("", {"redis": chosen}, {}))
+    options = Options(
+        only=frozenset({"redis"}),
+        default_ports=False,
+        policy=RestartPolicy(free_port_within_s=0.2),
+    )
+    async with embedded_stack(CONFIG, tmp_path, options, listener=take_it) as stack:
+        assert str(chosen) not in stack.redis_url
+        async with redis.asyncio.from_url(stack.redis_url) as client:
+            assert await client.ping()
+    strangers[0].close()
+    assert any(f"port {chosen} was taken" in event.text for event in events)

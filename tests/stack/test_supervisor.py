@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from reefstack.errors import CannotStart, StackFailed
+from reefstack.errors import CannotStart, PortTaken, StackFailed
 from reefstack.ports import choose
 from reefstack.restart_policy import RestartPolicy, StackEvent
 from reefstack.spec import HttpReady, ProcessSpec
@@ -263,6 +263,36 @@ async def test_another_program_that_answers_on_the_port_does_not_make_ours_ready
         await supervisor.start([spec])
     await supervisor.stop()
     await other.stop()
+
+
+@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
+async def test_a_stranger_on_the_port_does_not_stand_for_our_child(
+    tmp_path: Path, supervise: Callable[..., Supervisor], status: str
+) -> None:
+    """It takes the port while ours is still getting ready; ours cannot bind, and dies."""
+    events: list[StackEvent] = []
+    asked = 0
+    spec = fake(tmp_path, "engine", after=1.0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
+        writer.close()
+
+    supervisor = supervise(events.append)
+    start = asyncio.ensure_future(supervisor.start([spec]))
+    await seen(events, "engine", "waiting", 1)
+    async with await asyncio.start_server(answer, "127.0.0.1", spec.ports[0]):
+        with pytest.raises(PortTaken) as error:
+            await start
+    assert error.value.port == spec.ports[0]
+    assert asked
+    assert "died" in [event.kind for event in events]
+    assert "ready" not in [event.kind for event in events]
+    if status.startswith("200"):
+        assert any("held by another program" in event.text for event in events)
 
 
 async def seen(events: list[StackEvent], name: str, kind: str, times: int) -> None:
