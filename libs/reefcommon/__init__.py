@@ -1,4 +1,1 @@
-"""The vocabulary of all services: events, topics, ids, errors, settings, artifacts, recipes.
-
-Nothing here imports torch, vllm or fastapi: a consumer imports it in a fraction of a second.
-"""
+"""The vocabulary of all services. It imports no torch, vllm or fastapi."""

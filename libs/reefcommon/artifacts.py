@@ -1,7 +1,6 @@
 """Artifacts: a tree of files with a manifest, kept by digest.
 
-The `content_id` of a tree is the digest of its kind and of the sorted (path, SHA-256) pairs, so
-equal bytes are equal content in every store.
+The `content_id` is the digest of the kind and of the sorted (path, SHA-256) pairs.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ BASE_CONTENT_ID = "base"
 
 
 class Manifest(BaseModel):
-    """The files and the origin of a tree: `reef-manifest.json`. It is not part of the digest."""
+    """The files and the origin of a tree. It is not part of the digest."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -45,7 +44,7 @@ class Manifest(BaseModel):
 
 
 class ArtifactStore(Protocol):
-    """A store of trees. All calls may be repeated. All block: call them in a worker thread."""
+    """A store of trees. All calls block and may be repeated."""
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
         """Store a tree and return its content id.
@@ -56,7 +55,7 @@ class ArtifactStore(Protocol):
         """
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
-        """Write a tree to `destination` by one rename, verified file by file.
+        """Write a tree to `destination` by one rename, verified.
 
         Raises:
             Poison: there is no such content, or a file does not match its digest.
@@ -64,12 +63,11 @@ class ArtifactStore(Protocol):
         """
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
-        """Forget contents of a scenario. The caller knows that no release names them."""
+        """Forget contents. No release may name them."""
 
 
 def safe_path(name: str) -> PurePosixPath:
-    """Return a path inside a tree. Raises Poison for an absolute or empty path, `..`, and control
-    characters."""
+    """Return a path inside a tree. Raises Poison for any other path."""
     path = PurePosixPath(name)
     if (
         not name
@@ -97,13 +95,11 @@ def hash_tree(tree: Path) -> dict[str, str]:
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def content_id(kind: Kind, files: dict[str, str]) -> str:
-    """Return the identity of a tree with these files."""
     return f"{kind}-{digest(kind, sorted(files.items()))}"
 
 
@@ -115,7 +111,6 @@ def describe(
     metrics: dict[str, float] | None = None,
     lineage: Lineage | None = None,
 ) -> Manifest:
-    """Hash a tree and make its manifest."""
     files = hash_tree(tree)
     return Manifest(
         content_id=content_id(kind, files),
@@ -128,7 +123,7 @@ def describe(
 
 
 def origin(manifest: Manifest, scenario: str) -> dict[str, str]:
-    """Return the facts that a store keeps beside a content, for a person who browses it."""
+    """Return the facts that a store keeps beside a content for people."""
     lineage = manifest.lineage
     facts = {
         "scenario": scenario,
@@ -142,11 +137,7 @@ def origin(manifest: Manifest, scenario: str) -> dict[str, str]:
 
 
 def verify(tree: Path, manifest: Manifest) -> None:
-    """Check a tree against its manifest.
-
-    Raises:
-        Poison: a file is missing, is too many, or differs.
-    """
+    """Check a tree against its manifest. Raises Poison if a file is missing or differs."""
     found = hash_tree(tree)
     # The (path, digest) pairs that only one side has.
     if wrong := sorted({name for name, _ in found.items() ^ manifest.files.items()}):
@@ -156,15 +147,12 @@ def verify(tree: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(tree: Path) -> Manifest:
-    """Read the manifest of a tree."""
     return Manifest.model_validate_json((tree / MANIFEST_NAME).read_bytes())
 
 
 def materialize(store: ArtifactStore, content: str, scenario: str, root: Path) -> Path:
-    """Return the verified files of `content`, fetched to `root/<content id>` if they are not there.
-
-    A damaged copy is fetched again. An engine's caches need a new path for each content.
-    """
+    """Return `root/<content id>`, fetched if it is missing or damaged."""
+    # A path for each content: engines cache by path.
     target = root / check_content_id(content)
     if target.is_dir():
         try:
@@ -189,18 +177,14 @@ def _put_away(tree: Path) -> None:
 
 
 def check_content_id(content: str) -> str:
-    """Return `content` if it is a content id, which becomes a path and a ref. Raises Poison."""
+    """Return `content`. Raises Poison if it is not a content id."""
     if not _CONTENT_ID.fullmatch(content):
         raise Poison(f"not a content id: {content!r:.200}")
     return content
 
 
 def check_complete(tree: Path, manifest: Manifest) -> None:
-    """Check the files and the content id of a manifest, before a store takes its tree.
-
-    Raises:
-        Poison: the files, or their content id, are others.
-    """
+    """Check the files and the content id of a manifest. Raises Poison."""
     verify(tree, manifest)
     expected = content_id(manifest.kind, manifest.files)
     if manifest.content_id != expected:
@@ -211,10 +195,10 @@ def check_complete(tree: Path, manifest: Manifest) -> None:
 def staged(destination: Path) -> Iterator[Path]:
     """Give an empty directory that becomes `destination`, verified, when the block ends.
 
-    The block writes the files and the manifest. If it fails no file is left. A later call removes
-    the leftovers of a killed process.
+    The block writes the files and the manifest. If it fails no file is left.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
+    # The leftovers of killed processes.
     for leftover in destination.parent.glob(".partial-*"):
         with suppress(FileNotFoundError):  # another process may have just put it in place
             if leftover.stat().st_mtime < time.time() - _PARTIAL_KEPT_S:
@@ -250,7 +234,7 @@ def sync_directory(path: Path) -> None:
 
 
 def replace_tree(staged: Path, destination: Path) -> None:
-    """Put a staged tree in place by one rename. A tree that is there already is kept."""
+    """Put a staged tree in place by one rename. If there is a tree, it is kept."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
         staged.rename(destination)

@@ -1,6 +1,6 @@
 """`serve.yaml`: the served model, the recipes that learn, and how candidates are judged.
 
-The smallest useful file names a recipe and its knobs:
+The smallest file:
 
     reef:
       recipe: recipes.sao.recipe:SAORecipe
@@ -30,8 +30,6 @@ from reefcommon.settings import explain
 
 
 class ServeConfig(Section):
-    """A whole `serve.yaml`."""
-
     reef: tuple[RecipeBinding, ...]
     """what learns: one recipe as a mapping, or several as a list"""
     model: ModelSection = ModelSection()
@@ -78,16 +76,12 @@ class ServeConfig(Section):
 
     @property
     def all_scenarios(self) -> tuple[str, ...]:
-        """Every scenario that must exist once the deployment is up, in the order of the file."""
+        """Return all scenarios that must exist, in the order of the file."""
         return tuple(dict.fromkeys(["default", *(b.scenario for b in self.reef), *self.scenarios]))
 
 
 def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
-    """Read a `serve.yaml` from its text.
-
-    Raises:
-        BadConfig: not YAML, or a key or value is not allowed; the message names both.
-    """
+    """Read a `serve.yaml` from its text. Raises BadConfig."""
     try:
         raw = yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as error:
@@ -108,9 +102,8 @@ def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
         ) from None
 
 
+# Refuses a key that is there twice: YAML would take the last in silence.
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice: YAML would take the last in silence."""
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for name, _ in node.value:
@@ -124,7 +117,6 @@ class _Loader(yaml.SafeLoader):
 
 
 def yaml_mistake(error: yaml.YAMLError) -> str:
-    """Where and what, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark, found = error.problem_mark, ", ".join(filter(None, (error.context, error.problem)))
         return f"line {mark.line + 1}, column {mark.column + 1}: {found}"
@@ -132,11 +124,7 @@ def yaml_mistake(error: yaml.YAMLError) -> str:
 
 
 def load(path: Path) -> ServeConfig:
-    """Read a `serve.yaml` from disk.
-
-    Raises:
-        BadConfig: the file is not there or cannot be used.
-    """
+    """Read a `serve.yaml` from disk. Raises BadConfig."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

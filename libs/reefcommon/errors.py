@@ -1,25 +1,24 @@
-"""The error tree. The kind of an error decides the fate of the event that raised it.
+"""The error tree. The kind of an error decides the fate of the event that raised it."""
 
-ReefError
-├── Poison        can never work            -> dead-letter topic, with the reason
-├── Transient     may work later            -> retried a bounded number of times, then dead
-│   └── Unavailable  a system is away       -> retried until it is back; readiness fails meanwhile
-│       └── Damaged  its content is damaged -> the same, until its owner has rebuilt it
-├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event counts
-└── BadConfig     a person's mistake        -> shown to that person, with the remedy
-"""
+# ReefError
+# ├── Poison        can never work            -> dead-letter topic, with the reason
+# ├── Transient     may work later            -> retried a bounded number of times, then dead
+# │   └── Unavailable  a system is away       -> retried until it is back; readiness fails meanwhile
+# │       └── Damaged  its content is damaged -> the same, until its owner has rebuilt it
+# ├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event counts
+# └── BadConfig     a person's mistake        -> shown to that person, with the remedy
 
 
 class ReefError(Exception):
-    """Base of every error that Reef raises on purpose. A person may see `str(error)`."""
+    """Base of all errors of Reef. A person may see `str(error)`."""
 
 
 class Poison(ReefError):
-    """The event can never be handled: malformed, contradictory, or refused by a rule."""
+    """The event can never be handled."""
 
 
 class Transient(ReefError):
-    """The effect failed for now; the same event may succeed when tried again."""
+    """The effect failed; a repeat may succeed."""
 
 
 class Unavailable(Transient):
@@ -27,19 +26,16 @@ class Unavailable(Transient):
 
 
 class Slow(Unavailable):
-    """An outside system did not answer in time. It may be busy, not away."""
+    """An outside system did not answer in time."""
 
 
 class Damaged(Unavailable):
-    """An outside system answers with damaged content.
-
-    The message names the damage, and the source that it is rebuilt from.
-    """
+    """An outside system has damaged content. The message names the source to rebuild from."""
 
 
 class Conflict(ReefError):
-    """A compare-and-swap was lost, or the same id came with other content."""
+    """A lost compare-and-swap, or the same id with other content."""
 
 
 class BadConfig(ReefError):
-    """A setting or a `serve.yaml` is wrong. The message names the key, the value and the remedy."""
+    """A wrong setting or `serve.yaml`. The message names the key, the value and the remedy."""

@@ -1,4 +1,4 @@
-"""The evaluation plan of a recipe, and the samples that are withheld from training for it."""
+"""The evaluation plan of a recipe, and the samples that are withheld for it."""
 
 # If candidates are judged by `replay`, a fifth of the scored samples is held out: the trainer must
 # not learn from them, and the evaluator judges by them.
@@ -21,7 +21,7 @@ MIN_HELD_OUT = 20
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """How candidates of a recipe are judged. `min_pairs`: the pairs that a comparison needs."""
+    """The plan for candidates. `min_pairs`: the pairs that a comparison needs."""
 
     method: str
     policy: Policy
@@ -30,23 +30,18 @@ class ChosenPlan:
 
     @property
     def withholds_samples(self) -> bool:
-        """Whether a fifth of the scored samples is kept from training."""
         return self.method == "replay" and self.policy != "always"
 
 
 def is_held_out(sample_id: str) -> bool:
-    """Return whether a sample is in the withheld fifth. The id alone decides."""
+    """Return whether a sample is withheld from training. The id alone decides."""
     return int.from_bytes(hashlib.sha256(sample_id.encode()).digest()[:8]) % HELD_OUT_SHARE == 0
 
 
 def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
-    """Return the plan for candidates of `recipe` in `scenario`.
+    """Return the plan for candidates: `serve.yaml` first, then the recipe's own plan.
 
-    Tasks and policy of `serve.yaml` come before those of the recipe's own plan. If neither names a
-    policy, tasks are judged by `paired_confidence`, held-out samples by `no_regression`.
-
-    Raises:
-        BadConfig: a recipe that `serve.yaml` names cannot be loaded.
+    The default policy is `paired_confidence` for tasks, else `no_regression`. Raises BadConfig.
     """
     section = config.evaluation
     bindings = bound(config, scenario, recipe)
@@ -65,11 +60,7 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
 
 
 def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBinding, ...]:
-    """Return the bindings of a scenario that `recipe` names, by its full or its short name.
-
-    Raises:
-        BadConfig: a recipe that `serve.yaml` names does not exist.
-    """
+    """Return the bindings that `recipe` names, by its full or short name. Raises BadConfig."""
     here = (binding for binding in config.reef if binding.scenario == scenario)
     return tuple(
         binding for binding in here if recipe in (binding.recipe, resolve(binding.recipe).name)

@@ -1,13 +1,12 @@
-"""Identities: their forms, and the facts that can be read from them.
+"""Identities: their forms, and the facts that can be read from them."""
 
-record_id   the receipt, `rec-<32 hex, time-ordered>-<4 hex shard>`: sortable; the shard tells the
-            partition of its conversation
-report_id   `rep-<32 hex>-<4 hex shard>`, with the shard of its first receipt
-session_id  the client's tag, or `ses-<32 hex>`
-sample_id, job_id, candidate_id, content_id   digests: equal inputs give equal ids, also in a replay
-release_id  a publication in a scenario's chain
-load_id     `<incarnation>:<sequence>`: a load of a content by the serving fleet
-"""
+# record_id   the receipt, `rec-<32 hex, time-ordered>-<4 hex shard>`: sortable; the shard tells the
+#             partition of its conversation
+# report_id   `rep-<32 hex>-<4 hex shard>`, with the shard of its first receipt
+# session_id  the client's tag, or `ses-<32 hex>`
+# sample_id, job_id, candidate_id, content_id   digests: equal inputs give equal ids
+# release_id  a publication in a scenario's chain
+# load_id     `<incarnation>:<sequence>`: a load of a content by the serving fleet
 
 import hashlib
 import os
@@ -38,36 +37,32 @@ def digest(*parts: object, length: int = 32) -> str:
 
 
 def shard_of(scenario: str, *identity: str) -> str:
-    """Return the shard of a conversation: 4 hex digits of a hash of the scenario and of the parts
-    that all its turns share.
-    """
+    """Return 4 hex digits of a hash of the parts that all turns of a conversation share."""
     return hashlib.blake2b("\x00".join((scenario, *identity)).encode(), digest_size=2).hexdigest()
 
 
 def new_record_id(shard: str) -> str:
-    """Make a receipt in `shard`."""
     return f"rec-{time_ordered_hex()}-{shard}"
 
 
 def new_report_id(shard: str) -> str:
-    """Make a report id in `shard`."""
     return f"rep-{time_ordered_hex()}-{shard}"
 
 
 def shard_in(receipt: str) -> str | None:
-    """Return the shard of a receipt of Reef's own; None for a client's receipt."""
+    """Return the shard of Reef's own receipt; None for a client's."""
     match = _OWN_RECORD.fullmatch(receipt)
     return match.group(2) if match else None
 
 
 def made_at_ms(receipt: str) -> int | None:
-    """Return the Unix milliseconds of a receipt of Reef's own; None for a client's receipt."""
+    """Return the Unix milliseconds of Reef's own receipt; None for a client's."""
     match = _OWN_RECORD.fullmatch(receipt)
     return int(match.group(1), 16) if match else None
 
 
 def record_times_ms(receipts: Sequence[str]) -> tuple[int | None, int | None]:
-    """Return the times of the oldest and of the newest receipt, in Unix milliseconds.
+    """Return the Unix milliseconds of the oldest and of the newest receipt.
 
     A client's receipt has no time: it is ignored for the oldest, and makes the newest None.
     """
@@ -77,28 +72,26 @@ def record_times_ms(receipts: Sequence[str]) -> tuple[int | None, int | None]:
 
 
 def is_receipt(value: object) -> bool:
-    """Return whether `value` has the form of a receipt, of Reef's own or of a client."""
+    """Return whether `value` has the form of a receipt."""
     return isinstance(value, str) and RECORD_PATTERN.fullmatch(value) is not None
 
 
 def sample_id(report_id: str, record_ids: tuple[str, ...]) -> str:
-    """Return the id of the sample that a report makes of its records, in order."""
     return "smp-" + digest("sample", report_id, record_ids)
 
 
 def job_id(recipe: str, base_release_id: str, sample_ids: tuple[str, ...]) -> str:
-    """Return the id of a job: equal recipe, base and samples give an equal id."""
+    """Equal recipe, base and samples give an equal id."""
     return "job-" + digest("job", recipe, base_release_id, sorted(sample_ids))
 
 
 def candidate_id(job_id: str) -> str:
-    """Return the id of a job's candidate."""
     return "cnd-" + digest("candidate", job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadId:
-    """A load of a content by the serving fleet. Staleness is a difference of sequences."""
+    """A load of a content by the serving fleet."""
 
     incarnation: str
     sequence: int
@@ -108,7 +101,7 @@ class LoadId:
 
     @classmethod
     def parse(cls, text: str) -> "LoadId":
-        """Parse a load id. Raises ValueError if `text` is not `<incarnation>:<sequence>`."""
+        """Raises ValueError if `text` is not `<incarnation>:<sequence>`."""
         incarnation, _, sequence = text.rpartition(":")
         if not incarnation or not sequence.isdigit():
             msg = f"not a load id: {text!r}"
@@ -116,5 +109,5 @@ class LoadId:
         return cls(incarnation, int(sequence))
 
     def lag_behind(self, serving: "LoadId") -> int | None:
-        """Return how many loads the fleet is ahead; None if the incarnations differ."""
+        """Return the lag in loads; None if the incarnations differ."""
         return serving.sequence - self.sequence if serving.incarnation == self.incarnation else None

@@ -1,4 +1,4 @@
-"""Names and units of the metrics of optimizer steps. Recipes and their readers use these alone."""
+"""Names and units of the metrics of optimizer steps."""
 
 from typing import Literal, get_args
 

@@ -31,8 +31,6 @@ _IMPORTING = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The three dimensions of a recipe, as `reef recipes` lists them."""
-
     signal: str
     acquisition: Literal["reactive", "proactive"]
     evolves: tuple[Kind, ...]
@@ -52,7 +50,7 @@ DEFAULT_SCORE_RANGE: ScoreRange = (-100.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A recipe's decision on the waiting samples. A sample in neither part waits on."""
+    """A recipe's decision. A sample in neither part waits."""
 
     batch: tuple[SampleReady, ...] = ()
     refused: tuple[tuple[SampleReady, str, int | None], ...] = ()
@@ -61,9 +59,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPlan:
-    """How candidates are judged: by `tasks` with a verifier, or by `replay` of held-out samples.
+    """How candidates are judged: by `tasks`, or by `replay` of held-out samples.
 
-    If `policy` is None, the method's default applies (see `reefcommon.evaluation.choose`).
+    If `policy` is None, `reefcommon.evaluation.choose` has the default.
     """
 
     method: Literal["tasks", "replay"] = "replay"
@@ -72,8 +70,6 @@ class EvaluationPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The result of an optimizer step. `metrics` are finite numbers."""
-
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -82,19 +78,19 @@ class Learner(Protocol):
     """The part of a weight recipe that holds tensors, in the step process."""
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Train on a batch. Raises Poison if it can never be trained on."""
+        """Train on a batch. Raises Poison if this is impossible."""
 
     def save(self, directory: Path) -> None:
         """Write adapter, critic, optimizers and step, for `load`."""
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
-        """Read a saved state; policy and its optimizer come from `actor_from` if it is given."""
+        """Read a saved state; the policy and its optimizer from `actor_from` if given."""
 
     def adopt(self, adapter: Path | None) -> None:
-        """Take the policy of a PEFT adapter (None: the base model), with a fresh optimizer.
+        """Take a PEFT adapter (None: the base model) with a fresh optimizer.
 
         Raises:
-            Poison: the adapter has another shape than this recipe trains.
+            Poison: the adapter has another shape.
         """
 
     def export_adapter(self, directory: Path) -> None:
@@ -102,8 +98,6 @@ class Learner(Protocol):
 
 
 class Recipe(ABC):
-    """Base of all recipes."""
-
     name: ClassVar[str]
     summary: ClassVar[str]
     dimensions: ClassVar[Dimensions]
@@ -114,41 +108,31 @@ class Recipe(ABC):
 
     @property
     def score_range(self) -> ScoreRange:
-        """Return the scores that this recipe accepts, from its knob of this name if it has it."""
+        """Return the scores that this recipe accepts."""
         # A single score of 1e30 would outweigh all others in every mean that it enters.
         found: ScoreRange = getattr(self.knobs, "score_range", DEFAULT_SCORE_RANGE)
         return found
 
     def evaluation(self) -> EvaluationPlan:
-        """Return the plan for its candidates, unless the configuration has another."""
         return EvaluationPlan()
 
 
 class WeightRecipe(Recipe):
-    """A recipe whose candidates are weights."""
-
     @abstractmethod
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
-        """Return the next batch and the refused samples. Pure.
-
-        `waiting` is in order of arrival.
-        """
+        """Return the next batch and the refused samples. Pure. `waiting`: in order of arrival."""
 
     @abstractmethod
     def learner(self, model_path: Path) -> Learner:
-        """Build the learner on a base model, a Hugging Face directory. In the step process."""
+        """Build the learner on a Hugging Face directory, in the step process."""
 
     def proposes(self, step: int) -> bool:
-        """Return whether the state after optimizer step `step` (from 1) becomes a candidate."""
+        """Return whether optimizer step `step` (from 1) makes a candidate."""
         return step > 0
 
 
 def resolve(dotted: str) -> Any:
-    """Return the object that `package.module:NAME` names.
-
-    Raises:
-        BadConfig: there is no such module or name.
-    """
+    """Return the object `package.module:NAME`. Raises BadConfig."""
     module_name, _, name = dotted.partition(":")
     if not module_name or not name:
         raise BadConfig(f"{dotted} names nothing: write package.module:NAME")
@@ -161,11 +145,7 @@ def resolve(dotted: str) -> Any:
 
 
 def import_named(module_name: str) -> ModuleType:
-    """Import a module that a configuration or a person names.
-
-    Raises:
-        BadConfig: it is not there, or it fails; the message has the author's file and line.
-    """
+    """Import a module. Raises BadConfig with the author's file and line."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -200,11 +180,7 @@ def _in_one_line(error: Exception) -> str:
 
 
 def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
-    """Build the recipe that `serve.yaml` names, with its knobs checked.
-
-    Raises:
-        BadConfig: no such recipe, or a knob is not allowed.
-    """
+    """Build the recipe that `serve.yaml` names. Raises BadConfig, also for its knobs."""
     cls = resolve(dotted)
     if not (isinstance(cls, type) and issubclass(cls, Recipe)):
         raise BadConfig(

@@ -28,7 +28,7 @@ class ReleaseHeads(Protocol):
     """Chains and heads. Every call raises Unavailable if the store does not answer."""
 
     async def head(self, scenario: str) -> Release | None:
-        """Return the release that serves now; None if the scenario does not exist."""
+        """Return the serving release; None if the scenario does not exist."""
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
         """Return the chain, newest first."""
@@ -37,7 +37,7 @@ class ReleaseHeads(Protocol):
         """Return a release of the chain, or a pending release."""
 
     async def advance(self, release: Release) -> None:
-        """Append `release` and make it the head, atomically. May be repeated.
+        """Append `release` as the head, atomically. May be repeated.
 
         Raises:
             Conflict: its parent is not the head.
@@ -53,11 +53,10 @@ class ReleaseHeads(Protocol):
         """Return the releases that wait for review, oldest first."""
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
-        """Forget a pending release (it was promoted or withdrawn)."""
+        """Forget a pending release."""
 
 
 def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[str, str]:
-    """Return the parent's contents with that of a kind replaced."""
     # Full weights end the parent's adapter, which was trained on other weights.
     contents = dict(parent.contents) if parent else {}
     if kind == "checkpoint":
@@ -66,21 +65,21 @@ def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[st
 
 
 def loads_of(release: Release) -> dict[str, str]:
-    """Return the load id of each group. A release of an old chain aged all groups at once."""
+    """Return the load id of each group."""
+    # A release of an old chain has a single load id for all groups.
     return {group: release.loads.get(group, release.load_id) for group in GROUPS}
 
 
 def group_contents(contents: Mapping[str, str], group: str) -> dict[str, str]:
-    """Return the contents of a group of kinds."""
     found = {kind: content for kind, content in contents.items() if LOAD_GROUPS[kind] == group}
     # The base model is below every adapter, whether or not an old release names it.
     return {"base": BASE_CONTENT_ID, **found} if group == "weights" else found
 
 
 def may_follow(on_stale: OnStale, base: Release | None, head: Release, kind: Kind) -> bool:
-    """Return whether a candidate made from `base` may be evaluated again on another head.
+    """Return whether a candidate of `base` may be evaluated again on another head.
 
-    With `merge` it may if contents of its kind's group have not changed since its base.
+    With `merge` it may if its kind's group has not changed since its base.
     """
     if base is None or on_stale == "refuse" or base_weights(base) != base_weights(head):
         return False
@@ -89,11 +88,10 @@ def may_follow(on_stale: OnStale, base: Release | None, head: Release, kind: Kin
 
 
 def base_weights(release: Release) -> str:
-    """Return the content below a release's adapter: full weights, or the base model."""
+    """Return the content below the adapter: full weights, or the base model."""
     return release.contents.get("checkpoint", BASE_CONTENT_ID)
 
 
 def adapter_name(scenario: str, release_id: str) -> str:
-    """Return the engine-side name of a release's adapter."""
     # It is new for every release: an engine's prefix cache keys on the name and the path.
     return f"{scenario}@{release_id}"

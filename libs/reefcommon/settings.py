@@ -15,8 +15,7 @@ from reefcommon.errors import BadConfig
 
 
 class SystemSettings(BaseSettings):
-    """The addresses of a deployment's systems. A service's own `Settings` have a prefix of their
-    own."""
+    """The addresses of a deployment's systems."""
 
     model_config = SettingsConfigDict(
         env_prefix="REEF_", extra="forbid", frozen=True, use_attribute_docstrings=True
@@ -83,18 +82,14 @@ class SystemSettings(BaseSettings):
         return tuple(url.strip().rstrip("/") for url in self.engine_urls.split(",") if url.strip())
 
     def port_of(self, service: str) -> int:
-        """Return the port of a service's URL; that of its default URL if it names none."""
+        """Return the port of a service's URL; the default URL's if it names none."""
         name = f"{service}_url"
         urls = (getattr(self, name), type(self).model_fields[name].default)
         return int(next(filter(None, [urlsplit(str(url)).port for url in urls])))
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
-        """Read the settings from the environment.
-
-        Raises:
-            BadConfig: a value is not allowed.
-        """
+        """Read the settings from the environment. Raises BadConfig."""
         try:
             return cls(**overrides)  # type: ignore[arg-type]
         except ValidationError as error:
@@ -102,7 +97,7 @@ class SystemSettings(BaseSettings):
 
 
 class OwnSettings(BaseSettings):
-    """Settings under a prefix that a subclass names in its `model_config`."""
+    """Settings under the prefix of a subclass's `model_config`."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -111,11 +106,7 @@ class OwnSettings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: object) -> Self:
-        """Read the settings from the environment.
-
-        Raises:
-            BadConfig: a value is not allowed, or a variable with this prefix is unknown.
-        """
+        """Read the settings from the environment. Raises BadConfig, also for an unknown name."""
         prefix = str(cls.model_config.get("env_prefix", ""))
         known = {prefix + name.upper() for name in cls.model_fields} | {
             prefix + name for name in cls.others
@@ -133,8 +124,6 @@ class OwnSettings(BaseSettings):
 
 
 class ServiceSettings(OwnSettings):
-    """Settings of every service with an operations endpoint."""
-
     others = ("URL",)  # read by `SystemSettings`
 
     port: int | None = Field(None, ge=1, le=65535)
@@ -144,8 +133,6 @@ class ServiceSettings(OwnSettings):
 
 
 class HostSettings(ServiceSettings):
-    """Settings of a service that hosts recipes."""
-
     settled_kept_s: float = Field(30 * 24 * 3600, gt=0)
     """how long settled samples and jobs are remembered one by one"""
     rejected_kept_s: float = Field(7 * 24 * 3600, gt=0)
@@ -163,7 +150,6 @@ class HostSettings(ServiceSettings):
 
 
 def meaning(field: FieldInfo) -> str:
-    """Return the description of a field, in one line."""
     return " ".join((field.description or "").split())
 
 
@@ -174,10 +160,9 @@ def explain(
     model: type[BaseModel] | None = None,
     also: Sequence[str] = (),
 ) -> str:
-    """Return one line for each mistake: the key, the value, and the allowed values.
+    """Return a line for each mistake: the key, the value, and the allowed values.
 
-    If `model`, the validated class, is given, an unknown key is compared with its fields, and at
-    the top level with `also` too.
+    An unknown key is compared with the fields of `model`, and at the top level with `also`.
     """
     lines = []
     for item in error.errors(include_url=False):

@@ -1,7 +1,4 @@
-"""Intervals and tests for measured scores, and seeds that make two measurements independent.
-
-Everything here is deterministic: the same values give the same bounds.
-"""
+"""Intervals and tests for measured scores, and independent seeds. All are deterministic."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,21 +14,15 @@ _SEED_DIGITS = 13
 
 
 def independent_seed(*parts: object) -> int:
-    """Return the sampling seed, in [0, 2**52), of the draw that the parts name.
-
-    If a part differs, the seed is unrelated; the same parts repeat it.
-    """
+    """Return a seed in [0, 2**52). If a part differs, the seed is unrelated."""
     # 52 bits: exact in JSON, and neighbours of two seeds practically never meet.
     return int(digest("seed", *map(str, parts), length=_SEED_DIGITS), 16)
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return (mean, low, high): the mean of independent draws and its confidence interval.
+    """Return (mean, low, high) of independent draws: the mean and its confidence interval.
 
-    Draws of 0 and 1 get Wilson's interval, others a bootstrap interval.
-
-    Raises:
-        ValueError: `values` is empty.
+    Draws of 0 and 1 get Wilson's interval, others a bootstrap. Raises ValueError if empty.
     """
     if not values:
         msg = "an interval needs at least one value"
@@ -45,16 +36,17 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[fl
 
 
 def lower_bound(values: Sequence[float], confidence: float) -> float:
-    """One-sided lower bound of the mean, by the bootstrap. `values` is not empty."""
+    """Return the one-sided bootstrap bound of the mean. `values` is not empty."""
     return _bootstrap_means(values)[int((1 - confidence) * RESAMPLES)]
 
 
 def sign_flip_test(effects: Sequence[float]) -> float:
-    """One-sided p-value of a paired randomization test of the mean effect.
+    """Return the one-sided p-value of a paired randomization test of the mean effect.
 
-    It is the share of sign assignments whose mean is at least the observed mean. If both sides
-    are interchangeable, p <= a happens with probability <= a. Exact up to 12 effects unequal to 0.
+    It is the share of sign assignments whose mean is at least the observed mean. Exact up to 12
+    effects unequal to 0.
     """
+    # If both sides are interchangeable, p <= a happens with probability <= a.
     moved = [effect for effect in effects if effect]
     observed = fsum(moved) * (1 - 1e-9)
     if observed <= 0:

@@ -1,7 +1,4 @@
-"""The topic registry: each topic with its events, key, retention, writers and readers.
-
-Topic creation, docs/events.md and `reef topics` are made from it.
-"""
+"""The topics, with events, key, retention, writers and readers (see docs/events.md)."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,11 +11,7 @@ FOREVER = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. A topic that others are rebuilt from is kept for ever.
-
-    `consumers` are the consumer groups that read it, and services that read all of it without a
-    group.
-    """
+    """A topic. `consumers` are its consumer groups, and services that read it without a group."""
 
     name: str
     events: tuple[type[events.Event], ...]
@@ -31,12 +24,11 @@ class Topic:
 
     @property
     def dead(self) -> str:
-        """The topic of its dead letters."""
         return f"{self.name}.dead"
 
     @property
     def retention_ms(self) -> int:
-        """Return the retention as Kafka wants it; -1: for ever."""
+        """Return the retention for Kafka; -1: for ever."""
         return -1 if self.retention >= FOREVER else int(self.retention.total_seconds() * 1000)
 
 

@@ -1,16 +1,16 @@
 """ReleaseHeads on Redis 7 or newer, or Valkey.
 
-Keys of a scenario share one hash tag, so that the script below also works on a cluster:
-
-    reef:{<scenario>}:head      string  release id
-    reef:{<scenario>}:chain     list    release ids, newest first
-    reef:{<scenario>}:releases  hash    release id -> release as JSON, of the chain
-    reef:{<scenario>}:pending   hash    release id -> release as JSON, that waits for a promotion
-    reef:scenarios              set     scenarios that may have a head
-
-All of it is a projection of `reef.releases.v1`. If it is lost or damaged, delete it: the publisher
-rebuilds it from there. A replay builds it again under another prefix, to compare the two.
+The keys are a projection of `reef.releases.v1`. If they are lost or damaged, delete them: the
+publisher rebuilds them.
 """
+
+# Keys of a scenario share one hash tag, so that the script below also works on a cluster:
+#
+#     reef:{<scenario>}:head      string  release id
+#     reef:{<scenario>}:chain     list    release ids, newest first
+#     reef:{<scenario>}:releases  hash    release id -> release as JSON, of the chain
+#     reef:{<scenario>}:pending   hash    release id -> release as JSON, that waits for a promotion
+#     reef:scenarios              set     scenarios that may have a head
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

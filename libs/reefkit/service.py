@@ -1,11 +1,10 @@
-"""The frame of a service: what it consumes, its background tasks, its checks, and how it ends.
+"""The frame of a service: consumers, background tasks, checks, start and end.
 
-    serving HTTP, not ready --prepare() succeeds--> consumers join --> ready, tasks run --SIGTERM-->
-    tasks end, broker stops, adapters close in reverse order
-
-A service that starts while the broker or a store is away is alive and not ready. It becomes ready
-by itself when they answer.
+If a dependency is away, a starting service is alive and not ready until it answers.
 """
+
+# serving HTTP, not ready --prepare() succeeds--> consumers join --> ready, tasks run --SIGTERM-->
+# tasks end, broker stops, adapters close in reverse order
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -26,10 +25,9 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One background task of a service.
+    """A background task. It starts when the consumers run, or at once if `early`.
 
-    It starts when the consumers run, or at once if `early`. If it `ends` it may return; any other
-    return, and every error, ends the process.
+    If it `ends` it may return; any other return, and every error, ends the process.
     """
 
     name: str
@@ -54,12 +52,11 @@ class Service:
     _waits_for: str = "not started yet"
 
     def app(self) -> Starlette:
-        """Build the application of a service that has no HTTP surface of its own."""
+        """Build the application of a service without an HTTP surface of its own."""
         return Starlette(routes=ops_routes(self.health), lifespan=self.lifespan)
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
-        """Start and stop everything around an ASGI application."""
         stopped = f"{self.health.service}_stopped"
         self.health.checks["started"] = self._check_started
         running = [self._begin(work) for work in self.tasks]

@@ -1,18 +1,15 @@
 """A recipe of your own as an ordinary Kafka consumer.
 
-The words of users about low-scored answers become a rule of the harness:
-
-    reef.samples.v1 --(score < 0.5 and words)--> a harness tree with one rule --> reef.candidates.v1
-
-Run it beside a Reef whose serve.yaml has held-out tasks to judge a harness by:
+It makes a rule of the harness from the words of users about low-scored answers. Run it beside Reef:
 
     reef serve -c recipes/feedback_rules/examples/greeting/serve.yaml
     python -m recipes.examples.kafka_recipe
 
-Then report a receipt with {"score": 0, "feedback": "Greet the user with Hello first."}. The program
-finds the Reef that runs on $REEF_STATE_DIR (.reef), or the broker of $REEF_KAFKA_BOOTSTRAP; the
-other REEF_* settings are those of the services.
+Then report a receipt with {"score": 0, "feedback": "Greet the user with Hello first."}. The REEF_*
+settings are those of the services.
 """
+
+# reef.samples.v1 --(score < 0.5 and words)--> a harness tree with one rule --> reef.candidates.v1
 
 import asyncio
 import json
@@ -54,7 +51,7 @@ broker = KafkaBroker(address or settings.kafka_bootstrap, acks="all")
 
 
 async def whole(message: KafkaMessage) -> dict[str, Any]:
-    """The event of a message; a large one is read from the body store (docs/events.md)."""
+    """Return the event of a message; a large one is read from the body store."""
     raw = message.raw_message
     headers = raw[0].headers if isinstance(raw, tuple) else raw.headers
     bodies = FilesystemBodies(settings.state_dir / "bodies")
@@ -70,7 +67,6 @@ async def whole(message: KafkaMessage) -> dict[str, Any]:
     decoder=whole,
 )
 async def on_sample(sample: SampleReady) -> None:
-    """Propose one rule for one complaint."""
     judged_bad = sample.score is not None and sample.score < 0.5
     if not judged_bad or not isinstance(sample.feedback, str) or sample.release_id is None:
         return

@@ -1,13 +1,12 @@
 """The events: past tense, frozen, decoded for ever. A new meaning is a new type.
 
-Every event carries `type`, `event_id` (equal id and equal content is a repeat), `at` (UTC),
-`scenario` and the W3C `traceparent` of its cause. Readers ignore unknown fields, so a field can be
-added.
-
-    experience   an exchange, a report on it, and the sample that both make
-    learning     steps, refusals, candidates, verdicts
-    publication  the release chain, commands, dead letters
+Every event has `type`, `event_id` (equal id and content is a repeat), `at` (UTC), `scenario` and
+the W3C `traceparent` of its cause. Readers ignore unknown fields.
 """
+
+# experience   an exchange, a report on it, and the sample that both make
+# learning     steps, refusals, candidates, verdicts
+# publication  the release chain, commands, dead letters
 
 from reefcommon.events.base import Event, Kind, Operation, Outcome, Policy, Value, Verdict, utc_now
 from reefcommon.events.experience import (

@@ -13,7 +13,6 @@ Policy = Literal["score_comparison", "paired_confidence", "no_regression", "alwa
 
 
 def utc_now() -> datetime:
-    """Return the time now, in UTC."""
     return datetime.now(UTC)
 
 

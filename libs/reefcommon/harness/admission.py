@@ -1,4 +1,4 @@
-"""The rules that a proposal must pass before it is stored, and a tree before it is run."""
+"""The rules for a proposal before it is stored, and for a tree before it is run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +50,7 @@ CHAT = Adapter("chat", frozenset({"rules", "skill"}))
 
 
 def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
-    """Return the tree that a proposal makes.
-
-    Raises:
-        Inadmissible: a rule refuses the proposal.
-    """
+    """Return the tree that a proposal makes. Raises Inadmissible."""
     # No reason quotes the proposal: a refused text may be a credential, and reasons go into logs.
     if not 0 < len(mutations) <= MAX_MUTATIONS:
         raise Inadmissible(f"a proposal holds 1 to {MAX_MUTATIONS} mutations, not {len(mutations)}")
@@ -69,11 +65,7 @@ def admit(tree: Tree, mutations: Sequence[Mutation], adapter: Adapter) -> Tree:
 
 
 def check_tree(tree: Tree, adapter: Adapter) -> None:
-    """Check a whole tree.
-
-    Raises:
-        Inadmissible: an entry breaks a rule, two have the same id or name, or it is too large.
-    """
+    """Check a whole tree. Raises Inadmissible."""
     if len(tree) > MAX_ENTRIES:
         raise Inadmissible(f"a harness holds at most {MAX_ENTRIES} entries, not {len(tree)}")
     claimed: set[tuple[str, str]] = set()

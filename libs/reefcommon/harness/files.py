@@ -1,13 +1,11 @@
-"""The format of a stored tree: `harness.json`, and files rendered from it.
+"""The format of a stored tree: `harness.json`, and files rendered from it."""
 
-harness.json            every entry, in order
-rules.md                the enabled rules
-skills/<name>/SKILL.md  a folder for each skill, with front matter
-commands/<name>.md      prompt templates
-config/<target>.json    merged settings
-extensions/<name>.ts    code
-
-"""
+# harness.json            every entry, in order
+# rules.md                the enabled rules
+# skills/<name>/SKILL.md  a folder for each skill, with front matter
+# commands/<name>.md      prompt templates
+# config/<target>.json    merged settings
+# extensions/<name>.ts    code
 
 # The same tree gives the same bytes, and so the same content id.
 
@@ -27,11 +25,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 def tree_to_files(tree: Tree) -> dict[str, bytes]:
-    """Return the files of a checked tree, by relative POSIX path.
-
-    Raises:
-        Inadmissible: JSON or UTF-8 cannot carry a value, or a name leaves the tree.
-    """
+    """Return the files of a checked tree, by relative POSIX path. Raises Inadmissible."""
     try:
         entries = [{name: getattr(entry, name) for name in _ENTRY_FIELDS} for entry in tree]
         files = {TREE_NAME: _json({"format": FORMAT, "entries": entries})}
@@ -53,11 +47,7 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
 
 
 def files_to_tree(files: Mapping[str, bytes]) -> Tree:
-    """Return the tree of these files.
-
-    Raises:
-        Inadmissible: not a harness, or the files are not exactly those that it renders to.
-    """
+    """Return the tree of exactly these files. Raises Inadmissible."""
     try:
         document = json.loads(files[TREE_NAME])
         if document["format"] != FORMAT:
@@ -81,11 +71,7 @@ def write_tree(tree: Tree, directory: Path) -> None:
 
 
 def read_tree(directory: Path) -> Tree:
-    """Read the tree of a materialised artifact.
-
-    Raises:
-        Poison: not a harness, or it holds a link, a special file, or other files.
-    """
+    """Read the tree of a materialised artifact. Raises Poison."""
     names = hash_tree(directory)
     # Before a file is read: its size is not yet known to be sane.
     if any((directory / name).stat().st_size > MAX_FILE_BYTES for name in names):

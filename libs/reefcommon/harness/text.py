@@ -1,4 +1,4 @@
-"""The screen for texts of a harness: credentials, orders to ignore rules, invisible characters."""
+"""The screen for texts of a harness: credentials, injected orders, invisible characters."""
 
 import re
 import unicodedata
@@ -81,10 +81,7 @@ def objection(text: str) -> str | None:
 
 
 def value_objection(value: Any, depth: int = 0) -> str | None:
-    """Return the objection to a JSON value, keys included.
-
-    A key that names a secret may hold only a reference, such as an environment variable.
-    """
+    """Return the objection to a JSON value. A secret key may hold only a reference."""
     if depth > 8:
         return "is nested more than 8 levels deep"
     if isinstance(value, str):

@@ -1,9 +1,6 @@
-"""The harness of a model as an immutable tree of entries, and the mutations of a proposal.
+"""The harness of a model as an immutable tree of entries, and the mutations of a proposal."""
 
-    tree --recipe.propose--> mutations --admission.admit--> new tree --files--> artifact
-
-Pure. The rules are in `reefcommon.harness.admission`, the format in `reefcommon.harness.files`.
-"""
+# tree --recipe.propose--> mutations --admission.admit--> new tree --files--> artifact
 
 import re
 from abc import abstractmethod
@@ -28,7 +25,7 @@ MAX_REJECTED = 25
 
 
 class Inadmissible(Poison):
-    """The rules do not allow a proposal or a tree. The message never quotes its text."""
+    """A rule refuses a proposal or a tree. The message never quotes its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +63,12 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A proposal that lost at admission or evaluation, and the reason."""
-
     mutations: tuple[Mutation, ...]
     reason: str
 
 
 class HarnessRecipe(Recipe):
-    """A recipe whose candidates are harness trees.
-
-        samples --decide--> window --propose--> mutations --admission--> candidate --> verdict
-
-    Both methods are pure, and are called in a worker thread.
-    """
+    """A recipe whose candidates are harness trees. Both methods are pure, and run in a thread."""
 
     @abstractmethod
     def decide(self, waiting: Sequence[SampleReady]) -> Decision:
@@ -88,10 +78,7 @@ class HarnessRecipe(Recipe):
     def propose(
         self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
-        """Return the changes that the window asks for. If there are none, no candidate follows.
-
-        `rejected`: the last 25, oldest first.
-        """
+        """Return the changes, if any. `rejected`: the last 25, oldest first."""
         # The words of users in `samples` are data, never instructions.
 
     def evaluation(self) -> EvaluationPlan:
@@ -103,11 +90,7 @@ class HarnessRecipe(Recipe):
 
 
 def apply(tree: Tree, mutations: Sequence[Mutation]) -> Tree:
-    """Return the tree after all mutations, in order.
-
-    Raises:
-        Inadmissible: a mutation does not fit the tree.
-    """
+    """Return the tree after all mutations. Raises Inadmissible if a mutation does not fit."""
     # A new tuple each time: to revert a proposal, drop it.
     for position, mutation in enumerate(mutations, start=1):
         tree = _apply_one(tree, mutation, f"mutation {position}")
@@ -177,7 +160,7 @@ def _options(
 
 
 def render_chat(tree: Tree) -> str:
-    """Return the prompt of a tree: its rules in order, then its skills. It may be empty."""
+    """Return the prompt of a tree: its rules, then its skills."""
     enabled = [entry for entry in tree if not entry.disabled]
     rules = [f"- {entry.config['text'].strip()}" for entry in enabled if entry.kind == "rules"]
     skills = [

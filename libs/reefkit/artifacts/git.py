@@ -1,12 +1,11 @@
 """ArtifactStore in one bare git repository with Git LFS objects, written by dulwich.
 
-    refs/tags/<scenario>/<content id>  one parentless commit for each content
-    lfs/objects/aa/bb/<sha256>         large files, where Git LFS looks for them
-
-It needs no git program, no root and no server. A stock `git clone` with git-lfs installed checks
-out the same bytes. A put writes large files, then git objects, then the ref. A reader starts at the
-ref, so a crash in between leaves only garbage.
+A stock `git clone` with git-lfs installed checks out the same bytes. A put writes the ref last, so
+a crash leaves only garbage.
 """
+
+# refs/tags/<scenario>/<content id>  one parentless commit for each content
+# lfs/objects/aa/bb/<sha256>         large files, where Git LFS looks for them
 
 import fcntl
 import hashlib

@@ -1,12 +1,11 @@
 """ArtifactStore on lakeFS, through the vendor's `lakefs` client.
 
-    branch <scenario>                contents/<content id>/<file>: every content, merged in whole
-    tag <scenario>-<content id>      the commit that brought it
-
-A put uploads to a branch of its own and merges it (`Branch.transact`), so that two processes never
-share uncommitted changes. lakeFS commits without a compare-and-swap, so the release heads alone
-decide which content serves.
+A put uploads to its own branch and merges it, so that two processes never share uncommitted
+changes.
 """
+
+# branch <scenario>                contents/<content id>/<file>: every content, merged in whole
+# tag <scenario>-<content id>      the commit that brought it
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
