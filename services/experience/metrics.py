@@ -15,5 +15,7 @@ UNRESOLVED = Counter("reef_experience_bodies_missing_total", "large bodies that 
 EXPIRED = Counter("reef_reports_expired_total", "reports whose records never came")
 PARKED = Gauge("reef_reports_parked", "reports that wait in memory for their records")
 OPEN = Gauge("reef_sessions_open", "sessions in memory that may go on")
-_EVICTED = "sessions put out of memory since the start because there were too many"
-EVICTED = Gauge("reef_sessions_evicted", _EVICTED)
+EVICTED = Gauge(
+    "reef_sessions_evicted",
+    "sessions put out of memory since the start because there were too many",
+)
