@@ -26,7 +26,7 @@ def of_samples(rows: Sequence[Facts], sample_ids: set[str]) -> list[Facts]:
 def tell(found: Facts) -> Iterator[Line]:
     """Yield (label, text) in the order of events.
 
-    `found`: a record as the gateway gives it, with `steps` and `releases` added.
+    `found`: a record as the gateway gives it, with `steps`, `releases` and `rejections` added.
     """
     record = found["record"]
     scenario, when = record.get("scenario", ""), _when(record.get("at"))
@@ -77,7 +77,7 @@ def _sample(sample: Facts, found: Facts) -> Iterator[Line]:
     releases = of_samples(found.get("releases", ()), own)
     uses = [
         *(_refused(row) for row in found.get("refusals", ()) if row["sample_id"] in own),
-        *(_trained(step, releases) for step in of_samples(found.get("steps", ()), own)),
+        *(_trained(step, found) for step in of_samples(found.get("steps", ()), own)),
         *(_released(release) for release in releases),
     ]
     yield from uses or [("  so far", "no recipe has used it yet")]
@@ -92,14 +92,25 @@ def _refused(row: Facts) -> Line:
     return "  refused", f"by {row['recipe']}: {row['reason']}{moved}"
 
 
-def _trained(step: Facts, releases: Sequence[Facts]) -> Line:
-    candidate, outcome = step.get("candidate_id"), "no candidate came of it"
-    if candidate:
-        chosen = any(release.get("candidate_id") == candidate for release in releases)
-        absent = ", which is not in the chain: rejected, or not judged yet"
-        outcome = f"candidate {candidate}{'' if chosen else absent}"
+def _trained(step: Facts, found: Facts) -> Line:
+    outcome = "no candidate came of it"
+    if step.get("candidate_id"):
+        outcome = f"candidate {step['candidate_id']}{_became(step, found)}"
     when = _when(step.get("at"))
     return "  trained on", f"in step {step['step']} of {step['recipe']}, {when}; {outcome}"
+
+
+def _became(step: Facts, found: Facts) -> str:
+    first = step["candidate_id"]
+    samples = set(step["sample_ids"])
+    for release in found.get("releases", ()):
+        # on a newer head the candidate of the same samples has another id
+        same = set(release["lineage"]["sample_ids"]) == samples
+        if (chosen := release.get("candidate_id")) == first or same:
+            return "" if chosen == first else f", judged again on a newer head as {chosen}"
+    ends = [row for row in found.get("rejections", ()) if row["candidate_id"] == first]
+    told = [f", {row['outcome']}: {row['reason']}" for row in ends]
+    return told[0] if told else ", not in the chain so far: it may be waiting for a verdict"
 
 
 def _released(release: Facts) -> Line:

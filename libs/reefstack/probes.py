@@ -1,6 +1,7 @@
 """Waits for a program of the stack: until it is ready, until it hangs."""
 
 import asyncio
+import json
 import struct
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -121,7 +122,15 @@ def _smallest_question(probe: Probe) -> tuple[str, int, bytes]:
 def _http_refusal(answer: bytes) -> str:
     headers, _, body = answer.decode(errors="replace").partition("\r\n\r\n")
     _, _, status = headers.partition("\r\n")[0].partition(" ")
-    return "" if status.startswith("200") else f"{status[:3]} {body[:200].strip()}".strip()
+    if status.startswith("200"):
+        return ""
+    reason = f"{status[:3]} {body[:200].strip()}".strip()
+    try:
+        names = list(json.loads(body)["failures"])
+    except (ValueError, TypeError, KeyError):  # an answer of another program, or a part of one
+        return reason
+    # a display shows the first line alone
+    return f"waits for the {', the '.join(names)}\n{reason}" if names else reason
 
 
 async def _kafka(probe: KafkaAnswers) -> str:

@@ -43,7 +43,12 @@ def test_releases_in_a_pipe_are_plain_columns_and_as_json_the_gateways_own_rows(
     assert lines[1][5:] == ["0.912 against 0.500", "rel-1"]
     assert gateway.asked[-1][1] == "/reef/scenarios/default/releases?limit=7"
     assert json.loads(reef("releases", "default", "--json")) == CHAIN
-    assert reef("releases").splitlines()[1].startswith("default\trel-2\tserving")
+    assert reef("releases") == reef("releases", "default"), "the chain, if there is one scenario"
+    assert json.loads(reef("releases", "--json"))[0]["scenario"] == "default"
+    heads = json.loads(reef("releases", "--json"))
+    gateway.answers["/reef/scenarios"] = (200, {"data": [*heads, {**heads[0], "scenario": "two"}]})
+    lines = reef("releases").splitlines()
+    assert [line.split("\t")[:2] for line in lines[1:]] == [["default", "rel-2"], ["two", "rel-2"]]
 
 
 def test_evidence_tells_scores_apart_and_who_won(gateway: FakeGateway) -> None:

@@ -383,6 +383,8 @@ def test_the_last_lines_of_serve_name_what_is_there_and_find_this_stack(
     assert f'curl -N {url}/v1/chat/completions -H "authorization: Bearer $REEF_TOKEN" ' in said(
         tmp_path
     )
+    assert '"temperature": 0' in said(tmp_path)
+    assert f"curl {url}/reef/report" in said(tmp_path)
     assert "REEF_FREE_PORTS=1" in reef("serve", "--help")
 
 

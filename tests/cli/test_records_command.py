@@ -143,9 +143,16 @@ def test_a_record_tells_its_story_up_to_the_release(gateway: FakeGateway) -> Non
         gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": [waits, *CHAIN]})
         assert said in reef("records", "show", "rec-1")
     gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": CHAIN})
-    assert "candidate cand-4, which is not in the chain: rejected, or not judged yet" in reef(
+    assert "cand-4, not in the chain so far: it may be waiting for a verdict" in reef(
         "records", "show", "rec-1"
     )
+    again = {**born, "candidate_id": "cand-9"}
+    gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": [again, *CHAIN]})
+    assert "cand-4, judged again on a newer head as cand-9" in reef("records", "show", "rec-1")
+    lost = {"candidate_id": "cand-4", "outcome": "conflicted", "reason": "the head has moved"}
+    gateway.answers["/reef/scenarios/default/releases"] = (200, {"data": CHAIN})
+    gateway.answers["/reef/scenarios/default/rejections"] = (200, {"data": [lost]})
+    assert "cand-4, conflicted: the head has moved" in reef("records", "show", "rec-1")
 
 
 def test_older_steps_are_looked_for_page_by_page(gateway: FakeGateway) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from reefstack import probes
 from reefstack.errors import CannotStart, PortTaken, StackFailed
 from reefstack.ports import choose
 from reefstack.restart_policy import RestartPolicy, StackEvent
@@ -293,6 +294,23 @@ async def test_a_stranger_on_the_port_does_not_stand_for_our_child(
     assert "ready" not in [event.kind for event in events]
     if status.startswith("200"):
         assert any("held by another program" in event.text for event in events)
+
+
+@pytest.mark.parametrize(
+    ("body", "first_line"),
+    [
+        (
+            b'{"ready": false, "failures": {"engine": "no answer from http://a"}}',
+            "waits for the engine",
+        ),
+        (b'{"failures": {"kafka": "x", "redis": "y"}}', "waits for the kafka, the redis"),
+        (b"busy", "503 busy"),
+    ],
+)
+def test_a_display_gets_a_short_reason_for_the_wait(body: bytes, first_line: str) -> None:
+    reason = probes._http_refusal(b"HTTP/1.1 503 Unready\r\n\r\n" + body)
+    assert reason.splitlines()[0] == first_line
+    assert body.decode() in reason, "an error that ends the start has all of it"
 
 
 async def seen(events: list[StackEvent], name: str, kind: str, times: int) -> None:

@@ -152,11 +152,18 @@ def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
 
 
 def _uses(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The steps that trained on its samples, and the releases that name them."""
+    """The steps that trained on its samples, and what became of their candidates."""
     sample_ids = {sample["sample_id"] for sample in found.get("samples", ())}
     if not sample_ids:
-        return {"steps": [], "releases": []}
-    scenario = f"/reef/scenarios/{found['record']['scenario']}"
+        return {"steps": [], "releases": [], "rejections": []}
+    name = found["record"]["scenario"]
+    scenario = f"/reef/scenarios/{name}"
     steps = story.of_samples([*_pages(gateway, f"{scenario}/steps")], sample_ids)
     chain = gateway.get(f"{scenario}/releases", limit=1000)["data"]
-    return {"steps": steps, "releases": story.of_samples(chain, sample_ids)}
+    rejected = gateway.get(f"{scenario}/rejections", limit=1000)["data"] if steps else []
+    own = {step["candidate_id"] for step in steps} - {None}
+    return {
+        "steps": steps,
+        "releases": story.of_samples(chain, sample_ids),
+        "rejections": [row for row in rejected if row["candidate_id"] in own],
+    }

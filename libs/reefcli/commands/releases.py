@@ -14,7 +14,7 @@ _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
 
 
-_CHAIN = "Its chain, newest first. Without it: every scenario and its head."
+_CHAIN = "Its chain, newest first. Without it: the heads, if there are several scenarios."
 _Scenario = Annotated[str | None, typer.Argument(help=_CHAIN)]
 _Named = Annotated[str, typer.Argument(help="For example: default")]
 # Shown with the release, and in the log for ever.
@@ -53,6 +53,9 @@ def releases(
       reef releases default --json | jq '.[0].metrics'
     """
     gateway = find(url, state_dir)
+    heads = [] if scenario or rejected else gateway.get("/reef/scenarios")["data"]
+    if len(heads) == 1 and not as_json:  # a program gets the heads, however many there are
+        scenario = heads[0]["scenario"]
     name = scenario or "default"
     if evidence_of is not None:
         _print_evidence(gateway, name, evidence_of, as_json=as_json)
@@ -64,7 +67,7 @@ def releases(
         columns, cells = _REJECTED, [rejected_row(row) for row in rows]
         empty = f"nothing was rejected in scenario {name!r}"
     elif scenario is None:
-        rows = gateway.get("/reef/scenarios")["data"]
+        rows = heads
         columns = ("scenario", *_COLUMNS)
         cells = [(row["scenario"], *release_row(row["head"])) for row in rows]
         empty = "no scenario yet"

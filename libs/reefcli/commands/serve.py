@@ -140,10 +140,12 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
     shown = Panel(text, title="Reef is up", expand=False) if out.is_terminal else text
     out.print(shown, markup=False, soft_wrap=not out.is_terminal)
     tokens = config.gateway.tokens_file is not None
-    command = curl.chat(url, config.model.served_as, "Hello", bearer=tokens)
-    status = f"{program()} status{state_dir_words(state_dir)}"
+    ask = curl.chat(url, config.model.served_as, "Hello", bearer=tokens)
+    report, here = curl.report(url, bearer=tokens), state_dir_words(state_dir)
+    listed = f"RECEIPT: a record of `{program()} records{here}`"
+    text = f"{ask}\n{report}\n  {listed}\n{program()} status{here}"
     # Outside of the panel and never wrapped, so that it can be copied.
-    out.print(f"\nTry:\n{command}\n{status}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)
+    out.print(f"\nTry:\n{text}\n\nCtrl-C stops it.", markup=False, soft_wrap=True)
 
 
 async def _until_failed(stack: "Stack", out: Console) -> ReefError:

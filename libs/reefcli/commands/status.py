@@ -142,5 +142,5 @@ def _last_error(facts: dict[str, Any]) -> str | None:
 def _doing(facts: dict[str, Any]) -> str:
     metrics = facts.get("last_metrics", {})
     warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
-    note = f" (critic warm-up, {facts['step']} steps so far)" if warming_up else ""
+    note = f" (critic warm-up, {counted(facts['step'], 'step')} so far)" if warming_up else ""
     return f"{facts['state']}{note}"
