@@ -77,7 +77,7 @@ class Canned(asyncio.Protocol):
     """A serving node that costs as little as possible, so that it never is what is measured."""
 
     unary = b""
-    stream: list[bytes] = []
+    stream: tuple[bytes, ...] = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: Any = transport
@@ -129,7 +129,7 @@ async def canned(port: int) -> None:
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
         % (len(answer), answer)
     )
-    Canned.stream = stream_answer()
+    Canned.stream = tuple(stream_answer())
     server = await asyncio.get_running_loop().create_server(Canned, "127.0.0.1", port)
     await server.serve_forever()
 

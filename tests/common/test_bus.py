@@ -213,6 +213,4 @@ async def test_publishing_without_a_broker_says_so():
 
     broker = kafka_broker(SystemSettings(kafka_bootstrap="127.0.0.1:1"), "test")
     with pytest.raises((Unavailable, IncorrectState)):
-        await KafkaPublisher(broker).publish(
-            command(1), Topic("t", (), (), (), "")
-        )
+        await KafkaPublisher(broker).publish(command(1), Topic("t", (), (), (), ""))

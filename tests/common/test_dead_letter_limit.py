@@ -86,9 +86,7 @@ async def test_a_consumer_stops_keeps_its_place_and_goes_on_after_it_was_mended(
 ):
     """E4, its other side: a version that takes every event for poison buries a few, not the topic."""
     name = f"limit-{uuid.uuid4().hex[:8]}"
-    topic = Topic(
-        name, (events.ScenarioCreateRequested,), (), (), "", partitions=1
-    )
+    topic = Topic(name, (events.ScenarioCreateRequested,), (), (), "", partitions=1)
     settings = SystemSettings(kafka_bootstrap=kafka_bootstrap, dead_letters_limit=3)
     await ensure_topics(kafka_bootstrap, (topic,))
     seen: list[str] = []

@@ -19,11 +19,13 @@ def send(port: int, weights: Path, count: int, hosting: threading.Event | None =
     store = TCPStore("127.0.0.1", port, 2, is_master=True, timeout=timeout, wait_for_workers=False)
     if hosting:
         hosting.set()
-    print("hosting", flush=True)
+    sys.stdout.write("hosting\n")
+    sys.stdout.flush()
     group = ProcessGroupGloo(PrefixStore("reef", store), 0, 2, timeout)
     for _, tensor in sorted(load_file(weights).items())[:count]:
         group.broadcast([tensor], BroadcastOptions()).wait()
-    print("sent", flush=True)
+    sys.stdout.write("sent\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
