@@ -1,4 +1,4 @@
-"""Print the requirements of pyproject.toml, or of an extra, without the named packages.
+"""Print the requirements of pyproject.toml or an extra, without the named packages.
 
 python infra/requirements.py [EXTRA] [-PACKAGE ...]
 """

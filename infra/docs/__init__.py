@@ -1,4 +1,4 @@
-"""The generated parts of the pages under docs/, read from the code.
+"""The generated parts of the pages under docs/.
 
 python -m infra.docs            exits 1 if a page is not current
 python -m infra.docs --write    makes them current

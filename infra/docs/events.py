@@ -1,4 +1,4 @@
-"""The parts of docs/events.md: the topic registry and the event models."""
+"""The topic registry and the event models of docs/events.md."""
 
 from inspect import cleandoc
 
@@ -12,7 +12,7 @@ def topics_table() -> str:
 
 
 def events_section() -> str:
-    """Return every event with its fields, each under a heading."""
+    """Return every event with its fields."""
     return "\n".join(map(_event_section, events.ALL))
 
 

@@ -1,7 +1,4 @@
-"""The table of docs/metrics.md: every metric that the libraries and services define.
-
-Read from the source: importing the engine would load torch.
-"""
+"""The table of docs/metrics.md. It reads the source: importing the engine would load torch."""
 
 import ast
 from collections.abc import Iterator
@@ -15,7 +12,7 @@ KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "Summ
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric as its definition says it. `path`: of its file, relative to the repository."""
+    """A metric. `path` of its file is relative to the repository."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""The pages under docs/ that have generated parts, and how those are replaced."""
+"""The pages with generated parts."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
 
 
 def current(path: Path) -> str:
-    """Return the page with its generated parts as the code has them now.
+    """Return the page with current generated parts.
 
     Raises:
         ValueError: the page lacks a part.

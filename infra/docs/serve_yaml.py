@@ -1,4 +1,4 @@
-"""The tables of docs/serve-yaml.md: every key of a `serve.yaml`, and the knobs of the recipes."""
+"""The tables of docs/serve-yaml.md: keys of a `serve.yaml`, knobs of the recipes."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ def section(name: str) -> str:
 
 
 def recipes() -> dict[str, type[Recipe]]:
-    """Return the recipes that ship, by their dotted names. Importing them needs no torch."""
+    """Return the shipped recipes by dotted name, without importing torch."""
     # By file, not by import of the package: a learner would load torch.
     names = sorted(path.parent.name for path in (ROOT / "recipes").glob("*/recipe.py"))
     modules = [importlib.import_module(f"recipes.{name}.recipe") for name in names]

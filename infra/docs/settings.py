@@ -1,4 +1,4 @@
-"""The tables of docs/settings.md: every setting of every service, read from the classes."""
+"""The tables of docs/settings.md, read from the classes."""
 
 import importlib
 from pathlib import Path
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def settings_classes() -> dict[str, type[BaseSettings]]:
-    """Return every settings class by its owner: all services, each service, setup, `reef serve`."""
+    """Return the settings classes by owner: all services, each service, setup, `reef serve`."""
     found: dict[str, type[BaseSettings]] = {"all services": SystemSettings}
     for path in sorted((ROOT / "services").glob("*/settings.py")):
         module = importlib.import_module(f"services.{path.parent.name}.settings")

@@ -1,4 +1,4 @@
-"""`python -m infra.jobs.model`: write the base model and point `/models/current` to it."""
+"""Write the base model and point `/models/current` to it."""
 
 import sys
 from functools import partial

@@ -1,7 +1,4 @@
-"""`python -m infra.jobs.setup`: create the missing topics and the artifact repository.
-
-May run at every start.
-"""
+"""Create the missing topics and the artifact repository. May run at every start."""
 
 import asyncio
 import sys
@@ -40,7 +37,7 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
     """Create the lakeFS repository of REEF_ARTIFACTS_URL. Returns whether it was missing.
 
     Raises:
-        BadConfig: the URL is not a lakeFS URL.
+        BadConfig: not a lakeFS URL.
         Unavailable: lakeFS does not answer, or refuses.
     """
     import lakefs  # takes two seconds, and an embedded artifact store does without
@@ -86,7 +83,7 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
 
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
-    """Create topics, then the repository. Raises BadConfig; Unavailable after the last try."""
+    """Create topics and repository. Raises BadConfig; Unavailable after the last try."""
     # Topics first: no service starts without them.
     for attempt in range(1, settings.attempts + 1):
         try:

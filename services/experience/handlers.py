@@ -1,4 +1,4 @@
-"""The handlers of the experience service, in the order in which an event passes them."""
+"""The handlers of the experience service."""
 
 #     inferences   known already? --no--> its place in a session --> rows: records, sessions
 #     feedback     `reports.py`: joined with its records, or parked until they come
@@ -114,7 +114,6 @@ class Handlers(Reports):
     async def _record(
         self, arrivals: Sequence[tuple[Arrival, InferenceRecorded]], dead: DeadArrivals
     ) -> dict[str, Record]:
-        """Give each new exchange its place and its row. Return all of the batch, repeats too."""
         self._follow(arrivals)
         known = await self.store.places([event.event_id for _, event in arrivals])
         taken = self._without_conflicts(arrivals, known, dead)

@@ -1,4 +1,4 @@
-"""The ports of the experience service, and the rows that go through them."""
+"""The ports of the experience service and their rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ ReportState = Literal["parked", "expired", "refused", "joined"]
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message of a topic. `event` is None if it cannot be decoded; `flaw` then says why."""
+    """A message of a topic. If it cannot be decoded, `event` is None and `flaw` says why."""
 
     topic: str
     partition: int
@@ -36,7 +36,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """The state of a report. The state with the greatest `version` counts."""
+    """The state of a report. The greatest `version` counts."""
 
     parked: Parked
     state: ReportState
@@ -45,8 +45,7 @@ class ReportRow:
 
 
 class Known(NamedTuple):
-    """A report as the store knows it. `parked_at`: the time when it began to wait;
-    `partition`, `offset`: its first place in the log."""
+    """A stored report: when it began to wait (`parked_at`), and its first place in the log."""
 
     digest: str
     state: ReportState
@@ -56,10 +55,9 @@ class Known(NamedTuple):
 
 
 class ExperienceStore(Protocol):
-    """All tables that this service writes.
+    """All tables that this service writes. An insert returns when the rows are durable.
 
-    Methods raise Unavailable if the store does not answer, and Poison if it refuses a row. An
-    insert returns when the rows are durable.
+    Methods raise Unavailable if the store does not answer, and Poison if it refuses a row.
     """
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
@@ -75,7 +73,8 @@ class ExperienceStore(Protocol):
         self, keys: Iterable[Key], tails: Iterable[Key], requests: Iterable[Key] = ()
     ) -> Sequence[Session]:
         """Return the sessions with these (scenario, id), and the untagged sessions that have a
-        node with such a (scenario, tail) or (scenario, request)."""
+        node with such a (scenario, tail) or (scenario, request).
+        """
 
     async def recent_sessions(self, *, within_s: float, limit: int) -> Sequence[Session]:
         """Return the latest sessions, oldest first, within `within_s` of the newest."""
@@ -87,13 +86,13 @@ class ExperienceStore(Protocol):
         """Return the known reports."""
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
-        """Return waiting reports in the order of their ids, from the first after `after`."""
+        """Return waiting reports in the order of ids, from the first after `after`."""
 
     async def has_expired(self) -> bool:
         """Return whether any report has expired."""
 
     async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
-        """Return expired reports on any of these records, in the order of their ids."""
+        """Return expired reports on any of these records, in the order of ids."""
 
     async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
         """Insert rows."""
@@ -102,7 +101,7 @@ class ExperienceStore(Protocol):
         """Insert rows."""
 
     async def insert_outcomes(self, events: Sequence[Event]) -> None:
-        """Insert the rows of these events. Events of other types are ignored."""
+        """Insert the rows of these events; other types are ignored."""
 
 
 class Page(TypedDict):
@@ -117,7 +116,8 @@ class ExperienceReads(Protocol):
 
     async def record(self, record_id: str) -> dict[str, Any] | None:
         """Return the exchange or report under a receipt (`record`), with its reports, samples and
-        refusals; None if the receipt is unknown."""
+        refusals; None if unknown.
+        """
 
     async def key(self, key: str) -> dict[str, Any] | None:
         """Return an exchange with its answer, or a report, with its digest; None if unknown."""
@@ -129,8 +129,8 @@ class ExperienceReads(Protocol):
     ) -> Page:
         """Return a page of a list, newest first, without bodies and tokens.
 
-        Filters that are None, or that the list does not have, are ignored. Raises Poison if there
-        is no such list, and UnknownCursor.
+        Filters that are None or unknown to the list are ignored. Raises Poison if there is no such
+        list, and UnknownCursor.
         """
 
 
@@ -138,10 +138,7 @@ class Handled(Protocol):
     """How far the log is handled."""
 
     async def reaches(self, until: float, *, within_s: float) -> bool:
-        """Return whether all events up to `until` (Unix seconds) are in the store.
-
-        Waits for `within_s` seconds at most.
-        """
+        """Return whether events up to `until` (Unix seconds) are stored; waits `within_s`."""
 
 
 RowKey = Sequence[str]
@@ -152,10 +149,7 @@ RowDigests = list[tuple[tuple[str, ...], str]]
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows in the order of their keys, as one digest.
-
-    `until` is the last key; None if they reach the end of the table.
-    """
+    """Rows in key order as one digest. `until`: the last key; None at the table's end."""
 
     count: int
     digest: str
@@ -163,7 +157,7 @@ class Slice:
 
 
 class Audit(Protocol):
-    """Digests of a store, for comparison with another store. Raise Unavailable."""
+    """Digests of a store. Raise Unavailable."""
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice: ...
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice: ...
@@ -181,7 +175,7 @@ class DeadLetters(Protocol):
         """Write a dead letter. `waited`: its records never came.
 
         Raises:
-            Unavailable: the broker does not acknowledge, or the limit of dead letters is reached.
+            Unavailable: no acknowledgement, or the limit of dead letters is reached.
         """
 
 

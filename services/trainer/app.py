@@ -1,4 +1,4 @@
-"""Composition of the trainer: weight recipes of `serve.yaml`, each with a step process."""
+"""Composition of the trainer: each weight recipe has a step process."""
 
 import shutil
 from functools import partial

@@ -1,4 +1,4 @@
-"""StepProcess as a child process that speaks JSON lines. It is kept between steps."""
+"""StepProcess as a child process that speaks JSON lines, kept between steps."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ FULL_BELOW_BYTES = 16 * 1024 * 1024
 
 @dataclass(slots=True)
 class ChildProcess:
-    """The step process of a binding. It makes a single step at a time."""
+    """The step process of a binding: a single step at a time."""
 
     binding: Binding[WeightRecipe]
     model_path: Path
@@ -40,7 +40,7 @@ class ChildProcess:
     _child: asyncio.subprocess.Process | None = None
 
     async def step(self, request: StepRequest) -> StepReply:
-        """Raises also Unavailable if the process died on a full disk: no batch is to blame."""
+        """Raises also Unavailable if the process died on a full disk."""
         await asyncio.to_thread(bound_log, self.log_path)
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -130,7 +130,7 @@ class ChildProcess:
 
 
 def bound_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Move the text of a log that is too large to `<name>.1`. A process may be appending to it."""
+    """Move the text of a log that is too large to `<name>.1`; a process may append to it."""
     if path.is_file() and path.stat().st_size > max_bytes:
         shutil.copyfile(path, path.with_name(f"{path.name}.1"))
         os.truncate(path, 0)

@@ -14,7 +14,7 @@ from reefkit.jobs.model import UNFINISHED, Job
 class Start:
     """The start of a step. `state`: the job whose critic, optimizers and count go on.
 
-    Its actor goes on too, unless `actor` names another job, or `adopt` a content.
+    So does its actor, unless `actor` names another job, or `adopt` a content.
     """
 
     state: str | None = None
@@ -27,7 +27,7 @@ def start_of(job: Job) -> Start:
 
 
 def plan_start(last: Job | None, head_content: str, saved: Mapping[str, str]) -> Start:
-    """Return the start of the next step. `saved`: contents with a saved state, and their jobs."""
+    """Return the start of the next step. `saved`: the jobs of contents with a saved state."""
     # The actor follows the head: the next step starts from the weights that serve, so a rejected,
     # pending or rolled-back actor is left. Progress that was not proposed goes on if the head
     # still serves its base. The critic only goes on.
@@ -62,7 +62,7 @@ def _lag(sample: SampleReady, serving: LoadId) -> int | None:
 
 
 def states_to_keep(jobs: Sequence[Job], head_content: str, kept: int) -> set[str]:
-    """Return the jobs whose states stay. `jobs`: oldest first; `kept`: published jobs that stay."""
+    """Return the jobs whose states stay. `jobs`: oldest first; `kept`: published jobs."""
     # A rollback to a kept release goes on with its optimizer; without a state it starts anew.
     keep = {job.job_id for job in jobs if job.state in UNFINISHED or job.content_id == head_content}
     done = [job for job in jobs if job.state not in ("open", "produced", "stored")]

@@ -1,4 +1,4 @@
-"""The executor of weight recipes: a job is a step of the learner in its step process."""
+"""The executor of weight recipes: a job is a step of the learner."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The check that all numbers of a saved state, or of an exported adapter, are finite."""
+"""The check for NaNs and infinities in saved states and exported adapters."""
 
 import math
 import shutil
@@ -14,14 +14,14 @@ TENSOR_FILES = (".pt", ".safetensors")
 
 
 def check_new(staged: Path) -> None:
-    """Check the output of a step before it counts. Raises Poison, and removes the output then."""
+    """Check the output of a step. If it is bad, remove it and raise Poison."""
     if (fault := not_finite(staged)) is not None:
         shutil.rmtree(staged, ignore_errors=True)
         raise Poison(f"the step leaves {fault}, so that nothing of it is kept")
 
 
 def check_saved(state: Path) -> None:
-    """Check a state that a step starts from. Raises StateDamaged, and sets the state aside then."""
+    """Check the start of a step. If it is bad, set it aside and raise StateDamaged."""
     # Without it the next step starts anew; with it every batch would be refused.
     if (fault := not_finite(state)) is not None:
         aside = state.with_name(f"{state.name}.damaged")
@@ -34,7 +34,7 @@ def check_saved(state: Path) -> None:
 
 
 def not_finite(tree: Path) -> str | None:
-    """Name the first tensor below `tree` with a NaN or an infinity; None if there is none."""
+    """Name the first tensor below `tree` with a NaN or an infinity, if any."""
     for path in sorted(tree.rglob("*")):
         if path.suffix in TENSOR_FILES:
             for name, value in _values("", _loaded(path)):

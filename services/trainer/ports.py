@@ -1,4 +1,4 @@
-"""The outside of the trainer's executor: the step process and the saved states."""
+"""The step process and the saved states."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from reefcommon.events import SampleReady
 
 
 class StateDamaged(Poison):
-    """The state that a step starts from cannot be used; it was set aside."""
+    """A step's start cannot be used; it was set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
     """A step, as directories of this machine.
 
-    `adopt`: an adapter to take the policy from, or "base". `out` None: only try the step.
+    `adopt`: an adapter for the policy, or "base". `out` None: only try the step.
     """
 
     job_id: str
@@ -30,7 +30,7 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True)
 class StepReply:
-    """The result of a step. Its state is in the request's `out`, the adapter in `out/adapter`."""
+    """The result of a step: its state is in `out`, the adapter in `out/adapter`."""
 
     step: int
     proposes: bool
@@ -45,7 +45,7 @@ class StepProcess(Protocol):
 
         Raises:
             StateDamaged: the start cannot be used.
-            Poison: the batch cannot be trained on, or the learner raised an exception.
+            Poison: the batch cannot be trained on, or the learner raised.
             Transient: the process died or took too long.
         """
 
@@ -65,4 +65,4 @@ class Checkpoints(Protocol):
         """Return the jobs whose state is complete."""
 
     def prune(self, binding: str, keep: Collection[str]) -> None:
-        """Remove all other states, and the rests of interrupted steps."""
+        """Remove all other states and rests of interrupted steps."""

@@ -1,5 +1,3 @@
-"""The settings of the trainer: `REEF_TRAINER_*`."""
-
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
@@ -7,7 +5,7 @@ from reefcommon.settings import HostSettings
 
 
 class Settings(HostSettings):
-    """Limits and pace of this service. Outside systems: `reefcommon.settings.SystemSettings`."""
+    """Limits and pace of this service (`REEF_TRAINER_*`)."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_TRAINER_")
 

@@ -39,11 +39,11 @@ class Worker:
         self._position: Position | None = None
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make a step, and put its state in place by a rename. Without `out`, only try it.
+        """Make a step and rename its state into place. Without `out`, only try it.
 
         Raises:
             StateDamaged: the start cannot be used.
-            Poison: the batch cannot be used, or the step leaves numbers that are not finite.
+            Poison: the batch cannot be used, or numbers are not finite.
         """
         learner = self._at((request["state"], request["actor"], request["adopt"]))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state

@@ -1,4 +1,4 @@
-"""Events as rows and rows as events: each table's columns, with the value of each."""
+"""Events as rows and rows as events."""
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -26,13 +26,10 @@ def load(text: str) -> Any:
 
 
 def _plain(names: str, of: str = "") -> Columns:
-    """Return columns that hold the attribute of the same name."""
     return {name: attrgetter(of + name) for name in names.split()}
 
 
 def _json(names: str, of: str = "") -> Columns:
-    """Return columns that hold the attribute of the same name as JSON."""
-
     def dumped(read: Callable[[Any], Any]) -> Callable[[Any], bytes]:
         return lambda item: dump(read(item))
 

@@ -20,9 +20,9 @@ Json = Mapping[str, Any]
 class Fingerprint:
     """A request and its answers as hashes.
 
-    prefixes  of each beginning of the request that ends in an assistant's message, longest first
+    prefixes  of each beginning that ends in an assistant's message, longest first
     request   of all its messages; empty if there are none
-    tails     of the request followed by each of its answers
+    tails     of the request followed by each answer
     """
 
     prefixes: tuple[str, ...]
@@ -33,10 +33,7 @@ class Fingerprint:
 def fingerprint(
     request: Json, response: Json | None, api: str, *, shard: bytes = b""
 ) -> Fingerprint:
-    """Return the fingerprint of an exchange. Never raises.
-
-    Exchanges of two `shard`s have nothing in common.
-    """
+    """Return the fingerprint of an exchange; those of two `shard`s differ. Never raises."""
     # A message of an unreadable form counts as an empty message.
     messages = request_messages(request, api)
     chain, prefixes = hashlib.blake2b(shard, digest_size=16), []
@@ -66,7 +63,7 @@ def request_messages(request: Json, api: str) -> tuple[dict[str, Any], ...]:
 
 
 def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
-    """Return the answers of a response as assistant messages, a message for each choice."""
+    """Return an assistant message for each choice of a response."""
     if response is None:
         return ()
     if api == "messages":

@@ -10,10 +10,7 @@ from reefcommon.events import FeedbackReported
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A report with its place in the log, and the time when it began to wait.
-
-    The time is this machine's: a log that is read again is old.
-    """
+    """A report with its place in the log. It began to wait at a time of this machine."""
 
     report: FeedbackReported
     parked_at: datetime
@@ -23,7 +20,7 @@ class Parked:
 
 
 class Parking:
-    """The waiting reports, by their references. Reports over `limit` wait in the store alone."""
+    """Waiting reports by their references. Reports over `limit` are in the store alone."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
@@ -45,7 +42,7 @@ class Parking:
         return report_id in self._reports
 
     def add(self, parked: Parked) -> None:
-        """Remember a report. The oldest is dropped if there are too many."""
+        """Remember a report; drop the oldest if there are too many."""
         report = parked.report
         self.discard(report.event_id)
         self._reports[report.event_id] = parked

@@ -1,4 +1,4 @@
-"""Reports and their records make samples. An untrainable sample says why, and keeps its text."""
+"""Samples out of reports and records. An untrainable sample says why, and keeps its text."""
 
 # Why a sample is untrainable:
 #     aborted, failed, upstream_incomplete   the outcome of an exchange
@@ -90,7 +90,6 @@ def untrainable(event: InferenceRecorded) -> str | None:
 
 
 def _in_order(records: Sequence[Record]) -> list[Record]:
-    """Order by the log within a session: clocks may step between two turns."""
     began: dict[str, datetime] = {}
     for record in records:
         session, at = record.place.session_id, record.event.at

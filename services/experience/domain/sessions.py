@@ -1,4 +1,4 @@
-"""Which session a record belongs to. The turns of a session form a tree by their content."""
+"""The session of a record. The turns of a session form a tree by their content."""
 
 # A tag names the session. Without a tag, a request that begins with an earlier request and its
 # answer continues that turn's session, and an equal request repeats that turn. Any other record
@@ -22,9 +22,9 @@ MAX_NODES = 128
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The place of a record. `turn` is its depth from 0; `sequence` counts records from 1.
+    """The place of a record: `turn` is its depth from 0; `sequence` counts records from 1.
 
-    `retry_of` names the first record of the session with the same request.
+    `retry_of`: the first record of the session with the same request.
     """
 
     session_id: str
@@ -35,7 +35,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A record in the tree: the hashes of its request and of each conversation that it ends."""
+    """A record in the tree: hashes of its request and of each conversation that it ends."""
 
     record_id: str
     turn: int
@@ -45,10 +45,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as of its latest record. The state with the greater sequence is newer.
+    """A session as of its latest record. The greater `sequence` is newer.
 
-    `nodes` are its latest records, oldest first. A turn that continues an older record opens a
-    session of its own.
+    `nodes` are its latest records, oldest first. A turn that continues an older record opens
+    another session.
     """
 
     session_id: str
@@ -97,9 +97,9 @@ class Entry:
 
 
 class SessionBook:
-    """The open sessions, bounded in number and in time. `restore` puts an evicted session back.
+    """The open sessions, bounded in number and time. `restore` puts an evicted session back.
 
-    `assign` gives the same answer for a record until `settle`: a batch may be tried again.
+    Until `settle`, `assign` repeats its answer for a record: a batch may be tried again.
     """
 
     def __init__(self, *, max_open: int, ttl_s: float) -> None:
@@ -120,7 +120,7 @@ class SessionBook:
         return self._sessions.get(key)
 
     def restore(self, sessions: Iterable[Session]) -> None:
-        """Put back sessions that were read from the store, unless a newer state is here."""
+        """Put back sessions from the store, unless a newer state is here."""
         for session in sessions:
             known = self._sessions.get(session.key)
             if known is None or known.sequence < session.sequence:
@@ -162,16 +162,16 @@ class SessionBook:
         return assignment
 
     def replay(self, entry: Entry, assignment: Assignment) -> None:
-        """Take a record whose place is known. Its session advances if it had not seen it."""
+        """Take a record with a known place. Its session advances if it had not seen it."""
         session = self._sessions.get((entry.scenario, assignment.session_id))
         if session is None or session.sequence < assignment.sequence:
             self._advance(entry, assignment, session)
 
     def settle(self, record_ids: Iterable[str], *, newest: datetime) -> None:
-        """Note that the rows of these records and of their sessions are durable.
+        """Note that the rows of these records and sessions are durable.
 
-        Sessions that were closed long before `newest`, and the least recently used if there are too
-        many, are put out of memory now.
+        Evicts sessions closed long before `newest`, and the least recently used if there are too
+        many.
         """
         for record_id in record_ids:
             self._unsettled.pop(record_id, None)

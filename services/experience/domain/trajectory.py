@@ -1,4 +1,4 @@
-"""Turns as exact sequences of tokens. No text is tokenised here: all ids are the engine's."""
+"""Turns as exact sequences of the engine's token ids. No text is tokenised here."""
 
 # prompt 1 | sampled 1 | between the turns | sampled 2 | ...
 #          ^ prompt_length
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An exchange as the engine saw it. Only turns of equal `kind` are joined.
+    """An exchange as the engine saw it. `logprobs` has the length of `sampled`.
 
-    `logprobs` has the length of `sampled`.
+    Only turns of equal `kind` are joined.
     """
 
     prompt: tuple[int, ...]
@@ -36,7 +36,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Some of the turns, by their indices, as a sequence of tokens.
+    """Turns, by their indices, as a sequence of tokens.
 
     `mask` and `logprobs` have the length of the response: `len(tokens) - prompt_length`.
     """
@@ -51,9 +51,8 @@ class Trajectory:
 def assemble(turns: Sequence[Turn]) -> list[Trajectory]:
     """Join turns into as few trajectories as the tokens allow.
 
-    A turn continues the trajectory whose tokens its prompt begins with. If there is none, because a
-    template rendered an earlier answer otherwise or a client edited the history, it begins another
-    trajectory, with all of its prompt as the prompt.
+    A turn continues the trajectory whose tokens its prompt begins with. If there is none (another
+    rendering of an answer, an edited history), it begins a trajectory with its whole prompt.
     """
     chains: list[list[int]] = []
     # By length, not by time: a turn is longer than the turns that it continues.
