@@ -1,4 +1,4 @@
-"""Composition of the evaluator: settings -> adapters -> handlers -> routes -> service."""
+"""Composition of the evaluator."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +30,7 @@ SERVICE = "evaluator"
 
 
 def routes(handlers: Handlers) -> KafkaRouter:
-    """Build the routing table. Samples have a group of their own: no evaluation delays them."""
+    """Build the routing table. Samples have their own group: no evaluation delays them."""
     samples = route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples")
     candidates = route(handlers.on_candidate, topics.CANDIDATES, group=f"{SERVICE}-candidates")
     return KafkaRouter(handlers=(samples, candidates))

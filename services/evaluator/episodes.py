@@ -1,4 +1,4 @@
-"""Episodes of a trial: both sides answer the same tasks, or score the same held-out samples."""
+"""Both sides answer the same tasks, or score the same held-out samples."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The pairs of a trial. `failures` holds the reasons of the episodes that could not be run."""
+    """The pairs of a trial. `failures`: reasons of episodes that could not be run."""
 
     tasks: tuple[TaskResult, ...]
     failures: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A side's answers to a task. `score` is their mean; None if `failure` says why not."""
+    """A side's answers to a task. `score`: their mean; None if `failure` says why not."""
 
     score: float | None
     answer: str = ""
@@ -67,7 +67,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Runs the episodes of a trial: `pairs_at_once` tasks, `scores_at_once` samples at a time."""
+    """Runs at most `pairs_at_once` tasks, or `scores_at_once` samples, at a time."""
 
     pairs_at_once: int
     scores_at_once: int
@@ -83,7 +83,7 @@ class Episodes:
         sampling: EvaluationSection,
         candidate_id: str,
     ) -> Evidence:
-        """Let candidate and head answer the same tasks. A score is the mean over the samples."""
+        """Let both sides answer the same tasks. A score is the mean over the samples."""
 
         async def pair(task: Task) -> tuple[TaskResult, list[str]]:
             seed = seed_of(candidate_id, task.name)

@@ -1,4 +1,4 @@
-"""Arrivals of the evaluator: candidates get a verdict, held-out samples are kept."""
+"""Arrivals of the evaluator: candidates and held-out samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ VERDICTS = Counter("reef_verdicts_total", "verdicts on candidates", ["scenario",
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Publishes verdicts. The id comes from candidate and head, so that a repeat is harmless."""
+    """Publishes verdicts. Their id follows from candidate and head: repeats are harmless."""
 
     events: EventPublisher
     now: Callable[[], datetime]

@@ -15,7 +15,7 @@ from services.evaluator.trial import Bench, DoesNotServe
 
 
 class EvidenceStore(Scores, Protocol):
-    """Held-out samples, their scores, and the candidates that wait. Raises Unavailable."""
+    """Samples, their scores, and waiting candidates. Raises Unavailable."""
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None: ...
 
@@ -48,7 +48,7 @@ class Judge:
     evidence: EvidenceStore
 
     async def judge(self, candidate: CandidateProposed) -> Evaluation | str:
-        """Return the evaluation, or the reason why the candidate has to wait for evidence.
+        """Return the evaluation, or the reason why the candidate has to wait.
 
         Raises:
             Transient: the scenario does not exist.

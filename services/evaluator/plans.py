@@ -1,4 +1,4 @@
-"""The `evaluation` section of serve.yaml: tasks, verifier, method and rule."""
+"""The `evaluation` section of serve.yaml."""
 
 from dataclasses import dataclass
 from math import inf
@@ -15,7 +15,7 @@ from services.evaluator.domain.tasks import BadTask, Task, Verifier, as_task
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The configured tasks with their verifier, and the plan for each candidate."""
+    """The tasks with their verifier, and the plan for each candidate."""
 
     config: ServeConfig
     tasks: tuple[Task, ...]
@@ -28,7 +28,7 @@ class Plans:
         """Resolve every reference of the section.
 
         Raises:
-            BadConfig: a reference leads nowhere, or tasks come without a verifier.
+            BadConfig: a reference leads nowhere, or tasks lack a verifier.
         """
         section = config.evaluation
         if bool(section.tasks) != bool(section.score):
@@ -52,7 +52,7 @@ class Plans:
         return Rule(plan.policy, *knobs, plan.min_pairs)
 
     def accepts(self, scenario: str, score: float) -> bool:
-        """Return whether a held-out sample with this score is evidence in a scenario."""
+        """Return whether a sample with this score is evidence in a scenario."""
         # The range is empty if no recipe of the scenario withholds samples.
         lowest, highest = self.score_ranges.get(scenario, DEFAULT_SCORE_RANGE)
         return lowest <= score <= highest

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class GaveUp(Exception):
-    """A call failed as often as it may. There is no result, least of all a score of 0."""
+    """All attempts failed. There is no result, least of all a score of 0."""
 
 
 async def retried(
@@ -25,7 +25,7 @@ async def retried(
     *,
     within_s: float | None = None,
 ) -> T:
-    """Return the result of `call`. Only `errors`, and a try longer than `within_s`, are retried.
+    """Return the result of `call`. Retries `errors`, and a try longer than `within_s`.
 
     Raises:
         GaveUp: no attempt is left.

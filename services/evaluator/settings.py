@@ -1,4 +1,4 @@
-"""Settings of the evaluator: `REEF_EVALUATOR_*`."""
+"""Settings of the evaluator."""
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -7,7 +7,7 @@ from reefcommon.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):
-    """Pace and retries. The addresses of other systems are in `SystemSettings`."""
+    """Pace and retries (`REEF_EVALUATOR_*`). Other addresses: `SystemSettings`."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_EVALUATOR_", use_attribute_docstrings=True)
 

@@ -1,4 +1,4 @@
-"""A trial: load the candidate on a node under its own name, and unload it afterwards."""
+"""A trial: load the candidate on a node under its own name, then unload it."""
 
 # The steps before the first episode are retried as an episode is. If the bus gave up on the event
 # instead, there would be no verdict, and the trainer waits for one.
@@ -172,5 +172,5 @@ class Bench:
 
 
 def trial_name(candidate: CandidateProposed) -> str:
-    """Return a name that no release has: the publisher and the clients leave it alone."""
+    """Return a name that no release has, so that publisher and clients leave it alone."""
     return adapter_name(candidate.scenario, f"cand-{digest(candidate.event_id, length=12)}")

@@ -1,4 +1,4 @@
-"""The candidates that wait, judged in the background: scenarios side by side, each in turn."""
+"""Waiting candidates, judged in the background: scenarios side by side, each in turn."""
 
 #     candidate -> kept in the evidence store -> offset committed
 #               -> trial of its scenario -> verdict published -> forgotten
@@ -68,9 +68,7 @@ class Trials:
         self._begin(candidate.scenario)
 
     async def round(self) -> list[WaitingCandidate]:
-        """Begin the trials of all scenarios with waiting candidates.
-
-        Returns the candidates that lacked evidence last time.
+        """Begin the trials of waiting candidates. Returns those that lacked evidence last time.
 
         Raises:
             Unavailable: a trial failed because a node or a store does not answer.
@@ -83,7 +81,7 @@ class Trials:
         return [candidate for found in self._waiting.values() for candidate in found]
 
     async def restore(self) -> None:
-        """Read the candidates without a verdict from the log, if the store lost its contents."""
+        """If the store lost its contents, read the candidates without a verdict from the log."""
         if await self.evidence.restored():
             return
         for candidate in await self.candidates.unjudged():
@@ -136,7 +134,7 @@ class Trials:
         self._waiting[scenario] = list(lacking.values())
 
     async def _verdict(self, candidate: CandidateProposed) -> str:
-        """Judge and publish. Returns why there is no verdict yet; "" if there is."""
+        """Returns why there is no verdict yet; "" if there is."""
         started = time.perf_counter()
         try:
             evaluation = await self.judge.judge(candidate)

@@ -26,7 +26,7 @@ SERVICE = "publisher"
 
 
 def routes(handlers: Handlers) -> KafkaRouter:
-    """Build the routing table. Commands have a group of their own: no verdict delays a rollback."""
+    """Build the routing table. Commands have their own group: no verdict delays a rollback."""
     verdicts = route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
     commands = route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
     return KafkaRouter(handlers=(verdicts, commands))

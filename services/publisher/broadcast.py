@@ -1,4 +1,4 @@
-"""The sender of full weights: a process of its own, so that the publisher never imports torch."""
+"""The sender of full weights: a process, so that the publisher never imports torch."""
 
 #     python -m services.publisher.broadcast <directory> <host> <world size> <seconds> gloo|nccl
 #

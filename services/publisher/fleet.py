@@ -37,11 +37,11 @@ LoadedNames = Mapping[str, set[str] | Unavailable]
 
 
 class ReleaseRefused(Poison):
-    """The nodes refuse a release for good, or this deployment cannot serve it."""
+    """The nodes or this deployment can never serve a release."""
 
 
 class WrongModel(ReleaseRefused):
-    """Another model answered the probe: the release cannot be shown to serve."""
+    """Another model answered the probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The nodes, the store of artifacts, and the directory in which every node sees them.
+    """The nodes, the artifact store, and a directory that every node sees.
 
-    `full` moves full weights to the nodes. If it is None, base weights are never looked at.
+    `full` moves full weights. If it is None, base weights are ignored.
     """
 
     nodes: tuple[WeightNode, ...]
@@ -70,12 +70,12 @@ class Fleet:
     base_path: Path | None = None
 
     async def stage(self, scenario: str, contents: NodeContents) -> dict[str, float]:
-        """Load contents on the nodes in rotation and probe them.
+        """Load contents on the nodes in rotation and probe them. Returns milliseconds by node.
 
-        A node that fails is set apart if another node holds them. Returns milliseconds by node.
+        A failing node is set apart if another node holds them.
 
         Raises:
-            ReleaseRefused: a node answered the probe with another model, or no node takes them.
+            ReleaseRefused: another model answered the probe, or no node takes them.
             Unavailable: no node answers.
         """
         apart = await self.rotation.apart()
@@ -139,7 +139,7 @@ class Fleet:
             return error
 
     async def base(self, node: WeightNode) -> str:
-        """Return the content of a node's base weights; "" if an update of them is unfinished."""
+        """Return a node's base weights; "" during an unfinished update."""
         if self.full is None:
             return BASE_CONTENT_ID
         if (await self.rotation.apart()).get(node.url, "").startswith(SUSPECT):
@@ -204,9 +204,9 @@ class Fleet:
             )
 
     async def restore(self, scenario: str, base: str, also: Collection[str]) -> None:
-        """Put base weights back on the nodes that serve neither these nor a member of `also`.
+        """Put base weights on the nodes that serve neither these nor a member of `also`.
 
-        A node that fails is set apart; upkeep retries it.
+        A failing node is set apart; upkeep retries it.
         """
         bases = await asyncio.gather(*(self._base(node) for node in self.nodes))
         wrong = [

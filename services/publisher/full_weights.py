@@ -1,4 +1,4 @@
-"""Full weights onto a node. Each step has a deadline; the node is resumed in any case."""
+"""Full weights onto a node. Each step has a deadline; the node is always resumed."""
 
 #     lease -> sender ready -> pause -> start -> transfer -> finish -> reset prefix cache -> verify
 #     -> resume -> return the lease
@@ -49,7 +49,7 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Full weights: the id of the content, its files, and the digest of every tensor."""
+    """Full weights: content id, files, and the digest of every tensor."""
 
     content_id: str
     files: WeightFiles
@@ -63,7 +63,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class FullWeights:
-    """Moves weights to nodes: from a path that they see too, or by torch.distributed."""
+    """Moves weights to nodes: by a shared path, or by torch.distributed."""
 
     way: Way
     host: str
@@ -83,7 +83,7 @@ class FullWeights:
         """Have the node serve these weights. Afterwards it steps again, or is out of rotation.
 
         Raises:
-            WrongWeights: it serves others than it was sent.
+            WrongWeights: it serves others.
             Poison: it refuses them.
             Unavailable: it does not answer in time, or another publisher replaces its weights.
         """
@@ -202,8 +202,8 @@ class Sender:
 
 
 def content_of(version: str) -> str:
-    """Return the content that a node's version names.
+    """Return the content of a node's version.
 
-    A version that names no content of ours is that of the weights that the node started with.
+    An unknown version is that of the weights that the node started with.
     """
     return version if version.startswith("checkpoint-") else BASE_CONTENT_ID

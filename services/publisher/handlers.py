@@ -1,4 +1,4 @@
-"""Arrivals of the publisher: verdicts and commands. Each becomes a piece of work."""
+"""Arrivals of the publisher. Each verdict or command becomes a piece of work."""
 
 # The id of a work comes from its event, so that a redelivery finds it.
 
@@ -174,7 +174,6 @@ class Handlers:
         log.info("release_pending", scenario=work.scenario, release=release.release_id)
 
     async def _refuse(self, work: Work, event: events.Command, error: NotPublished) -> None:
-        """End a command. A pending release whose parent is not the head any more ends with it."""
         pending = None
         if isinstance(event, events.PromoteRequested) and error.outcome == "conflicted":
             pending = (await self._pending(event.scenario)).get(event.release_id)

@@ -1,4 +1,4 @@
-"""The state machine of a piece of work. Each state is durable before the next step begins."""
+"""The state machine of work. Each state is durable before the next step begins."""
 
 # After a kill, work continues from the state that was saved last. Every step may run twice: a load
 # of a loaded adapter, an advance to a release of the chain and an event with the same id repeat.
@@ -123,7 +123,7 @@ class Publication:
                     await self.fleet.unload(node, names)
 
     async def kept(self, scenario: str, *, but: str = "") -> dict[str, str]:
-        """Return the adapters that must stay loaded, with their contents, the head's first."""
+        """Return the adapters that must stay loaded, with contents, the head's first."""
         # Works are read before the chain: one that moves between the two meanwhile is seen.
         works = [work for work in await self.works.live() if work.scenario == scenario]
         live = [work for work in works if work.work_id != but and work.release]

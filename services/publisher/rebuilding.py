@@ -1,4 +1,4 @@
-"""The rebuild of the heads from the release log that they are a projection of."""
+"""The rebuild of the heads from the release log."""
 
 from typing import Protocol
 
@@ -20,16 +20,16 @@ class ReleaseLog(Protocol):
 
 
 class RebuildableHeads(ReleaseHeads, Protocol):
-    """Heads that can be deleted. Reads raise Damaged if a stored value cannot be read."""
+    """Heads that can be deleted. Reads raise Damaged if a value cannot be read."""
 
     async def forget(self, scenario: str) -> None: ...
 
 
 async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
-    """Bring the heads up to the log. Returns the number of releases that were missing.
+    """Bring the heads up to the log. Returns the number of missing releases.
 
     Raises:
-        Damaged: heads cannot be read, and the log does not hold their chain.
+        Damaged: heads cannot be read, and the log lacks their chain.
     """
     stored = await heads.scenarios()  # before the log is read: it holds all of their releases
     state = replay(await release_log.read())

@@ -1,4 +1,4 @@
-"""Works in Redis: a key for each work, and a set of those that have not ended."""
+"""Works in Redis: a key for each, and a set of the unfinished."""
 
 # reef:{<scenario>}:work:<work id>  string  Work as JSON; ended works expire
 # reef:works                        set     "<scenario> <work id>" of works that have not ended

@@ -1,4 +1,4 @@
-"""Settings of the publisher: `REEF_PUBLISHER_*`."""
+"""Settings of the publisher."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from reefcommon.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):
-    """Intervals and limits. The addresses of other systems are in `SystemSettings`."""
+    """Intervals and limits (`REEF_PUBLISHER_*`). Other addresses: `SystemSettings`."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_PUBLISHER_", use_attribute_docstrings=True)
 

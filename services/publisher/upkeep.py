@@ -1,4 +1,4 @@
-"""Background work of the publisher: restore the heads, and keep every node in step with them."""
+"""Background work of the publisher: restore the heads, keep every node in step."""
 
 import asyncio
 import shutil
@@ -32,7 +32,7 @@ STAGED_KEPT_S = 600.0
 class Upkeep:
     """The start of the service, and its rounds.
 
-    A node that answers too slowly for `slow_for_s` is set apart; a node that is away, at once.
+    A node is set apart at once if it is away, or after `slow_for_s` if it is slow.
     """
 
     handlers: Handlers
@@ -144,7 +144,6 @@ class Upkeep:
                 await self.fleet.put_back(node.url)
 
     def _is_away(self, url: str, error: Unavailable) -> bool:
-        """Whether a node counts as away. A slow node does after `slow_for_s`."""
         if not isinstance(error, Slow):
             return True
         now = time.monotonic()
@@ -173,10 +172,7 @@ class Upkeep:
     async def _keep_base(
         self, node: WeightNode, chains: dict[str, list[Release]], *, was_apart: bool
     ) -> bool:
-        """Give a node the base weights of the head, if it was restarted or left with others.
-
-        Returns False if it serves weights that a publication is about to publish.
-        """
+        """Restore the head's base weights. False if a publication is about to publish others."""
         held = await self.fleet.base(node)
         if all(held == base_weights(chain[0]) for chain in chains.values()):
             return True
@@ -216,7 +212,7 @@ class Upkeep:
             self._unannounced.pop(key, None)
 
     def _sweep(self, kept: set[str]) -> None:
-        """Remove staged files that no resident release needs: a node may read its files again."""
+        """Remove staged files that no resident release needs: a node may read them again."""
         if not self.fleet.staging.is_dir():
             return
         for path in self.fleet.staging.iterdir():

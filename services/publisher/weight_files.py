@@ -1,4 +1,4 @@
-"""Full weights on disk: tensors by the headers of their safetensors files, and their digests."""
+"""Full weights on disk, by the headers of their safetensors files."""
 
 import hashlib
 import mmap
@@ -38,7 +38,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The tensors of a checkpoint, in the order of names in which they are broadcast."""
+    """The tensors of a checkpoint in broadcast order: by name."""
 
     directory: Path
     tensors: dict[str, Stored]

@@ -1,3 +1,5 @@
+"""Settings of the trainer."""
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 

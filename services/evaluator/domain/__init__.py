@@ -1,1 +1,1 @@
-"""Pure decisions of the evaluator: tasks and scores, replayed evidence, the rules that select."""
+"""Pure decisions of the evaluator."""

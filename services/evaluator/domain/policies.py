@@ -1,4 +1,4 @@
-"""The rules that decide from paired scores of a candidate and of the head."""
+"""The rules that decide from paired scores."""
 
 # A pair is a task, or a held-out sample. Every rule fails closed: a pair that could not be run is
 # never a tie that passes, and only `always` replaces a head by a candidate with a lower mean.
@@ -69,7 +69,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """The decision of a rule. `comparison` is None if the pairs could not be run."""
+    """A rule's decision. `comparison` is None if the pairs could not be run."""
 
     verdict: Verdict
     reason: str
@@ -99,7 +99,7 @@ def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None
 
 
 def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
-    """Decide. A pair that could not be run gives `evaluation_failed` under every policy."""
+    """Decide. Under every policy a pair that could not be run gives `evaluation_failed`."""
     comparison = compare(tasks, rule.confidence)
     if comparison is None:
         broken = sum(task.candidate is None or task.head is None for task in tasks)
@@ -123,7 +123,6 @@ def _score_comparison(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
 
 
 def _no_regression(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    """Select if no pair got worse, or if the improvement is shown."""
     shown, figures = _shown(comparison, rule, 0)
     condition = f"p <= {1 - rule.confidence:.4g} with a mean difference above 0 {figures}"
     return comparison.losses == 0 or shown, f"needs no loss, or {condition}"

@@ -17,7 +17,7 @@ EQUAL_WITHIN = 1e-9
 
 
 class HeldOut(Value):
-    """The part of a held-out sample that is kept. `loss_mask` covers tokens[prompt_length:]."""
+    """The kept part of a sample. `loss_mask` covers tokens[prompt_length:]."""
 
     sample_id: str
     score: FiniteFloat
@@ -27,7 +27,7 @@ class HeldOut(Value):
 
 
 def held_out(sample: SampleReady) -> HeldOut | None:
-    """Return the evidence in a sample; None if it has no score or no tokens of the model's own."""
+    """Return a sample's evidence; None without a score or tokens of the model's own."""
     if (
         sample.untrainable is not None
         or sample.score is None
@@ -60,7 +60,7 @@ def lacking(samples: Sequence[HeldOut], needed: int) -> str:
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
     """Return the mean log-probability of the sampled tokens, in nats.
 
-    `prompt_logprobs[i]` belongs to token i + 1 of the sample.
+    `prompt_logprobs[i]` belongs to token i + 1.
     """
     start = sample.prompt_length - 1
     sampled = [prompt_logprobs[start + i] for i, mask in enumerate(sample.loss_mask) if mask]
@@ -72,7 +72,7 @@ def scored_pairs(
 ) -> tuple[TaskResult, ...]:
     """Build the pairs from each side's mean log-probability by sample id.
 
-    A sample that a side could not be scored on has no score on that side.
+    A side without a score for a sample has none.
     """
     weights = {sample.sample_id: advantage for sample, advantage in advantages(samples)}
     ours = {name: weights[name] * logprob for name, logprob in candidate.items() if name in weights}
@@ -83,7 +83,7 @@ def scored_pairs(
 
 
 def weights_key(head: Release, adapter: str | None) -> str:
-    """Name the weights that score: the head's base weights with an adapter's content on top."""
+    """Name the scoring weights: the head's base weights with an adapter's content."""
     # Two releases with the same weights have the same key: their scores are computed once.
     base = base_weights(head)
     return f"{base}+{adapter}" if adapter else base

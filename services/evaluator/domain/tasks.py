@@ -1,4 +1,4 @@
-"""Held-out tasks: their accepted forms, and the score of an answer."""
+"""Held-out tasks and the score of an answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class BadScore(ValueError): ...
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A held-out task. `given` is the item as configured; the verifier receives it."""
+    """A held-out task. The verifier receives `given`, the item as configured."""
 
     name: str
     messages: tuple[Mapping[str, Any], ...]
@@ -32,10 +32,10 @@ class Task:
 def as_task(item: Any, index: int) -> Task:
     """Read a prompt, a list of messages, or a mapping with `messages` or `prompt`.
 
-    A mapping may have an `id`, and further keys for the verifier.
+    A mapping may have an `id`, and keys for the verifier.
 
     Raises:
-        BadTask: the item has another form.
+        BadTask: another form.
     """
     body: Any = item
     name = ""
@@ -56,7 +56,7 @@ def as_score(value: Any) -> float:
     """Read a verifier's result; True and False are 1 and 0.
 
     Raises:
-        BadScore: it is not a finite number.
+        BadScore: not a finite number.
     """
     if not isinstance(value, (int, float)) or not isfinite(value):
         raise BadScore(f"the verifier gave {value!r:.80}, not a finite number")

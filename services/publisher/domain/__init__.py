@@ -1,1 +1,1 @@
-"""Pure decisions of the publisher: the next release, resident adapters, the state of the log."""
+"""Pure decisions of the publisher."""

@@ -19,7 +19,7 @@ _WITHOUT_NODES = frozenset({"harness", "routing"})
 
 
 def release_id(scenario: str, sequence: int, parent_id: str | None, cause: str) -> str:
-    """Return `r<sequence>-<6 hex>`: another cause, or another parent, gives another id."""
+    """Return `r<sequence>-<6 hex>`: another cause or parent gives another id."""
     return f"r{sequence}-{digest('release', scenario, parent_id, cause, length=6)}"
 
 
@@ -73,7 +73,7 @@ def _next_loads(head: Release, contents: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
-    """Return the release that a selected candidate becomes on this head.
+    """Return the release of a selected candidate on this head.
 
     Raises:
         NotPublished: it was compared with another head, or its kind cannot be served.
@@ -114,7 +114,7 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
 
 
 def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason: str) -> Release:
-    """Return a new release with the contents of an old release, under their adapter name.
+    """Return a new release with an old release's contents, under their adapter name.
 
     Raises:
         NotPublished: the target is the head.
@@ -128,10 +128,10 @@ def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason
 
 
 def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Release:
-    """Return a pending release as it goes live, under the id that its reviewer saw.
+    """Return a pending release as it goes live, under its reviewed id.
 
     Raises:
-        NotPublished: another release became the head while it waited.
+        NotPublished: another release became the head.
     """
     if pending.parent_id != head.release_id:
         base = f"{pending.release_id} was made from {pending.parent_id}"
@@ -142,7 +142,7 @@ def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Rele
 
 
 def rebased(release: Release, head: Release, cause: str) -> Release:
-    """Return a rollback that lost a race, on the new head: it asks for a content, not a place."""
+    """Return a rollback that lost a race, on the new head."""
     kept = {name: getattr(release, name) for name in _CARRIED.split()}
     return _follow(head, cause, release.created_at, release.contents, **kept)
 
@@ -155,7 +155,7 @@ def needs_nodes(release: Release) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeContents:
-    """The content of a node's base weights, and an adapter on top with its content, if any."""
+    """A node's base weights, and an adapter on top, if any."""
 
     base: str = BASE_CONTENT_ID
     adapter: str | None = None
@@ -174,7 +174,7 @@ def adapter_of(release: Release) -> dict[str, str]:
 def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
     """Return the adapters that stay loaded, with their contents, the head's first.
 
-    They are those of the `keep` newest releases that were made for the base weights of the head.
+    They belong to the `keep` newest releases for the head's base weights.
     """
     fitting = [
         release
@@ -185,7 +185,7 @@ def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
 
 
 def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
-    """Return the adapters of the `keep` newest releases, whatever base weights they need."""
+    """Return the adapters of the `keep` newest releases, for any base weights."""
     # Requests may still name them shortly after the base weights have changed.
     return {
         name: content for release in chain[:keep] for name, content in adapter_of(release).items()
@@ -195,10 +195,10 @@ def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
 def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:
     """Check that nodes with full weights serve a single scenario.
 
-    `before` are the base weights of its scenario now, `others` those of the others by name.
+    `before`: its present base weights; `others`: those of other scenarios.
 
     Raises:
-        NotPublished: the same nodes serve other scenarios.
+        NotPublished: the nodes serve other scenarios.
     """
     # Full weights replace the base model of every node.
     changes = releases.base_weights(planned) != before
@@ -212,7 +212,7 @@ def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> Non
 def needs_review(config: ServeConfig, scenario: str, own: Sequence[RecipeBinding]) -> bool:
     """Return whether a winner waits for review.
 
-    `own` are the bindings of its recipe. If it has none, the strictest of the scenario counts.
+    `own`: its recipe's bindings. If there are none, the strictest of the scenario counts.
     """
     asked = own or [binding for binding in config.reef if binding.scenario == scenario]
     return any(binding.review == "manual" for binding in asked)

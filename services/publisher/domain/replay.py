@@ -1,4 +1,4 @@
-"""The state that the release log describes: the chains, and the releases that wait for review."""
+"""The chains and the pending releases that the release log describes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class Replay:
 def replay(events: Iterable[Event]) -> Replay:
     """Fold the log. Repeats have no effect.
 
-    A pending release ends when it is published, or when its candidate is rejected.
+    A pending release ends when it is published, or its candidate rejected.
     """
     state = Replay()
     for event in events:

@@ -21,10 +21,9 @@ ENDED: frozenset[State] = frozenset(
 
 
 class Work(Value):
-    """A candidate or a command on its way to a release.
+    """A candidate or a command on its way to a release; `work_id` is its id.
 
-    `work_id` is the id of the candidate or of the command. `nodes` maps each node that holds the
-    release to the time that loading took, in milliseconds.
+    `nodes` maps each node with the release to the milliseconds of its loading.
     """
 
     work_id: str
@@ -46,7 +45,7 @@ class Work(Value):
 
     @property
     def planned(self) -> Release:
-        """The release that this work leads to. Work that was refused before planning has none."""
+        """The release of this work. Work refused before planning has none."""
         assert self.release is not None
         return self.release
 
