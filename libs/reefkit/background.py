@@ -29,7 +29,7 @@ def run_forever(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[Non
 
 @dataclass(slots=True)
 class Periodic(Generic[T]):
-    """Call `work` every `every_s` seconds. `check` shows a failure, and the log has it once."""
+    """Call `work` every `every_s` seconds. `check` shows a failure; it is logged once."""
 
     name: str
     work: Callable[[], Awaitable[T]]
@@ -40,7 +40,6 @@ class Periodic(Generic[T]):
     """The result of the last successful call."""
 
     async def run(self) -> None:
-        """Run until cancelled."""
         await asyncio.sleep(self.first_after_s)
         while True:
             try:
@@ -53,12 +52,12 @@ class Periodic(Generic[T]):
             await asyncio.sleep(self.every_s)
 
     async def check(self) -> str | None:
-        """Return the error of the last call, for `/readyz`."""
+        """Return the error of the last call."""
         return self.failing or None
 
 
 async def cancel(tasks: Iterable["asyncio.Task[None]"]) -> None:
-    """Cancel tasks and wait until they have ended. Their errors were logged when they failed."""
+    """Cancel tasks and wait for their end."""
     left = set(tasks)
     while left:
         # A library may lose a cancellation, as a Kafka consumer does that was just started.
@@ -68,7 +67,7 @@ async def cancel(tasks: Iterable["asyncio.Task[None]"]) -> None:
 
 
 def end_process_on_failure(task: "asyncio.Task[None]") -> None:
-    """Stop the process if a task failed. A done callback for tasks that may return."""
+    """Stop the process if a task failed. A done callback."""
     if not task.cancelled() and task.exception() is not None:
         _end_process(task)
 

@@ -1,9 +1,8 @@
 """Bodies that are too large for the log, and the claim checks that refer to them.
 
-An event whose encoding is over `CLAIM_OVER_BYTES` is written to `<root>/<sha256>`. The message that
-travels has the header `reef-claim` (a `BodyRef` as JSON) and, as its value, the fields that every
-event has: type, event_id, at, scenario, traceparent. Consumers made by `reefkit.bus` never see the
-difference.
+An event over `CLAIM_OVER_BYTES` is written to `<root>/<sha256>`. Its message has the header
+`reef-claim` (a `BodyRef` as JSON) and the common fields of events as value. Consumers made by
+`reefkit.bus` receive the whole event.
 """
 
 import asyncio
@@ -28,21 +27,17 @@ _READABLE = ("type", "event_id", "at", "scenario", "traceparent")
 
 
 class BodyMissing(Unavailable):
-    """The body store does not have this body. A volume that is mounted late may still bring it."""
+    """The body store does not have this body. A late mount may still bring it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesystemBodies:
-    """Bodies as files of one directory, which all services of a deployment share."""
+    """Bodies in a directory that all services of a deployment share."""
 
     root: Path
 
     async def keep(self, body: bytes) -> BodyRef:
-        """Write a body durably under its digest; a repeat changes nothing.
-
-        Raises:
-            OSError: the disk does not take it.
-        """
+        """Write a body durably under its digest. May be repeated. Raises OSError."""
         return await asyncio.to_thread(self._keep, body)
 
     async def read(self, ref: BodyRef) -> bytes:
@@ -50,7 +45,7 @@ class FilesystemBodies:
 
         Raises:
             BodyMissing: it is not there.
-            Poison: the reference is malformed, or the body is not what its digest says.
+            Poison: a malformed reference, or another digest.
             Unavailable: the disk does not answer.
         """
         return await asyncio.to_thread(self._read, ref)
@@ -90,11 +85,7 @@ class FilesystemBodies:
 async def claim_check(
     value: bytes, bodies: FilesystemBodies, *, over: int = CLAIM_OVER_BYTES
 ) -> tuple[bytes, dict[str, str]]:
-    """Return what travels instead of an encoded event: (value, headers); small ones as they are.
-
-    Raises:
-        Unavailable: the body store does not take it.
-    """
+    """Return (value, headers) to send; a small event unchanged. Raises Unavailable."""
     if len(value) <= over:
         return value, {}
     try:
@@ -105,7 +96,7 @@ async def claim_check(
 
 
 def claim_in(headers: Iterable[tuple[str, bytes | None]]) -> BodyRef | None:
-    """Return the claim among the headers of a message, if there is one. Raises Poison."""
+    """Return the claim among the headers of a message, if any. Raises Poison."""
     for name, text in headers:
         if name == CLAIM_HEADER:
             try:
@@ -118,11 +109,7 @@ def claim_in(headers: Iterable[tuple[str, bytes | None]]) -> BodyRef | None:
 async def whole_value(
     value: bytes | None, headers: Iterable[tuple[str, bytes | None]], bodies: FilesystemBodies
 ) -> bytes:
-    """Return the event of a message: its value, or the body that its claim refers to.
-
-    Raises:
-        BodyMissing, Unavailable, Poison: as `FilesystemBodies.read`.
-    """
+    """Return the event of a message. Raises as `FilesystemBodies.read`."""
     claim = claim_in(headers)
     return value or b"" if claim is None else await bodies.read(claim)
 

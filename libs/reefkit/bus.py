@@ -1,7 +1,4 @@
-"""The bus: a broker object for each process. Events go out with acknowledgement, and in guarded.
-
-A handler is a plain coroutine function; `reefkit.guard` alone knows the meaning of an error.
-"""
+"""The bus: a broker object for each process. Handlers are guarded by `reefkit.guard`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -51,7 +48,7 @@ NEVER_TAKEN = (
 
 
 class EventPublisher(Protocol):
-    """Where events go. Returns once the broker has acknowledged (`acks=all`)."""
+    """Sends events. Returns when the broker has acknowledged (`acks=all`)."""
 
     async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
         """Send an event of any size.
@@ -71,11 +68,7 @@ class Bus(KafkaBroker):
         self.lag_probe = LagProbe(answer_s)
 
     async def start(self) -> None:
-        """Connect and consume; may be called again after a failure.
-
-        Raises:
-            KafkaError: the broker does not answer.
-        """
+        """Connect and consume. May be repeated after a failure. Raises KafkaError."""
         await self.connect()
         joined = await asyncio.gather(
             *(self._join(subscriber) for subscriber in self.subscribers), return_exceptions=True
@@ -98,7 +91,7 @@ class Bus(KafkaBroker):
 
 @dataclass(frozen=True, slots=True)
 class KafkaPublisher:
-    """EventPublisher on a started bus. Large events travel as claim checks."""
+    """EventPublisher on a started bus."""
 
     broker: Bus
 
@@ -133,10 +126,7 @@ def _in_trace_of(event: Event) -> Iterator[None]:
 
 
 def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = None) -> Bus:
-    """The broker of a service, with tracing, retries, dead letters and claim checks.
-
-    group: the name in its dead letters; the service's own if absent.
-    """
+    """Build the broker of a service. `group`: the name in dead letters, if not the service's."""
     guard = Guard(
         service,
         group or service,
@@ -196,10 +186,7 @@ async def lags(
 ) -> list[PartitionLag]:
     """Return the lag of each assigned partition, by committed offset.
 
-    If an answer takes longer than `wait_s`, the latest answer counts, up to an age of `max_age_s`.
-
-    Raises:
-        Unavailable: the group's coordinator does not answer in time.
+    After `wait_s` the latest answer counts, up to an age of `max_age_s`. Raises Unavailable.
     """
     consumers = [
         subscriber.consumer  # type: ignore[attr-defined]

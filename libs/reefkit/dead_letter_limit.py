@@ -1,8 +1,9 @@
 """A limit for dead letters. Past it, the consumer keeps its place in the log and waits.
 
-If a third of all events can never be handled, a version, a setting or a producer is at fault, and a
-person has to mend it. The consumer fails readiness with the reason; a restart tries again.
+Readiness fails with the reason until a person repairs the cause; a restart tries again.
 """
+
+# If a third of all events fails, a version, a setting or a producer is at fault.
 
 import time
 from collections import deque
@@ -21,14 +22,14 @@ STOPPED = Gauge(
 
 
 class TooManyDead(Unavailable):
-    """The limit is reached: the event is not dead, it waits for a person."""
+    """The limit is reached: the event waits for a person."""
 
 
 @dataclass(slots=True)
 class DeadLetterLimit:
     """Allows `limit` dead letters in `window_s` seconds, and more up to `share` of all events.
 
-    Once reached it stays reached until a restart, so that a slow leak does not go on.
+    Once reached it stays reached until a restart.
     """
 
     service: str
@@ -46,7 +47,6 @@ class DeadLetterLimit:
         STOPPED.labels(self.service).set(0)
 
     def done(self, count: int) -> None:
-        """Count events that had their effect."""
         now = self.clock()
         if self._done and now - self._done[-1][0] < self.window_s / 60:
             at, before = self._done.pop()
@@ -57,11 +57,7 @@ class DeadLetterLimit:
         self._forget(now)
 
     def bury(self, what: str, letter: str = "") -> None:
-        """Count one more dead letter, because of `what`, with the id `letter`.
-
-        Raises:
-            TooManyDead: it is over the limit.
-        """
+        """Count a dead letter `letter`, because of `what`. Raises TooManyDead over the limit."""
         now = self.clock()
         self._forget(now)
         # Written again because the broker did not acknowledge it, or another letter of its batch:

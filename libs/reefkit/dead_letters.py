@@ -10,7 +10,6 @@ from reefcommon.ids import digest
 
 
 def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
-    """Make the dead letter of a record, with its original bytes."""
     scenario = "unknown"
     try:
         body = json.loads(record.value or b"{}")

@@ -60,21 +60,19 @@ WAITING = Gauge(
 
 @dataclass(slots=True)
 class Waits:
-    """Work that is retried, by its name (a topic, a task), with its cause and its beginning."""
+    """Retried work by name, with its cause and its beginning."""
 
     _open: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def began(self, name: str, reason: str) -> None:
-        """Note a failed try."""
         _, since = self._open.get(name, ("", time.time()))
         self._open[name] = (reason, since)
 
     def ended(self, name: str) -> None:
-        """The work succeeded, or was given up."""
         self._open.pop(name, None)
 
     def shown(self) -> dict[str, str]:
-        """The waits of more than SHOWN_AFTER_S seconds, for readiness and status."""
+        """Return the waits of more than SHOWN_AFTER_S seconds."""
         now = time.time()
         return {
             f"waiting {name}": f"for {now - since:.0f} s, since "
@@ -94,7 +92,7 @@ class Sender(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Guard:
-    """The retries, dead letters and waits of one broker. FastStream calls it for each message."""
+    """The retries, dead letters and waits of a broker. FastStream calls it for each message."""
 
     service: str
     group: str
@@ -112,7 +110,8 @@ class Guard:
         """Write an event to its dead-letter topic. `counts`: towards the limit.
 
         Raises:
-            Unavailable: the broker does not acknowledge; TooManyDead if the limit is reached.
+            Unavailable: the broker does not acknowledge.
+            TooManyDead: the limit is reached.
         """
         assert self.sender is not None
         dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
@@ -147,7 +146,6 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
     async def consume_scope(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> Any:
-        """Call the handler until its effect is durable, or the event is in the dead letters."""
         service, waits = self.guard.service, self.guard.waits
         raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
         records = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
@@ -240,7 +238,6 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
 
 
 def _pieces(records: tuple[ConsumerRecord, ...]) -> list[tuple[ConsumerRecord, ...]]:
-    """Split a batch, so that the bodies of a piece fit into memory."""
     pieces: list[list[ConsumerRecord]] = [[]]
     size = 0
     for record in records:

@@ -7,10 +7,7 @@ _OFFER = frozenset({b"upgrade", b"http2-settings"})
 
 
 class DeclineUpgrades(HttpToolsProtocol):
-    """Answer a request that offers to upgrade over HTTP/1.1, its body included.
-
-    Java's client offers `h2c` by default, and RFC 9110, section 7.8, lets a server ignore an offer.
-    """
+    """Answer an upgrade request over HTTP/1.1 (RFC 9110, section 7.8): Java offers `h2c`."""
 
     # The parser takes all bytes after such a head for the other protocol, so that the body would be
     # lost. A fresh parser gets the head again, without the offer.

@@ -11,7 +11,7 @@ FETCH_WITHIN_S = 60.0
 
 
 async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
-    """Return the end of each partition, by topic; empty for a missing topic. Joins no group.
+    """Return the end of each partition, by topic; empty for a missing topic.
 
     Raises:
         KafkaError: the broker does not answer.

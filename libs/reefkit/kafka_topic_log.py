@@ -1,4 +1,4 @@
-"""All events of a topic from its beginning, for the rebuild of a projection."""
+"""All events of a topic from its beginning, to rebuild a projection."""
 
 from dataclasses import dataclass
 from typing import Any, Union

@@ -1,4 +1,4 @@
-"""Topics: created if they are missing, and how far this process is behind their ends."""
+"""Creation of missing topics, and the lag of this process."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from reefcommon.topics import Topic
 async def ensure_topics(
     bootstrap: str, wanted: tuple[Topic, ...] = topics.ALL, *, replication_factor: int = 1
 ) -> list[str]:
-    """Create missing topics of the registry with their dead-letter topics; return their names.
+    """Create missing topics of the registry with dead-letter topics; return their names.
 
     Raises:
         Unavailable: the broker does not answer, or refuses a topic.
@@ -55,8 +55,6 @@ async def ensure_topics(
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The distance of a consumer from the end of a partition."""
-
     topic: str
     partition: int
     position: int
@@ -64,7 +62,6 @@ class PartitionLag:
 
     @property
     def lag(self) -> int:
-        """Events not yet handled."""
         return max(self.end - self.position, 0)
 
 
@@ -72,8 +69,8 @@ class PartitionLag:
 class LagProbe:
     """Asks the group's coordinator for committed offsets.
 
-    A slow answer is told from a missing answer: a question goes on for `give_up_s` seconds, also if
-    its caller has left.
+    A question goes on for `give_up_s` seconds, also if its caller has left: so a slow answer is
+    told from a missing answer.
     """
 
     give_up_s: float
@@ -85,7 +82,7 @@ class LagProbe:
     async def rows(
         self, consumers: Iterable[Any], *, wait_s: float, max_age_s: float
     ) -> list[PartitionLag]:
-        """Return a fresh answer within `wait_s`, else the latest answer of the last `max_age_s`.
+        """Return an answer within `wait_s`, else the latest of the last `max_age_s`.
 
         Raises:
             Unavailable: there is neither.

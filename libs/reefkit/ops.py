@@ -40,9 +40,9 @@ Check = Callable[[], Awaitable[str | None]]
 
 @dataclass(slots=True)
 class Health:
-    """The state of a service. `checks` decide readiness; `/status` shows `facts`.
+    """The state of a service: readiness from `checks`, `/status` from `facts`.
 
-    `last_error` may be over: `last_error_at` is the time when it was last seen.
+    `last_error` may be over: `last_error_at` says when it was last seen.
     """
 
     service: str
@@ -55,11 +55,10 @@ class Health:
     _was_ready: bool = False
 
     def note(self, error: str) -> None:
-        """Keep an error as the last one."""
         self.last_error, self.last_error_at = error, datetime.now(UTC)
 
     async def failures(self) -> dict[str, str]:
-        """Run the checks, and return those that fail, each with its reason."""
+        """Run the checks; return the reason of each failed check."""
         found = {
             name: reason
             for name, check in self.checks.items()
@@ -78,7 +77,7 @@ class Health:
         return found
 
     async def lag(self) -> dict[str, int]:
-        """Return the events not yet handled, by topic. Empty if the broker does not answer."""
+        """Return the unhandled events by topic. Empty if the broker does not answer."""
         by_topic: dict[str, int] = {}
         try:
             for row in await self._lags():
@@ -96,7 +95,6 @@ class Health:
         return [] if self.broker is None else await lags(self.broker, max_age_s=120.0)
 
     async def status(self) -> dict[str, Any]:
-        """Return the body of `/status`."""
         return {
             "service": self.service,
             "uptime_s": round(time.time() - self.started_at, 1),
@@ -170,7 +168,6 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
 
 
 def end_with_0_on_sigterm() -> None:
-    """Exit with 0 on SIGTERM."""
     # uvicorn raises the signal again after its clean shutdown.
     signal.signal(signal.SIGTERM, _end)
 

@@ -23,7 +23,7 @@ from reefkit.serving_http import HttpServingNode
 
 @dataclass(frozen=True)
 class Outside:
-    """One value for all ports that several services need. Tests pass their own parts."""
+    """All ports that several services need. Tests pass their own."""
 
     system: SystemSettings
     redis: Redis
@@ -34,7 +34,7 @@ class Outside:
 
     @classmethod
     def connect(cls, system: SystemSettings, service: str) -> tuple["Outside", Bus]:
-        """Open the systems of a deployment, and the service's broker. None is asked yet."""
+        """Build the clients and the broker of a deployment. Connects to none yet."""
         broker = kafka_broker(system, service)
         nodes = tuple(HttpServingNode(url, api_key=system.engine_api_key) for url in system.engines)
         redis, artifacts = connect(system.redis_url), open_artifact_store(system)
@@ -49,12 +49,11 @@ class Outside:
         return RedisRotation(self.redis)
 
     def log_of(self, topic: Topic) -> KafkaTopicLog:
-        """Return a topic that is read from its beginning, without a consumer group."""
+        """Return a topic to read from its beginning, without a consumer group."""
         bodies = FilesystemBodies(self.system.state_dir / "bodies")
         return KafkaTopicLog(topic, self.system.kafka_bootstrap, bodies)
 
     async def close(self) -> None:
-        """Close every connection."""
         for node in self.nodes:
             if isinstance(node, HttpServingNode):
                 await node.close()

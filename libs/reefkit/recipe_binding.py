@@ -1,4 +1,4 @@
-"""The binding of a recipe to a scenario, and the events that every host makes alike."""
+"""The binding of a recipe to a scenario, and the events that all hosts make alike."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=Recipe)
 class Binding(Generic[R]):
     """A recipe that learns from a scenario. `dotted` is its `package.module:Class`.
 
-    `holds_out`: candidates are judged by replay, so the held-out samples are never trained on.
+    `holds_out`: judged by replay, so held-out samples are not trained on.
     """
 
     scenario: str
@@ -30,11 +30,10 @@ class Binding(Generic[R]):
 
     @property
     def key(self) -> str:
-        """Return the identity of this binding in the job store and in job ids."""
+        """Return the identity in the job store and in job ids."""
         return f"{self.scenario}/{self.dotted}"
 
     def lineage(self, job_id: str, sample_ids: tuple[str, ...], step: int) -> Lineage:
-        """Return the origin of a job's candidate."""
         knobs = self.recipe.knobs.model_dump(mode="json")
         return Lineage(
             job_id=job_id, sample_ids=sample_ids, recipe=self.recipe.name, knobs=knobs, step=step
@@ -43,14 +42,13 @@ class Binding(Generic[R]):
     def refusal(
         self, sample: SampleReady, reason: str, lag: int | None, at: datetime
     ) -> SampleRefused:
-        """Return the event of a sample that this recipe will never use."""
         return refusal_event(self.key, self.recipe.name, sample, reason, lag, at)
 
 
 def refusal_event(
     key: str, recipe: str, sample: SampleReady, reason: str, lag: int | None, at: datetime
 ) -> SampleRefused:
-    """Return the refusal of a sample by the binding `key`. Its id depends on these two alone."""
+    """Return the refusal of a sample. The id depends on sample and `key` alone."""
     return SampleRefused(
         event_id="ref-" + ids.digest("refused", key, sample.event_id),
         at=at,
@@ -64,7 +62,7 @@ def refusal_event(
 
 
 def weight_bindings(served: ServeConfig | None) -> tuple[Binding[WeightRecipe], ...]:
-    """Return the bindings of a `serve.yaml` whose recipe evolves weights. Raises BadConfig."""
+    """Return the bindings whose recipe evolves weights. Raises BadConfig."""
     return tuple(
         Binding(
             item.scenario,
@@ -79,7 +77,7 @@ def weight_bindings(served: ServeConfig | None) -> tuple[Binding[WeightRecipe], 
 
 
 def harness_bindings(served: ServeConfig | None) -> tuple[Binding[HarnessRecipe], ...]:
-    """Return the bindings of a `serve.yaml` whose recipe evolves a harness. Raises BadConfig."""
+    """Return the bindings whose recipe evolves a harness. Raises BadConfig."""
     return tuple(
         Binding(item.scenario, item.recipe, recipe, on_stale=item.on_stale)
         for item, recipe in _loaded(served)

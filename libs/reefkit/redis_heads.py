@@ -54,8 +54,7 @@ _AWAY = (
 
 @asynccontextmanager
 async def answering(what: str) -> AsyncIterator[None]:
-    """Turn the client's errors for a server that is away, loading, full or a replica into
-    Unavailable."""
+    """Turn client errors (server away, loading, full or a replica) into Unavailable."""
     try:
         yield
     except _AWAY as error:
@@ -63,7 +62,7 @@ async def answering(what: str) -> AsyncIterator[None]:
 
 
 def connect(url: str) -> Redis:
-    """Build a client with short time-outs: waiting belongs into the bus's retries."""
+    """Build a client with short time-outs: the bus does the retries."""
     # An error inside the client's parser would leave half an answer on the connection, so bytes
     # that are not UTF-8 become surrogates, which no JSON parser accepts.
     return Redis.from_url(
@@ -77,8 +76,7 @@ def connect(url: str) -> Redis:
 
 
 class RedisReleaseHeads:
-    """ReleaseHeads in Redis. The compare-and-swap is one Lua script. Reads raise Damaged if a value
-    is not a release."""
+    """ReleaseHeads in Redis. Reads raise Damaged if a value is not a release."""
 
     def __init__(self, redis: Redis, *, prefix: str = PREFIX) -> None:
         # The stubs of the client give `Awaitable[T] | T`: its synchronous twin shares them.
@@ -145,7 +143,7 @@ class RedisReleaseHeads:
             await self._redis.hdel(self._key(scenario, "pending"), release_id)
 
     async def forget(self, scenario: str) -> None:
-        """Delete everything that is stored of a scenario, so that it can be rebuilt."""
+        """Delete a scenario, so that it can be rebuilt."""
         names = ("head", "chain", "releases", "pending")
         async with answering("forget"):
             await self._redis.delete(*(self._key(scenario, name) for name in names))
@@ -155,7 +153,6 @@ class RedisReleaseHeads:
 
 
 def _read(scenario: str, release_id: str, text: str | None) -> Release:
-    """What `advance` wrote. Raises Damaged."""
     what = f"release {release_id!a} of scenario {scenario!a} in Redis is damaged"
     mended = "the publisher rebuilds the scenario's heads from the release log"
     if text is None:

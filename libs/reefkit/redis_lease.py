@@ -82,12 +82,11 @@ class RedisLease:
                 log.warning("lease_not_renewed", lease=self._name, reason=str(error))
 
     async def verify(self) -> None:
-        """Renew the lease now. See `reefkit.jobs.ports.Lease`."""
         if not await self._hold(self.token, self.token):
             raise LeaseLost(f"another host has taken over {self._name}")
 
     async def release(self) -> None:
-        """Give the lease up, so that the next host need not wait for its end. May be repeated."""
+        """Give the lease up at once. May be repeated."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,4 +1,4 @@
-"""The rotation: serving nodes that are set apart, and leases on nodes whose weights are replaced.
+"""The serving nodes out of rotation, and leases on nodes whose weights are replaced.
 
 The publisher writes it. The gateway and the evaluator read it.
 """
@@ -25,7 +25,7 @@ RETURN = (
 
 
 def usable(urls: Sequence[str], set_apart: Mapping[str, str]) -> list[str]:
-    """Return the nodes in rotation, or all nodes if none is in rotation."""
+    """Return the nodes in rotation, or all nodes if none is."""
     return [url for url in urls if url not in set_apart] or list(urls)
 
 
@@ -40,13 +40,10 @@ class RedisLeases:
     async def lease(
         self, name: str, *, wait_s: float, lease_s: float = _LEASE_S
     ) -> AsyncIterator[None]:
-        """Hold a right during the block.
-
-        A holder that was killed loses it after `lease_s`.
+        """Hold a right during the block. A killed holder loses it after `lease_s`.
 
         Raises:
-            Unavailable: another holder keeps the lease for longer than `wait_s`, or the lease could
-                not be renewed. The block is cancelled then.
+            Unavailable: not free within `wait_s`, or not renewed. The block is cancelled then.
         """
         key, token = f"{self._prefix}:{name}", uuid.uuid4().hex
         deadline = asyncio.get_running_loop().time() + wait_s
@@ -98,26 +95,21 @@ class RedisLeases:
 
 
 class RedisRotation(RedisLeases):
-    """The nodes that are set apart, each with the reason, in the hash `reef:nodes`.
-
-    Its leases are the rights to replace the weights of a node.
-    """
+    """The nodes out of rotation, each with the reason, in the hash `reef:nodes`."""
 
     def __init__(self, redis: Redis) -> None:
         super().__init__(redis, "reef:node-update")
 
     async def set_apart(self, url: str, reason: str) -> None:
-        """Take a node out of rotation. Raises Unavailable if Redis does not answer."""
+        """Take a node out of rotation. Raises Unavailable."""
         async with answering("rotation"):
             await self._redis.hset(_NODES, url, reason)
 
     async def put_back(self, url: str) -> None:
-        """Put a node back into rotation."""
         async with answering("rotation"):
             await self._redis.hdel(_NODES, url)
 
     async def apart(self) -> dict[str, str]:
-        """Return the nodes out of rotation, each with the reason."""
         async with answering("rotation"):
             found = await self._redis.hgetall(_NODES)
         return {str(url): str(reason) for url, reason in found.items()}

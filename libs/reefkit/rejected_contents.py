@@ -1,7 +1,6 @@
-"""Contents of candidates that were lost: dropped from the artifact store after a while.
+"""Drops the contents of lost candidates from the artifact store after a while.
 
-Kept are the contents of other jobs, which may be under evaluation, and all contents that a release
-of the chain, or a release that waits for a person, names.
+The contents of other jobs and of all releases, pending or published, are kept.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ WHOLE_CHAIN = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LostContent:
-    """The content of a lost candidate, its job, and the time at which it was made."""
+    """The content of a lost candidate."""
 
     job_id: str
     content: str
@@ -31,7 +30,7 @@ class Losses(Protocol):
     """The candidates of a host. All calls block on the disk."""
 
     def lost(self, scenario: str) -> list[LostContent]:
-        """Return lost candidates whose contents were not dropped yet."""
+        """Return lost candidates whose contents are still stored."""
 
     def contents_in_use(self, scenario: str) -> set[str]:
         """Return the contents of all other candidates."""
@@ -40,15 +39,14 @@ class Losses(Protocol):
         """Note that the contents of these jobs are gone."""
 
     def head(self, scenario: str) -> Release | None:
-        """Return the newest release that this host has heard of."""
+        """Return the newest known release."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedContents:
     """Drops the lost contents of a host.
 
-    `storing` is held from storing a content until the job store says that it is used, because a
-    content that was lost may be made again.
+    `storing` is held from storing a content until the job store has it: it may be made again.
     """
 
     store: Losses
@@ -57,7 +55,7 @@ class RejectedContents:
     storing: asyncio.Lock
 
     async def drop(self, scenario: str, before: datetime) -> int:
-        """Drop contents that were made before a time, and return their number.
+        """Drop contents made before a time, and return their number.
 
         Raises:
             Unavailable: the heads do not answer, or their chain is not whole.

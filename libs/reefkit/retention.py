@@ -18,7 +18,7 @@ REMOVED = Counter(
 
 
 def record_removed(service: str, counts: Mapping[str, int]) -> None:
-    """Count the removals of a round by kind, and log them if there are any."""
+    """Count the removals of a round by kind; log them if any."""
     gone = {kind: count for kind, count in counts.items() if count}
     for kind, count in gone.items():
         REMOVED.labels(service, kind).inc(count)

@@ -1,4 +1,4 @@
-"""Retries with a growing delay: one policy, used by every loop that waits for an outside system."""
+"""Retries with a growing delay, for every loop that waits for an outside system."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,19 +20,18 @@ AWAY = (Transient, KafkaError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Delays double from `first_delay_s` up to `max_delay_s`. `max_attempts` 0 means no limit."""
+    """Delays double from `first_delay_s` up to `max_delay_s`. `max_attempts` 0: no limit."""
 
     first_delay_s: float = 0.25
     max_delay_s: float = 5.0
     max_attempts: int = 0
 
     def delay_s(self, failures: int) -> float:
-        """Return the wait after `failures` failures in a row, in seconds."""
+        """Return the seconds to wait after `failures` failures in a row."""
         # The exponent is bounded: 2.0 ** 1024 raises OverflowError.
         return float(min(self.first_delay_s * 2.0 ** min(failures - 1, 30), self.max_delay_s))
 
     def exhausted(self, failures: int) -> bool:
-        """Return whether no attempt is left after `failures` failures."""
         return bool(self.max_attempts) and failures >= self.max_attempts
 
 
@@ -43,9 +42,9 @@ async def wait_for_dependencies(
     policy: RetryPolicy = RetryPolicy(),
     waiting: Callable[[str], None] = lambda _reason: None,
 ) -> T:
-    """Call until it succeeds, and return its result. `waiting` hears the reason of each failure.
+    """Call until it succeeds, and return its result. Retries errors of `AWAY` alone.
 
-    Only errors of `AWAY` are retried; any other error is raised.
+    `waiting` receives the reason of each failure.
     """
     failures = 0
     while True:

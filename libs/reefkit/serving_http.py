@@ -12,7 +12,7 @@ from reefcommon.serving import Answer, NodeWeights, NotOffered
 
 
 class HttpServingNode:
-    """One node. vLLM must allow runtime LoRA updates (`VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`)."""
+    """A node. vLLM needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`."""
 
     def __init__(
         self, url: str, session: aiohttp.ClientSession | None = None, *, api_key: str = ""
@@ -26,7 +26,6 @@ class HttpServingNode:
         return f"serving node {self.url}"
 
     async def close(self) -> None:
-        """Close the connections of the node's own session."""
         if self._session is not None:
             await self._session.close()
 

@@ -20,11 +20,7 @@ _UNREADABLE = ("Could not decode to UTF-8", "malformed JSON")
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Guard the opening of a file.
-
-    Raises:
-        BadConfig: the file is damaged. It ends a service at its start.
-    """
+    """Guard the opening of a file. Raises BadConfig if it is damaged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         if (reason := _mark(path)).is_file():
@@ -50,14 +46,14 @@ def check(db: sqlite3.Connection) -> None:
 def reading(path: Path) -> Iterator[None]:
     """Guard a use of the file.
 
-    If the file is damaged the process stops in order, and its next start raises BadConfig. Until
-    then every use raises Unavailable, so that no event becomes a dead letter for it.
+    If it is damaged the process stops in order, and each use raises Unavailable until then.
     """
     try:
         yield
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
+        # Unavailable, so that no event becomes a dead letter. The next start raises BadConfig.
         reason = _what_to_do(path, str(error))
         if not _mark(path).is_file():
             log.error("ledger_damaged", reason=reason)
@@ -73,7 +69,7 @@ def _mark(path: Path) -> Path:
 
 
 def is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Return whether an error means damage, and not a full disk, a lock or a wrong statement."""
+    """Return whether an error means damage, not a full disk, a lock or a wrong statement."""
     # The code is absent if Python's module raised the error by itself.
     code = int(vars(error).get("sqlite_errorcode", sqlite3.SQLITE_OK))
     return code & 0xFF in _DAMAGED or str(error).startswith(_UNREADABLE)

@@ -1,7 +1,6 @@
 """Logs, traces and metrics, set up once for each process.
 
-Logs are an event name and key/values on stderr, with the trace id. Traces leave the process only if
-an OTLP endpoint is set.
+Logs go to stderr with the trace id; traces to an OTLP endpoint, if it is set.
 """
 
 import logging
@@ -20,24 +19,20 @@ from opentelemetry.trace import format_trace_id
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+# `sys.stderr` is looked up at each write: a test runner may replace it.
 class _Stderr:
-    """Standard error, looked up at each write: a test runner may replace it."""
-
     def write(self, text: str) -> int:
-        """Write to stderr. Drop the line if the disk refuses it."""
         # An error that is raised here would end the work that logs.
         with suppress(OSError):
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush stderr."""
         with suppress(OSError):
             sys.stderr.flush()
 
 
 def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> TracerProvider:
-    """Configure structlog, the standard library's logging and OpenTelemetry for this process."""
     logging.basicConfig(
         stream=_Stderr(),
         level=level,
@@ -76,7 +71,7 @@ def set_up(service: str, *, otlp_endpoint: str = "", level: str = "INFO") -> Tra
 
 
 def current_traceparent() -> str:
-    """Return the W3C `traceparent` of the current span, or "" if there is none."""
+    """Return the W3C `traceparent` of the current span, or ""."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier.get("traceparent", "")

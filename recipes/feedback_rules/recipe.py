@@ -47,7 +47,7 @@ class FeedbackRulesKnobs(Knobs):
 
 
 def words_of(sample: SampleReady) -> str:
-    """Return the words of a report on a single line: the feedback itself, or its `text`."""
+    """Return the feedback of a report, or its `text`, on a single line."""
     said = sample.feedback.get("text") if isinstance(sample.feedback, Mapping) else sample.feedback
     return " ".join(said.split()) if isinstance(said, str) else ""
 
@@ -59,7 +59,7 @@ def normalise(words: str) -> str:
 
 
 def unusable(sample: SampleReady, knobs: FeedbackRulesKnobs) -> str | None:
-    """Return why a sample can never become a rule; None if it can."""
+    """Return why a sample can never become a rule, or None."""
     if sample.score is None or sample.score > knobs.max_score:
         return "not_scored_low"
     if not normalise(words_of(sample)):
@@ -80,7 +80,6 @@ def first_agreement(usable: Sequence[SampleReady], min_agreement: int) -> tuple[
 
 
 def rule_id(words: str) -> str:
-    """Return the id of the rule of these words."""
     return RULE_PREFIX + digest("rule", normalise(words), length=16)
 
 
@@ -91,8 +90,6 @@ def rule_text(words: str) -> str:
 
 
 class FeedbackRulesRecipe(HarnessRecipe):
-    """Quotes the words that users agree on as rules."""
-
     name = "feedback_rules"
     summary = "what users keep saying about bad answers becomes a rule, in their own words"
     dimensions = Dimensions(

@@ -15,7 +15,7 @@ from reefcommon.recipe import StepResult
 
 
 def credit(rollouts: Sequence[Rollout]) -> list[float]:
-    """Return the advantage of each rollout over the other rollouts of its prompt."""
+    """Return the advantage of each rollout over the others of its prompt."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, one in enumerate(rollouts):
         groups.setdefault(one.prompt, []).append(index)

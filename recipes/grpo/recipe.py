@@ -1,4 +1,4 @@
-"""GRPO with SAO's mask: the control arm. A group of rollouts instead of a critic."""
+"""GRPO with SAO's mask: a group of rollouts instead of a critic."""
 
 #     A   = (R - mean) / std inside a complete group of `group_size` rollouts of one prompt
 #     r_t = exp(log pi(a_t) - log pi_rollout(a_t))
@@ -42,7 +42,6 @@ class GRPORecipe(WeightRecipe):
     knobs: Knobs
 
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
-        """Group samples by prompt. Complete groups with unequal rewards fill the batch."""
         knobs = self.knobs
         admission = admit(waiting, serving, knobs.max_staleness, knobs.score_range)
         open_groups: dict[tuple[int, ...], list[SampleReady]] = {}

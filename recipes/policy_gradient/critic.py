@@ -1,4 +1,4 @@
-"""A value head on the policy's last hidden states. It sends no gradient back to the policy."""
+"""A value head on the policy's last hidden states, without gradient to the policy."""
 
 # Shapes: B rollouts, R response positions, H hidden units, N action tokens of all rollouts.
 

@@ -12,8 +12,6 @@ ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj
 
 
 class PolicyGradientKnobs(recipe.Knobs):
-    """The settings of admission, mask, adapter and optimizer in `serve.yaml`."""
-
     max_staleness: int = Field(
         0, ge=0, description="releases of weights that a rollout may be behind the head"
     )

@@ -20,7 +20,7 @@ STEP_FILE = "step.json"
 
 
 class PolicyLearner:
-    """The part of `reefcommon.recipe.Learner` that does not depend on the method."""
+    """The part of `reefcommon.recipe.Learner` that all methods share."""
 
     def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
         self.policy, self.entropy_coef = LoraPolicy(knobs, model_path), knobs.entropy_coef
@@ -53,7 +53,7 @@ class PolicyLearner:
 
 @dataclass(slots=True)
 class TokenTotals:
-    """Sums over the tokens of a step, filled forward by forward."""
+    """Sums over the tokens of a step."""
 
     response_tokens: int
     loss: float = 0.0

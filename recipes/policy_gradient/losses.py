@@ -39,8 +39,6 @@ def policy_loss(
 
 
 def value_loss(value_N: Tensor, return_N: Tensor, weight_N: Tensor) -> Tensor:
-    """Return the weighted squared error over N action tokens.
-
-    With weights 1 / (rollouts * actions of the rollout) it aggregates as `sample_mean` does.
-    """
+    """Return the weighted squared error over N action tokens."""
+    # Weights 1 / (rollouts * actions of the rollout) aggregate as `sample_mean` does.
     return (weight_N * (value_N - return_N.detach()) ** 2).sum()

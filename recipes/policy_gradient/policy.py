@@ -77,8 +77,8 @@ class LoraPolicy:
     def score(self, rollouts: Sequence[Rollout]) -> Scored:
         """Run a forward over a padded batch.
 
-        Without `prompt_gradient` the prompt (but its last token) runs without a graph: faster, but
-        the gradient through the prompt's keys and values is left out.
+        Without `prompt_gradient` the prompt, except its last token, has no graph: faster, but the
+        gradient through its keys and values is left out.
         """
         from transformers import DynamicCache
 
@@ -102,7 +102,6 @@ class LoraPolicy:
     def _decode(
         self, padded: "_Padded", start: int, end: int, cache: "DynamicCache | None"
     ) -> Tensor:
-        """Return the last hidden states [B, end - start, H] of columns [start, end)."""
         ids, positions = padded.ids[:, start:end], padded.positions[:, start:end]
         # Arguments by position: the cache's name differs between versions of transformers.
         output = self.model.get_base_model().model(
@@ -112,7 +111,7 @@ class LoraPolicy:
         return hidden
 
     def update(self) -> float:
-        """Clip, apply and clear the accumulated gradient. Returns its norm before clipping.
+        """Clip, apply and clear the gradient. Returns its norm before clipping.
 
         Raises:
             Poison: the gradient is not finite. The weights are unchanged.
@@ -126,7 +125,7 @@ class LoraPolicy:
         return norm
 
     def export(self, directory: Path) -> None:
-        """Write the adapter in PEFT's format. The same weights give the same bytes."""
+        """Write a PEFT adapter. Equal weights give equal bytes."""
         from safetensors.torch import save_file
 
         directory.mkdir(parents=True, exist_ok=True)
@@ -149,11 +148,7 @@ class LoraPolicy:
         self.optimizer.load_state_dict(torch.load(directory / OPTIMIZER, weights_only=True))
 
     def adopt(self, adapter: Path | None) -> None:
-        """Take a published adapter (None: the base model) with a fresh optimizer.
-
-        Raises:
-            Poison: the adapter has another shape than this recipe trains.
-        """
+        """Take a published adapter, with a fresh optimizer. Raises Poison for another shape."""
         from safetensors.torch import load_file
 
         self._put(self._initial if adapter is None else load_file(adapter / WEIGHTS))

@@ -11,7 +11,7 @@ def length_adaptive_lambda(actions: int, alpha: float) -> float:
 def skip_observation_gae(
     mask: Sequence[int], values: Sequence[float], reward: float, *, gamma: float, lam: float
 ) -> tuple[list[float], list[float]]:
-    """Estimate generalised advantages over action tokens; `reward` falls on the last of them.
+    """Estimate generalised advantages over action tokens; `reward` falls on the last.
 
     Returns (advantages, returns), both 0 on observation tokens (mask 0).
     """
@@ -31,7 +31,7 @@ def skip_observation_gae(
 
 
 def group_advantages(rewards: Sequence[float]) -> list[float] | None:
-    """Return (R - mean) / std of a group, or None if all rewards are equal: no gradient."""
+    """Return (R - mean) / std of a group, or None if all rewards are equal."""
     if len(set(rewards)) < 2:
         return None
     n = len(rewards)

@@ -1,4 +1,4 @@
-"""From samples to rollouts: which samples may be trained on, and the part a learner reads."""
+"""From samples to rollouts: the samples that may be trained on."""
 
 # Pure, no torch.
 
@@ -31,7 +31,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Samples that may be trained on, oldest first, and refusals: (sample, reason, lag)."""
+    """Admitted samples, oldest first, and refusals: (sample, reason, lag)."""
 
     admitted: tuple[SampleReady, ...]
     refused: tuple[tuple[SampleReady, str, int | None], ...]
@@ -43,7 +43,7 @@ def admit(
     max_staleness: int,
     score_range: ScoreRange = DEFAULT_SCORE_RANGE,
 ) -> Admission:
-    """Sort the waiting samples: admitted, refused with a reason, or neither (they wait).
+    """Sort the waiting samples: admitted, refused with a reason, or waiting.
 
     A lag (`serving` minus the sample's sequence) of 0 to `max_staleness` admits. If it is negative,
     the release is not known yet and the sample waits.
@@ -64,7 +64,7 @@ def admit(
 def stale(
     sample: SampleReady, serving: LoadId, max_staleness: int
 ) -> tuple[str | None, int | None]:
-    """Return (reason, lag). The reason is None if the sample's weights are fresh enough."""
+    """Return (reason, lag). The reason is None if the weights are fresh enough."""
     try:
         producing = LoadId.parse(sample.load_id or "")
     except ValueError:
@@ -108,11 +108,9 @@ def _malformed(sample: SampleReady) -> str | None:
 
 
 def truncated_by(sampling: Sampling) -> str | None:
-    """Return the parameter for which tokens came from another distribution than the softmax.
-
-    The importance ratio corrects a temperature, which the policy divides by too. It cannot
-    correct a truncation or a penalty: the policy has no such probabilities.
-    """
+    """Return the parameter that changed the distribution beyond a temperature, if any."""
+    # The importance ratio corrects a temperature, which the policy divides by too. It cannot
+    # correct a truncation or a penalty: the policy has no such probabilities.
     changed = {
         "top_p": sampling.top_p < 1,
         "top_k": sampling.top_k > 0,
@@ -127,7 +125,7 @@ def truncated_by(sampling: Sampling) -> str | None:
 
 
 def rollout(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> Rollout:
-    """Read a sample. Raises Poison, with the reason of `unfit`, if it cannot be trained on."""
+    """Read a sample. Raises Poison, with the reason of `unfit`, if it is unfit."""
     reason = unfit(sample, score_range)
     if reason is not None or sample.score is None:
         raise Poison(f"sample {sample.event_id} cannot be trained on: {reason}")
@@ -143,9 +141,9 @@ def rollout(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) 
 
 
 def micro_batches(rollouts: Sequence[Rollout], max_tokens: int) -> list[list[int]]:
-    """Group indices of rollouts of similar length, each group at most `max_tokens` after padding.
+    """Group rollouts of similar length, at most `max_tokens` after padding.
 
-    A longer rollout is a group of its own.
+    A longer rollout is a group of its own. Returns indices.
     """
     lengths = [len(one.prompt) + len(one.response) for one in rollouts]
     order = sorted(range(len(rollouts)), key=lengths.__getitem__)  # stable: equal lengths in order

@@ -71,7 +71,6 @@ class SAOLearner(PolicyLearner):
         )
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Update the actor once (not while the critic warms up), then the critic."""
         knobs = self.knobs
         rollouts = [rollout(sample, knobs.score_range) for sample in batch]
         train = self.steps >= knobs.critic_warmup_steps

@@ -34,8 +34,6 @@ from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
 
 
 class SAORecipe(WeightRecipe):
-    """Single-rollout asynchronous optimization."""
-
     name: ClassVar[str] = "sao"
     summary: ClassVar[str] = (
         "each scored rollout trains a LoRA as it lands; a critic instead of groups, a hard mask "
@@ -55,7 +53,6 @@ class SAORecipe(WeightRecipe):
         return Decision(batch=batch, refused=admission.refused)
 
     def proposes(self, step: int) -> bool:
-        """Every `candidate_every` updates of the actor; none while the critic warms up."""
         updates = step - self.knobs.critic_warmup_steps
         return updates > 0 and updates % self.knobs.candidate_every == 0
 

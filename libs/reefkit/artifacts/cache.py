@@ -1,7 +1,6 @@
 """A cache of trees of the artifact store on a service's own disk.
 
-A job is saved before its tree is fetched. A round of `prune` that begins later finds the tree in
-use; `fetch` waits for a round that began earlier, and fetches anew.
+A job is saved before its tree is fetched, so a later round of `prune` finds the tree in use.
 """
 
 import shutil
@@ -20,20 +19,20 @@ _AWAY = ".away-"
 
 
 class FetchedTrees:
-    """Trees at `<root>/<content id>`. Safe for the threads of the only process that uses `root`."""
+    """Trees at `<root>/<content id>`. Thread-safe; one process uses `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._choosing = threading.Lock()
 
     def fetch(self, store: ArtifactStore, content: str, scenario: str) -> Path:
-        """Return the files of a content, for a saved job. Raises as `ArtifactStore.get` does."""
+        """Return the files of a content, for a saved job. Raises as `ArtifactStore.get`."""
         with self._choosing:
             pass  # a round that does not know of the job yet ends its moves first
         return materialize(store, content, scenario, self.root)
 
     def prune(self, in_use: Callable[[], Collection[str]]) -> int:
-        """Remove all trees but those that `in_use` names, and return the number of removed."""
+        """Remove all trees but those of `in_use`, and return the number of removed."""
         if not self.root.is_dir():
             return 0
         with self._choosing:

@@ -45,7 +45,7 @@ _AUTHOR = b"Reef <reef@localhost>"
 
 
 class GitArtifactStore:
-    """One bare repository, made at the first put. Any number of processes may use it at once."""
+    """A bare repository, made at the first put. Many processes may use it at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -102,7 +102,6 @@ class GitArtifactStore:
 
     @contextmanager
     def _writing(self) -> Iterator[Repo]:
-        """Open the repository for one writer. The lock ends with the process that holds it."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.with_name(self._path.name + ".lock").open("wb") as lock:
@@ -139,7 +138,6 @@ class GitArtifactStore:
         move(repo, tag_of(scenario, manifest.content_id), None, commit.id)
 
     def _blobs(self, tree: Path, manifest: Manifest) -> tuple[dict[str, Blob], list[str]]:
-        """Return the blob of each file (bytes or LFS pointer), and the names of the pointers."""
         blobs: dict[str, Blob] = {}
         large: list[str] = []
         for name, sha256 in sorted(manifest.files.items()):
@@ -204,7 +202,6 @@ def _chunks(source: Path) -> Iterator[bytes]:
 
 
 def _attribute(name: str) -> str:
-    """Return a line for one file: glob characters escaped, quoted as gitattributes(5) asks for."""
     escaped = "".join(f"\\{c}" if c in "*?[" else c for c in name)
     pattern = escaped.replace("\\", "\\\\").replace('"', '\\"')
     return f'"/{pattern}" filter=lfs diff=lfs merge=lfs -text\n'

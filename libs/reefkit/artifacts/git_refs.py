@@ -1,4 +1,4 @@
-"""Refs, objects and garbage of the artifact repository, written so that a kill leaves no half."""
+"""Refs, objects and garbage of the artifact repository. A kill leaves nothing half written."""
 
 import os
 import time
@@ -33,7 +33,7 @@ def write_loose(repo: Repo, obj: ShaFile) -> None:
 
 
 def move(repo: Repo, ref: Ref, old: ObjectID | None, new: ObjectID) -> None:
-    """Move one ref by compare-and-swap. Raises Unavailable if a git program holds or moved it."""
+    """Move a ref by compare-and-swap. Raises Unavailable if a git program holds or moved it."""
     lock = Path(os.fsdecode(repo.path)) / (ref.decode() + ".lock")
     try:
         moved = repo.refs.set_if_equals(ref, old, new) if old else repo.refs.add_if_new(ref, new)
@@ -47,14 +47,13 @@ def move(repo: Repo, ref: Ref, old: ObjectID | None, new: ObjectID) -> None:
 
 
 def remove(repo: Repo, ref: Ref) -> None:
-    """Delete a ref, if it exists."""
     commit = read_ref(repo, ref)
     if commit is not None and not repo.refs.remove_if_equals(ref, commit):
         raise Unavailable(f"{ref.decode()} was moved by another program meanwhile")
 
 
 def read_ref(repo: Repo, ref: Ref) -> ObjectID | None:
-    """Return the object that a ref names; None if there is no such ref."""
+    """Return the object of a ref; None if there is no such ref."""
     try:
         return repo.refs[ref]
     except KeyError:
@@ -62,12 +61,11 @@ def read_ref(repo: Repo, ref: Ref) -> ObjectID | None:
 
 
 def tag_of(scenario: str, content_id: str) -> Ref:
-    """Return the ref of one content of a scenario."""
     return Ref(f"refs/tags/{_name(scenario)}/{content_id}".encode())
 
 
 def detach(repo: Repo, scenario: str) -> None:
-    """Turn the branch of an earlier version into parentless commits. May be killed and repeated."""
+    """Turn the branch of an earlier version into parentless commits. May be repeated."""
     branch = Ref(f"refs/heads/{_name(scenario)}".encode())
     if read_ref(repo, branch) is None:
         return
@@ -83,7 +81,7 @@ def detach(repo: Repo, scenario: str) -> None:
 
 
 def sweep(repo: Repo, lfs: Path) -> int:
-    """Remove objects and large files that no ref reaches. Returns the number of removed files."""
+    """Remove unreachable objects and large files. Returns the number of removed files."""
     reached, pointed = _reached(repo)
     root = _loose_root(repo)
     loose = [path for folder in root.glob("[0-9a-f][0-9a-f]") for path in folder.iterdir()]
@@ -96,13 +94,12 @@ def sweep(repo: Repo, lfs: Path) -> int:
 
 
 def pointer_of(blob: Blob) -> LFSPointer | None:
-    """Return the LFS pointer that a blob holds, if it holds one."""
+    """Return the LFS pointer that a blob holds, if any."""
     data = blob.as_raw_string()
     return LFSPointer.from_bytes(data) if len(data) < 1024 else None
 
 
 def _reached(repo: Repo) -> tuple[set[bytes], set[str]]:
-    """Return the ids of all objects that a ref reaches, and of the LFS objects they point to."""
     reached: set[bytes] = set()
     pointed: set[str] = set()
     for walked in repo.get_walker(include=_tips(repo)):

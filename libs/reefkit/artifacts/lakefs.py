@@ -4,6 +4,8 @@ A put uploads to its own branch and merges it, so that two processes never share
 changes.
 """
 
+# lakeFS commits without a compare-and-swap: the release heads alone decide which content serves.
+#
 # branch <scenario>                contents/<content id>/<file>: every content, merged in whole
 # tag <scenario>-<content id>      the commit that brought it
 
@@ -37,10 +39,10 @@ _CHUNK_BYTES = 8 * 1024 * 1024
 
 
 class LakeFSArtifactStore:
-    """An existing repository: `lakefs://key:secret@host:port/repository`, or `lakefs+https://`."""
+    """A repository: `lakefs://key:secret@host:port/repository`, or `lakefs+https://`."""
 
     def __init__(self, url: str) -> None:
-        """Raises BadConfig for a URL that is not of this form."""
+        """Raises BadConfig for another form of URL."""
         parts = urlsplit(url)
         name = parts.path.strip("/")
         if (

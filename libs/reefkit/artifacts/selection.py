@@ -6,10 +6,10 @@ from reefkit.artifacts.git import GitArtifactStore
 
 
 def open_artifact_store(settings: SystemSettings) -> ArtifactStore:
-    """lakeFS where `artifacts_url` names it, else git + LFS at `<state_dir>/artifacts.git`.
+    """Open lakeFS if `artifacts_url` names it, else git + LFS at `<state_dir>/artifacts.git`.
 
     Raises:
-        BadConfig: the URL is not one of lakeFS.
+        BadConfig: the URL is not that of a lakeFS repository.
     """
     if not settings.artifacts_url:
         return GitArtifactStore(settings.state_dir / "artifacts.git")

@@ -20,7 +20,7 @@ _OTHERS_TRIED = 5
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A batch for the next job (it may be empty), and samples that are refused."""
+    """A batch for the next job, perhaps empty, and refused samples."""
 
     batch: tuple[SampleReady, ...]
     refused: tuple[Refusal, ...]
@@ -35,10 +35,10 @@ class Admission:
     async def choose(
         self, waiting: Sequence[SampleReady], used_records: Collection[str], head: Release
     ) -> Choice:
-        """Return the decision on `waiting`, in order of arrival; samples at fault are refused.
+        """Return the decision on `waiting`. Samples at fault are refused.
 
         Raises:
-            Transient: the recipe itself is at fault, or `decide` takes too long.
+            Transient: the recipe is at fault, or `decide` takes too long.
         """
         refused: list[Refusal] = []
         fresh: list[SampleReady] = []

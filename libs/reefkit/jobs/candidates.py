@@ -46,12 +46,12 @@ class Candidates:
         metrics.DURATION_S.labels(job.binding, "put").observe(spent)
 
     async def announce(self, job: Job, head: Release | None) -> None:
-        """stored -> announced. The outbox is empty, so the broker has the job's events."""
+        """stored -> announced, when the outbox is empty."""
         await self._context.save(replace(job, state="announced"), expected="stored")
         await self._context.finish_step(job, head)
 
     async def meet_new_head(self, job: Job, head: Release | None) -> bool:
-        """conflicted -> stored or produced on the new head, or aborted, as `on_stale` says."""
+        """conflicted -> stored, produced or aborted, as `on_stale` says."""
         context, policy = self._context, self._context.binding.on_stale
         if head is None or head.release_id == job.base_release_id:
             return context.wait("waiting for the head that its candidate conflicts with")
@@ -75,7 +75,6 @@ class Candidates:
         return await self._abort(job, f"the head moved to {head.release_id} while this waited")
 
     def _fits(self, job: Job, head: Release) -> bool:
-        """Return whether only other kinds have changed since the base."""
         newer = head.release_id != job.base_release_id
         refused = self._context.binding.on_stale == "refuse"
         return newer and not refused and not model.own_kind_moved(job, head, self._kind)

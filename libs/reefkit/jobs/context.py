@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The outside of all loops of a host. `storing`: see `reefkit.rejected_contents`."""
+    """The adapters of all loops of a host. `storing`: see `reefkit.rejected_contents`."""
 
     outbox: Outbox
     artifacts: ArtifactStore
@@ -56,13 +56,11 @@ class Context:
         return moved
 
     def tell(self, job: Job, outcome: str, **more: object) -> None:
-        """Log and count the outcome of a job."""
         metrics.JOBS.labels(job.binding, outcome).inc()
         facts = {"job": job.job_id, "step": job.step, "base": job.base_release_id} | more
         log.info("job_moved", to=outcome, binding=job.binding, reason=job.reason, **facts)
 
     async def finish_step(self, job: Job, head: Release | None) -> None:
-        """Show a finished step, and tidy up after it."""
         self.show(job)
         await asyncio.to_thread(self.executor.tidy, head)
 

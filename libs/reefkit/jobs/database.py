@@ -1,10 +1,11 @@
 """The SQLite file of a job store: opening, fencing, transactions.
 
-Fencing: `fence` writes the token of the host's lease into the file, and each write compares it in
-its transaction: a replaced host on the same directory raises LeaseLost. A host on another directory
-starts from the served release without waiting samples; the lease holds back the events of the
-replaced host (`reefkit.jobs.outbox`).
+`fence` writes the lease's token into the file. Each write compares it, so a replaced host raises
+LeaseLost.
 """
+
+# A host on another directory starts from the served release without waiting samples. The
+# lease holds back the events of the replaced host (`reefkit.jobs.outbox`).
 
 import sqlite3
 import threading
@@ -20,7 +21,7 @@ from reefkit.sqlite_file import check, is_damage, opening, reading
 
 
 class Database:
-    """A file of a single process. Safe to call from several threads.
+    """A file of a single process. Thread-safe.
 
     Raises:
         BadConfig: the file is damaged when it is opened.
@@ -28,7 +29,7 @@ class Database:
     """
 
     def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
-        """`recipes`: names of the bound recipes by binding, for the migration of an old ledger."""
+        """`recipes`: names of the bound recipes by binding, to migrate an old ledger."""
         self._path, self._lock, self._token = path, threading.Lock(), 0
         with opening(path):
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -49,7 +50,7 @@ class Database:
         return self._token
 
     def fence(self, token: int) -> None:
-        """Shut out hosts with lower tokens. Raises LeaseLost if a higher token is in the file."""
+        """Shut out hosts with lower tokens. Raises LeaseLost if the file has a higher token."""
         with self._lock, reading(self._path):
             moved = self._db.execute("update fence set token = ? where token <= ?", (token, token))
             if not moved.rowcount:

@@ -29,7 +29,7 @@ class BoundedCall(Generic[T]):
     _running: "set[Future[T]]" = field(default_factory=set)
 
     async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Raises StepTimeout, or Unavailable if too many calls that were given up still run."""
+        """Raises StepTimeout, or Unavailable if too many abandoned calls still run."""
         # A thread cannot be stopped, so the number of those that hang is bounded.
         if len(self._running) >= MAX_HANGING:
             raise Unavailable(
@@ -63,10 +63,7 @@ def _settle(future: "Future[T]", function: Callable[..., T], arguments: Sequence
 async def minimal_failing(
     items: Sequence[S], fails: Callable[[Sequence[S]], Awaitable[bool]]
 ) -> list[S]:
-    """Return a smallest part of failing `items` that fails by itself.
-
-    A single cause among n items is found in about 2 log2 n calls.
-    """
+    """Return a smallest failing part of `items`, in about 2 log2 n calls for a single cause."""
     # Delta debugging: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input",
     # IEEE TSE 28(2), 2002.
     left, parts = list(items), 2
@@ -102,6 +99,5 @@ def place_of(error: BaseException) -> str:
 
 
 def last_lines(error: BaseException) -> str:
-    """Return the last lines of a traceback."""
     lines = "".join(traceback.format_exception(error)).strip().splitlines()
     return "\n".join(line.rstrip() for line in lines[-_LAST_LINES:])

@@ -27,10 +27,10 @@ select job_id from jobs where binding = :binding
 def forget(
     db: sqlite3.Connection, binding: str, before_ms: int, kept: Collection[str], shown: int
 ) -> dict[str, int]:
-    """Remove ended jobs and settled samples with records from before `before_ms` alone.
+    """Remove ended jobs, and settled samples whose records are all older than `before_ms`.
 
-    `kept`: jobs that stay; `shown`: the number of newest rejections that stay. Returns the numbers
-    of removed samples and jobs.
+    Keeps the jobs `kept` and the `shown` newest rejections. Returns the numbers of removed samples
+    and jobs.
     """
     # Samples and records of unknown age stay: their identity is all that keeps them from being
     # used twice.

@@ -30,7 +30,6 @@ class Handlers:
     store: JobStore
 
     async def on_sample(self, event: SampleReady) -> None:
-        """Keep a sample for every recipe of its scenario."""
         for loop in self._of(event.scenario):
             await loop.put(event)
 
@@ -51,11 +50,9 @@ class Handlers:
             loop.arrived.set()
 
     def facts(self) -> dict[str, Any]:
-        """Return the bindings with their state, for `/status`."""
         return {loop.binding.key: loop.facts() for loop in self.loops}
 
     async def check(self) -> str | None:
-        """Return the bindings that cannot go on, for `/readyz`."""
         states = [(loop.binding.key, loop.shown.failing) for loop in self.loops]
         return "; ".join(f"{key}: {failing}" for key, failing in states if failing) or None
 
@@ -73,7 +70,7 @@ def routes(handlers: Handlers, service: str) -> KafkaRouter:
 
 
 async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
-    """Take over the present heads, before the release chain is read. Raises Unavailable."""
+    """Take over the present heads before the release chain is read. Raises Unavailable."""
     for scenario in {loop.binding.scenario for loop in handlers.loops}:
         if (release := await heads.head(scenario)) is not None:
             await asyncio.to_thread(handlers.store.advance, release)
@@ -81,7 +78,7 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Removes samples, jobs, contents and fetched trees that were kept long enough."""
+    """Removes old samples, jobs, contents and fetched trees."""
 
     service: str
     handlers: Handlers

@@ -98,14 +98,12 @@ class HostLoop:
     # ------------------------------------------------------------------ arrivals
 
     async def put(self, sample: SampleReady) -> None:
-        """Keep a sample."""
         too_old = (self.binding.refusal(sample, TOO_OLD, None, sample.at), topics.TRAINING)
         key, text_only = self.binding.key, self.executor.text_only
         await asyncio.to_thread(self.store.put, key, sample, too_old, text_only=text_only)
         self.arrived.set()
 
     async def judge(self, job: Job, publication: Publication) -> None:
-        """Apply the verdict on this job's candidate."""
         if (after := model.after_verdict(job, publication)) is not None:
             await self.shown.save(after, expected=job.state)
 
@@ -196,7 +194,7 @@ class HostLoop:
     # ------------------------------------------------------------------ shown
 
     def facts(self) -> dict[str, object]:
-        """Return the row of this binding in `/status`. Blocks on the job store."""
+        """Return the row of this binding in `/status`. Blocks."""
         key, shown = self.binding.key, self.shown
         return {
             "state": shown.doing,

@@ -1,4 +1,4 @@
-"""Jobs, and how a verdict or a new head changes them. Pure: ids, times and facts are arguments."""
+"""Jobs, and how a verdict or a new head changes them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A sample that a recipe will never use. `lag` is in releases, if it is known."""
+    """A sample that a recipe will never use. `lag` is in releases, if known."""
 
     sample: SampleReady
     reason: str
@@ -70,12 +70,11 @@ class Refusal:
 
 
 def load_of(release: Release, kind: Kind) -> str:
-    """Return the load id of a kind's group."""
     return loads_of(release)[LOAD_GROUPS[kind]]
 
 
 def content_of(release: Release, kind: Kind) -> str:
-    """Return the content of a kind that a release serves; `base` or "" if it serves none."""
+    """Return the content of a kind that a release serves; `base` or "" if none."""
     own = release.content_id if release.kind == kind else None
     none = BASE_CONTENT_ID if kind == "lora" else ""
     return release.contents.get(kind) or own or none
@@ -103,7 +102,7 @@ def open_job(
     plan: Mapping[str, Any],
     now: datetime,
 ) -> Job:
-    """Return the job of a batch. The same recipe, head and samples give the same job id."""
+    """Return the job of a batch. Equal recipe, head and samples give an equal job id."""
     sample_ids = tuple(sample.event_id for sample in batch)
     return Job(
         job_id=ids.job_id(binding.key, head.release_id, sample_ids),
@@ -121,7 +120,7 @@ def open_job(
 
 
 def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
-    """Return the job with `head` as its base. `again`: an earlier candidate has used its id."""
+    """Return the job on the base `head`. `again`: an earlier candidate has used its id."""
     moved = replace(
         job,
         base_release_id=head.release_id,
@@ -148,7 +147,7 @@ def candidate_in(publication: Publication) -> str | None:
 
 
 def after_verdict(job: Job, publication: Publication) -> Job | None:
-    """Return the job after the verdict on its candidate; None if it stays as it is."""
+    """Return the job after the verdict; None if it stays as it is."""
     match publication:
         # Whatever was said before: a person may have promoted it all the same.
         case Published() if job.state != "published":

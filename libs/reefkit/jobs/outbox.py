@@ -24,7 +24,7 @@ class Outbox:
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def flush(self) -> None:
-        """Send all events. Returns when the broker has acknowledged them.
+        """Send all events, and wait for the broker.
 
         Raises:
             LeaseLost: another host has taken over.

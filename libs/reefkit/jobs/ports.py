@@ -16,7 +16,7 @@ class LeaseLost(Unavailable):
 
 
 class StepTimeout(Transient):
-    """The step took too long. The host does not look for the sample that causes it."""
+    """The step took too long. The host does not look for the sample at fault."""
 
 
 class Lease(Protocol):
@@ -70,10 +70,7 @@ Result = Produced | Nothing | Refused
 
 
 class Executor:
-    """A kind of recipe. The defaults suit a kind without state of its own.
-
-    All methods may be repeated. Those that are not async block.
-    """
+    """A kind of recipe. All methods may be repeated; those that are not async block."""
 
     kind: ClassVar[Kind]
     doing: ClassVar[str] = "working"
@@ -122,7 +119,7 @@ class Executor:
         return {}
 
     def has_run(self, job: Job) -> bool:
-        """Return whether the output of an open job is on disk already."""
+        """Return whether the output of an open job is on disk."""
         return False
 
     def obstacle(self, head: Release) -> str | None:

@@ -1,4 +1,4 @@
-"""The tables of the job store, and the one-time migration from the two ledgers before it."""
+"""The tables of the job store, and the migration from the two earlier ledgers."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -55,9 +55,9 @@ _HARNESS: dict[str, State] = {
 
 
 def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
-    """Make the tables, or take over an older ledger, in a single transaction.
+    """Make the tables, or migrate an older ledger, in a single transaction.
 
-    `recipes`: names of the bound recipes by binding, for refusals that were not sent yet.
+    `recipes`: names of the bound recipes by binding, for unsent refusals.
     """
     if db.execute("pragma user_version").fetchone()[0] >= VERSION:
         return

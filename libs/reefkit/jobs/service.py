@@ -57,7 +57,6 @@ def host_service(
     bindings: Bindings,
     executor: MakeExecutor,
 ) -> Service:
-    """Build the service on its real adapters."""
     home = system.state_dir.resolve() / name
     recipes = {binding.key: binding.recipe.name for binding in bindings}
     store = JobStore(home / "ledger.sqlite", recipes)

@@ -1,4 +1,4 @@
-"""Runs the step of a job; if it fails, looks for the samples that make it fail."""
+"""Runs the step of a job; if it fails, finds the samples at fault."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,18 +16,14 @@ log = structlog.get_logger()
 
 
 class Steps:
-    """The steps of a binding. `note` is told of each failure, for `/status`."""
+    """The steps of a binding. `note` receives each failure, for `/status`."""
 
     def __init__(self, executor: Executor, retry: RetryPolicy, note: Callable[[str], None]) -> None:
         self._executor, self._retry, self._note = executor, retry, note
         self._attempts = 0
 
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
-        """Return the result; Refused names the samples at fault.
-
-        Raises:
-            Transient: the step is to be tried again.
-        """
+        """Return the result; Refused names the samples at fault. Raises Transient to try again."""
         result = await self._result(job, samples)
         self._attempts = 0
         return result

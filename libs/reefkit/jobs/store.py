@@ -24,8 +24,6 @@ Outgoing = Sequence[tuple[Event, Topic]]
 
 
 class JobStore(Database):
-    """The samples, jobs, heads and outbox of a host."""
-
     # ------------------------------------------------------------------ samples
 
     def put(
@@ -33,7 +31,7 @@ class JobStore(Database):
     ) -> bool:
         """Keep a sample; False if it was there.
 
-        A sample as old as the forgotten may have been used: it is refused, with event `too_old`.
+        A sample as old as the forgotten is refused with event `too_old`: it may have been used.
         """
         oldest_ms, newest_ms = record_times_ms(sample.record_ids)
         with self._transaction() as db:
@@ -70,7 +68,7 @@ class JobStore(Database):
     # ------------------------------------------------------------------ jobs
 
     def open(self, job: Job, batch: Sequence[SampleReady], *, once_per_record: bool) -> None:
-        """Write a job and give it its samples. A repeat has no effect."""
+        """Write a job and give it its samples. May be repeated."""
         with self._transaction() as db:
             if not insert_job(db, job):
                 return
@@ -106,7 +104,7 @@ class JobStore(Database):
             return True
 
     def reopen(self, job: Job, refusals: Mapping[str, str], events: Outgoing = ()) -> None:
-        """Remove a job that made no step: its samples wait again, except the refused."""
+        """Remove a job without a step: its samples wait again, except the refused."""
         with self._transaction() as db:
             for change in (
                 "update samples set state = 'waiting', job_id = null",
@@ -143,7 +141,7 @@ class JobStore(Database):
         return self._job("candidate_id = ?", candidate_id)
 
     def rejections(self, binding: str, limit: int) -> list[Job]:
-        """Return the newest jobs that the recipe is shown as its mistakes, oldest first."""
+        """Return the newest rejected jobs that the recipe is shown, oldest first."""
         condition = f"binding = ? and state in ({_marks(SHOWN)}) order by updated desc limit ?"
         return self._jobs(condition, binding, *SHOWN, limit)[::-1]
 
@@ -166,7 +164,7 @@ class JobStore(Database):
     # ------------------------------------------------------------------ outbox
 
     def unsent(self, limit: int) -> list[tuple[int, str, str, str]]:
-        """Return (number, topic, event type, JSON) of events without acknowledgement, in order."""
+        """Return (number, topic, event type, JSON) of unacknowledged events, in order."""
         return self._rows("select seq, topic, type, body from outbox order by seq limit ?", limit)
 
     def acknowledge(self, number: int) -> None:

@@ -1,7 +1,6 @@
 """Requests and preferences of the dictionary example's users.
 
-They like answers that open like a dictionary entry: with "A" or "An". No prompt says so. The base
-model opens about three answers in ten that way (most begin with "The" or the bare noun).
+They like answers that open with "A" or "An". The base model opens about three in ten so.
 """
 
 from typing import Any
