@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pydantic import Field, TypeAdapter
 
 from reefcommon import events, topics
-from services.experience.clickhouse import Database, rows
+from services.experience.clickhouse import Database
 from tests.chaos.facts import Heads, LedgerJob, Logged, StoredRecord, StoredReport
 
 _EVENT: TypeAdapter[Any] = TypeAdapter(
@@ -124,7 +124,10 @@ async def read_store(
             "SELECT record_id, digest, response, outcome FROM records FINAL"
         )
         reports = await database.query("SELECT report_id, state, sample_id FROM reports FINAL")
-        samples = await database.query("SELECT * FROM samples FINAL")
+        samples = await database.query(
+            "SELECT sample_id AS event_id, scenario, at, recorded_at, record_ids, report_id, "
+            "tokens, prompt_length, loss_mask, logprobs, untrainable FROM samples FINAL"
+        )
     finally:
         await database.close()
     return (
@@ -133,7 +136,7 @@ async def read_store(
             for row in records
         ),
         tuple(StoredReport(row["report_id"], row["state"], row["sample_id"]) for row in reports),
-        tuple(map(rows.sample, samples)),
+        tuple(map(events.SampleReady.model_validate, samples)),
     )
 
 
