@@ -31,7 +31,7 @@ BASE_CONTENT_ID = "base"
 
 
 class Manifest(BaseModel):
-    """The files and the origin of a tree. It is not part of the digest."""
+    """The files and the origin of a tree."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -123,7 +123,7 @@ def describe(
 
 
 def origin(manifest: Manifest, scenario: str) -> dict[str, str]:
-    """Return the facts that a store keeps beside a content for people."""
+    """Return the facts that a store shows beside a content."""
     lineage = manifest.lineage
     facts = {
         "scenario": scenario,
@@ -137,7 +137,7 @@ def origin(manifest: Manifest, scenario: str) -> dict[str, str]:
 
 
 def verify(tree: Path, manifest: Manifest) -> None:
-    """Check a tree against its manifest. Raises Poison if a file is missing or differs."""
+    """Raises Poison if a file of the manifest is missing or differs."""
     found = hash_tree(tree)
     # The (path, digest) pairs that only one side has.
     if wrong := sorted({name for name, _ in found.items() ^ manifest.files.items()}):
@@ -184,7 +184,7 @@ def check_content_id(content: str) -> str:
 
 
 def check_complete(tree: Path, manifest: Manifest) -> None:
-    """Check the files and the content id of a manifest. Raises Poison."""
+    """Raises Poison if the files or the content id of the manifest differ."""
     verify(tree, manifest)
     expected = content_id(manifest.kind, manifest.files)
     if manifest.content_id != expected:
@@ -214,7 +214,6 @@ def staged(destination: Path) -> Iterator[Path]:
 
 
 def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
-    """Write a file and wait until it is on the disk."""
     # Without the sync a rename may be durable before the bytes are.
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as stream:
@@ -225,7 +224,6 @@ def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -234,7 +232,7 @@ def sync_directory(path: Path) -> None:
 
 
 def replace_tree(staged: Path, destination: Path) -> None:
-    """Put a staged tree in place by one rename. If there is a tree, it is kept."""
+    """Put a tree in place by one rename. An existing tree is kept."""
     destination.parent.mkdir(parents=True, exist_ok=True)
     try:
         staged.rename(destination)

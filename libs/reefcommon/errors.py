@@ -34,7 +34,7 @@ class Damaged(Unavailable):
 
 
 class Conflict(ReefError):
-    """A lost compare-and-swap, or the same id with other content."""
+    """A lost compare-and-swap, or an id with other content."""
 
 
 class BadConfig(ReefError):

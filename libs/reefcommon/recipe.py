@@ -37,7 +37,7 @@ class Dimensions:
 
 
 class Knobs(BaseModel):
-    """Base of a recipe's knobs. Unknown keys are refused."""
+    """Base of a recipe's knobs."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -75,7 +75,7 @@ class StepResult:
 
 
 class Learner(Protocol):
-    """The part of a weight recipe that holds tensors, in the step process."""
+    """The part of a weight recipe in the step process. It holds tensors."""
 
     def step(self, batch: Sequence[SampleReady]) -> StepResult:
         """Train on a batch. Raises Poison if this is impossible."""
@@ -108,7 +108,6 @@ class Recipe(ABC):
 
     @property
     def score_range(self) -> ScoreRange:
-        """Return the scores that this recipe accepts."""
         # A single score of 1e30 would outweigh all others in every mean that it enters.
         found: ScoreRange = getattr(self.knobs, "score_range", DEFAULT_SCORE_RANGE)
         return found
@@ -157,7 +156,6 @@ def import_named(module_name: str) -> ModuleType:
 
 
 def lacking(cls: type[Recipe]) -> list[str]:
-    """Return the names that a recipe class must define and does not."""
     named = [name for name in ("name", "summary", "dimensions") if not hasattr(cls, name)]
     return [*named, *sorted(cls.__abstractmethods__)]
 

@@ -31,10 +31,10 @@ class ReleaseHeads(Protocol):
         """Return the serving release; None if the scenario does not exist."""
 
     async def chain(self, scenario: str, *, limit: int = 100) -> list[Release]:
-        """Return the chain, newest first."""
+        """Return the releases, newest first."""
 
     async def release(self, scenario: str, release_id: str) -> Release | None:
-        """Return a release of the chain, or a pending release."""
+        """Return a release, published or pending."""
 
     async def advance(self, release: Release) -> None:
         """Append `release` as the head, atomically. May be repeated.
@@ -44,13 +44,13 @@ class ReleaseHeads(Protocol):
         """
 
     async def scenarios(self) -> list[str]:
-        """Return the scenarios that have a head."""
+        """Return the scenarios with a head."""
 
     async def put_pending(self, release: Release) -> None:
         """Keep a winner that waits for review."""
 
     async def pending(self, scenario: str) -> list[Release]:
-        """Return the releases that wait for review, oldest first."""
+        """Return the pending releases, oldest first."""
 
     async def drop_pending(self, scenario: str, release_id: str) -> None:
         """Forget a pending release."""
@@ -65,7 +65,6 @@ def next_contents(parent: Release | None, kind: str, content_id: str) -> dict[st
 
 
 def loads_of(release: Release) -> dict[str, str]:
-    """Return the load id of each group."""
     # A release of an old chain has a single load id for all groups.
     return {group: release.loads.get(group, release.load_id) for group in GROUPS}
 

@@ -9,9 +9,9 @@ from reefcommon.errors import Poison
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A generated choice. `token_ids` and `logprobs` have equal length if the node returns them.
+    """A generated choice. `token_ids` and `logprobs` have equal length, if returned.
 
-    `weight_version` names the weights of the last token, if the node says so.
+    `weight_version` names the weights of the last token, if known.
     """
 
     text: str
@@ -47,7 +47,7 @@ class ServingNode(Protocol):
     url: str
 
     async def models(self) -> dict[str, str | None]:
-        """Return served name -> path of the adapter, or root of the base model."""
+        """Return name -> path of the adapter, or root of the base model."""
 
     async def load_adapter(self, name: str, path: str) -> None:
         """Load a LoRA adapter. May be repeated."""
@@ -76,7 +76,7 @@ class ServingNode(Protocol):
 
 
 class WeightNode(ServingNode, Protocol):
-    """A node whose base weights can be replaced: pause, start, transfer, finish, resume."""
+    """A node with replaceable base weights: pause, start, transfer, finish, resume."""
 
     async def pause(self, *, timeout_s: float) -> None:
         """Stop stepping; requests wait. May be repeated."""
@@ -88,10 +88,10 @@ class WeightNode(ServingNode, Protocol):
         """Return whether the node is paused. False if it has no such route."""
 
     async def weights(self, *, tensors: bool = False, timeout_s: float = 10.0) -> NodeWeights:
-        """Return the served version; "" for the weights of the start."""
+        """Return the served version; "" at the start."""
 
     async def world_size(self) -> int:
-        """Return the number of ranks of the node in a transfer."""
+        """Return the node's ranks in a transfer."""
 
     async def meet(self, host: str, port: int, world_size: int, *, timeout_s: float) -> None:
         """Join the sender's process group as ranks 1 and up."""
@@ -103,7 +103,7 @@ class WeightNode(ServingNode, Protocol):
         """Take tensors: `weights_path`, or the `names`, `dtype_names`, `shapes` of a broadcast."""
 
     async def finish_update(self, version: str, *, timeout_s: float) -> None:
-        """Serve the transferred tensors under this version."""
+        """Serve the new tensors under this version."""
 
     async def reset_prefix_cache(self, *, timeout_s: float) -> None:
-        """Drop the keys and values of the old weights."""
+        """Drop the old keys and values."""

@@ -19,8 +19,6 @@ WHOLE_CHAIN = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LostContent:
-    """The content of a lost candidate."""
-
     job_id: str
     content: str
     made_at: datetime
@@ -33,7 +31,7 @@ class Losses(Protocol):
         """Return lost candidates whose contents are still stored."""
 
     def contents_in_use(self, scenario: str) -> set[str]:
-        """Return the contents of all other candidates."""
+        """Return the contents of other candidates."""
 
     def drop(self, job_ids: Collection[str]) -> None:
         """Note that the contents of these jobs are gone."""

@@ -17,14 +17,10 @@ def utc_now() -> datetime:
 
 
 class Value(BaseModel):
-    """A frozen part of an event."""
-
     model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
 
 class Event(Value):
-    """The fields of all events."""
-
     event_id: str
     at: AwareDatetime
     scenario: str

@@ -16,10 +16,7 @@ class WeightSpan(Value):
 
 
 class Completion(Value):
-    """One choice, as the engine sampled it.
-
-    The record is untrainable if `token_ids` and `logprobs` differ in length.
-    """
+    """A choice. Untrainable if `token_ids` and `logprobs` differ in length."""
 
     index: int
     finish_reason: str | None = None
@@ -29,7 +26,7 @@ class Completion(Value):
 
 
 class Usage(Value):
-    """Token counts of the engine, or `estimated` by Reef if the engine states none."""
+    """Token counts, `estimated` by Reef if the engine states none."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -37,7 +34,7 @@ class Usage(Value):
 
 
 class BodyRef(Value):
-    """A claim check: the body lies in the object store under its digest."""
+    """A claim check: the body in the object store, by digest."""
 
     uri: str
     sha256: str
@@ -45,10 +42,10 @@ class BodyRef(Value):
 
 
 class Sampling(Value):
-    """The sampling parameters that the engine used for one exchange, its own defaults included.
+    """The sampling parameters that the engine used, its own defaults included.
 
-    `stated_by` is `engine` if the engine returned them, `request` if Reef derived them from the
-    request and the node's configured defaults. `top_k` 0 and `top_p` 1.0 mean no truncation.
+    `stated_by` is `request` if Reef derived them from the request and the node's defaults. `top_k`
+    0 and `top_p` 1.0 mean no truncation.
     """
 
     temperature: float = 1.0
@@ -65,7 +62,7 @@ class Sampling(Value):
 
 
 class InferenceRecorded(Event):
-    """One exchange with the model. `event_id` is the receipt."""
+    """An exchange with the model. `event_id` is the receipt."""
 
     type: Literal["inference.recorded.v1"] = "inference.recorded.v1"
     api: Literal["chat.completions", "completions", "responses", "messages"] = "chat.completions"
@@ -107,12 +104,11 @@ class FeedbackReported(Event):
 
 
 class SampleReady(Event):
-    """Experience that a recipe may use: one record, or the turns of a session, with its report.
+    """A record, or the turns of a session, with its report. `event_id` is the sample's id.
 
-    `tokens` are the prompt and response ids as the engine saw and sampled them. `loss_mask` and
-    `logprobs` have the length of the response, `len(tokens) - prompt_length`. The mask is 1 on
-    sampled tokens, and 0, with log-probability 0.0, on tokens of the environment between them.
-    `event_id` is the sample's id. If `untrainable` names a reason, the token fields are empty.
+    `tokens` are the prompt and response ids. `loss_mask` and `logprobs` have the length of the
+    response, `len(tokens) - prompt_length`. The mask is 1 on sampled tokens, and 0, with
+    log-probability 0.0, on tokens of the environment. If `untrainable`, the token fields are empty.
     """
 
     type: Literal["sample.ready.v1"] = "sample.ready.v1"

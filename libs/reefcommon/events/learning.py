@@ -1,4 +1,4 @@
-"""Steps of a recipe, the candidates that they propose, and the verdicts on these."""
+"""Steps of a recipe, their candidates, and the verdicts."""
 
 from typing import Annotated, Any, Literal
 
@@ -32,8 +32,6 @@ class SampleRefused(Event):
 
 
 class Lineage(Value):
-    """The origin of a candidate."""
-
     job_id: str | None = None
     sample_ids: tuple[str, ...] = ()
     recipe: str = ""
@@ -54,10 +52,7 @@ class CandidateProposed(Event):
 
 
 class TaskResult(Value):
-    """Paired scores of a held-out task or sample: means over the repeats.
-
-    A side is None if it could not be run.
-    """
+    """Mean scores of a held-out task or sample. None: the side could not be run."""
 
     task: str
     candidate: float | None = None
@@ -67,11 +62,10 @@ class TaskResult(Value):
 
 
 class Evaluation(Value):
-    """The comparison of a candidate with the head, and the rule that decided.
+    """The comparison of a candidate with the head. Scores are means over the pairs.
 
-    Scores are means over the pairs. `confidence_low` bounds the mean difference from below, and
-    `p_value` belongs to `test`. `strength` says how well the pairs show that the candidate is
-    better.
+    `confidence_low` bounds the mean difference from below, `p_value` belongs to `test`, `strength`
+    says how well the pairs show that the candidate is better.
     """
 
     verdict: Verdict

@@ -12,7 +12,7 @@ class Release(Value):
     """A link of a scenario's append-only chain.
 
     `contents` maps each kind to its content, `loads` each group of kinds to its load id. `load_id`
-    is that of the weights. `created_at`: when it began to serve; while pending, when it was made.
+    is that of the weights. `created_at`: when it began to serve; if pending, when it was made.
     """
 
     release_id: str

@@ -30,14 +30,13 @@ class Inadmissible(Poison):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A part of a harness. The fields of `config` (JSON) depend on the kind:
+    """A part of a harness. The fields of `config` (JSON) depend on the kind, see below."""
 
-    rules           text, in tree order
-    skill           name, description, text, for the agent to look up
-    agent_command   name, description, text: a prompt template
-    config          target (`primary` or `models`), values for the agent's own file
-    code_extension  name, text: code that the agent loads
-    """
+    # rules           text, in tree order
+    # skill           name, description, text, for the agent to look up
+    # agent_command   name, description, text: a prompt template
+    # config          target (`primary` or `models`), values for the agent's own file
+    # code_extension  name, text: code that the agent loads
 
     id: str
     kind: EntryKind
@@ -183,10 +182,7 @@ def episode_messages(
     *,
     rules_at: Literal["system", "user_end"] = "system",
 ) -> list[dict[str, Any]]:
-    """Return the task's messages with the prompt of the tree.
-
-    `system`: before or as the system prompt; `user_end`: after the last user message.
-    """
+    """Return the task's messages with the prompt of the tree as system or user text."""
     # Copies: the same task is asked again under another tree.
     messages = [dict(message) for message in task_messages]
     prompt = render_chat(tree)

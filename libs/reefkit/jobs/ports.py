@@ -20,8 +20,6 @@ class StepTimeout(Transient):
 
 
 class Lease(Protocol):
-    """The right to act as the host of a service."""
-
     @property
     def token(self) -> int:
         """Return the fencing token: higher for every holder."""
@@ -109,7 +107,7 @@ class Executor:
         raise NotImplementedError
 
     async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
-        """Do as `run`, without effect. Raises as `run` does."""
+        """Do as `run`, without effect. Raises as `run`."""
         await self.run(job, samples)
 
     def plan(
@@ -123,15 +121,15 @@ class Executor:
         return False
 
     def obstacle(self, head: Release) -> str | None:
-        """Return the reason to wait under this head, if any."""
+        """Return the reason to wait, if any."""
         return None
 
     def kept_jobs(self) -> Collection[str]:
-        """Return jobs with state on disk, which are not forgotten."""
+        """Return jobs that have state on disk."""
         return ()
 
     def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
-        """Return the contents that this or the next job starts from."""
+        """Return the contents that this or the next job needs."""
         return set()
 
     def tidy(self, head: Release | None) -> None:
