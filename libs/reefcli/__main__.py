@@ -1,7 +1,6 @@
 """The `reef` command, also as `python -m reefcli`.
 
-Only the standard library is imported before it listens for Ctrl-C: the imports of `reef serve` take
-a second.
+It listens for Ctrl-C before the imports of `reef serve`: they take a second.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Checks of a serve.yaml before anything starts, by the services' own rules.
 
-Used by `reef serve` and `reef doctor`. Each check raises BadConfig with the key that is wrong.
+Each raises BadConfig with the wrong key.
 """
 
 import re
@@ -16,7 +16,7 @@ from reefstack.state import why_no_directory
 
 
 def read_config(path: Path) -> ServeConfig:
-    """Read a serve.yaml. If `recipe` has a wrong form, the error names a close installed recipe."""
+    """Read a serve.yaml. If `recipe` is wrong, the error names a close installed recipe."""
     try:
         return load(path)
     except BadConfig as error:
@@ -29,7 +29,7 @@ def read_config(path: Path) -> ServeConfig:
 
 
 def check_config(config: ServeConfig) -> None:
-    """Raise for everything that a service would refuse once it has started."""
+    """Raise for everything that a started service would refuse."""
     for binding in config.reef:
         load_recipe(binding.recipe, binding.knobs)
     try:
@@ -61,12 +61,12 @@ def _check_evaluation(config: ServeConfig) -> None:
 
 
 def check_state_dir(state_dir: Path) -> Path:
-    """See that the stack can keep its state there; leaves no file behind.
+    """Check that the stack can keep its state there; leaves no file behind.
 
     Returns the nearest directory that exists.
 
     Raises:
-        CannotStart: it is a file, or it cannot be written.
+        CannotStart: it is a file, or cannot be written.
     """
     if reason := why_no_directory(state_dir):
         raise CannotStart(reason)

@@ -1,7 +1,6 @@
-"""Dead letters as they lie in their topics: which there are, and how they are dealt with.
+"""Dead letters as they lie in their topics.
 
-A retry or a drop is a fact in the same topic (`event.dead.settled.v1`), so that every reader of the
-log sees it.
+A retry or drop is a fact in the same topic (`event.dead.settled.v1`), for every reader of the log.
 """
 
 import asyncio
@@ -109,7 +108,7 @@ class Letters:
         return [letter for letter in self.by_id.values() if wanted.meets(letter)]
 
     def named(self, ids: Sequence[str]) -> list[Letter]:
-        """Return the letters with these ids, or with these unambiguous beginnings of ids.
+        """Return the letters with these ids or unambiguous beginnings.
 
         Raises:
             CommandFailed: an id fits no letter, or several.
@@ -132,7 +131,7 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLog:
-    """The dead-letter topics of a broker, and the store of bodies too large for a message."""
+    """A broker's dead-letter topics, and the store of large bodies."""
 
     bootstrap: str
     bodies: FilesystemBodies
@@ -149,12 +148,10 @@ class DeadLetterLog:
         return letters
 
     async def settle(self, letters: Iterable[Letter], action: Action) -> list[Letter]:
-        """Retry or drop letters; returns those that had not been dealt with before.
-
-        May be repeated.
+        """Retry or drop letters; returns those that were open. May be repeated.
 
         Raises:
-            CommandFailed: the broker does not acknowledge; a letter that is not noted stays open.
+            CommandFailed: the broker does not acknowledge; an unacknowledged letter stays open.
         """
         waiting = [letter for letter in letters if letter.settled is None]
         producer = AIOKafkaProducer(

@@ -28,7 +28,7 @@ class Gateway:
         """Return the JSON that GET answers with.
 
         Raises:
-            CommandFailed: no answer, or an error; the message says how to go on.
+            CommandFailed: no answer, or an error, with advice.
         """
         return self._ask(
             "GET", path, params={key: value for key, value in query.items() if value is not None}
@@ -81,7 +81,7 @@ class Gateway:
 
 
 def find(url: str | None, state_dir: Path) -> Gateway:
-    """Return the gateway: `--url`, else `$REEF_GATEWAY_URL`, else that of the running stack.
+    """Return the gateway: `--url`, else `$REEF_GATEWAY_URL`, else the running stack's.
 
     The usual port is never tried: another program may listen there.
 

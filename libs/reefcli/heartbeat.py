@@ -1,4 +1,4 @@
-"""The lines of `reef serve` while it runs: releases, verdicts, refusals, failures, throughput."""
+"""The lines of `reef serve` while it runs."""
 
 import asyncio
 from collections import Counter
@@ -112,7 +112,7 @@ async def _why_not_ready(http: httpx.AsyncClient, url: str) -> str:
 
 
 def _answered(text: str) -> tuple[float, float]:
-    """Returns (requests to the model, those that failed with 5xx) since the gateway started."""
+    """Returns (requests to the model, those with 5xx) since the gateway started."""
     total = failed = 0.0
     for family in text_string_to_metric_families(text):
         if family.name == _COUNTED:

@@ -1,4 +1,4 @@
-"""The events of the learning loop in words: for `reef demo` and the lines of `reef serve`."""
+"""The learning loop's events in words."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -28,9 +28,9 @@ async def follow(
     begin: Literal["earliest", "latest"] = "earliest",
     since: datetime | None = None,
 ) -> AsyncIterator[LoopEvent]:
-    """Yield the loop's events, and the dead letters of all topics, in the order of each topic.
+    """Yield the loop's events and dead letters, in the order of each topic.
 
-    Reads without a consumer group, so it moves no offsets. Events from before `since` are skipped.
+    Reads without a consumer group: it moves no offsets. Events before `since` are skipped.
     """
     dead = [topic.dead for topic in topics.ALL]
     options = {"auto_offset_reset": begin, "enable_auto_commit": False}
@@ -49,7 +49,7 @@ async def follow(
 
 
 def describe(event: LoopEvent, *, means: bool = True) -> str | None:
-    """Return the line for one event. None if it needs no line. `means`: with a verdict's scores."""
+    """Return an event's line; None if it needs none. `means`: with a verdict's scores."""
     match event:
         case e.StepCompleted():
             return _step(event)

@@ -1,4 +1,4 @@
-"""The `reef` command: its commands, in the order in which a newcomer needs them."""
+"""The `reef` command. Its commands are in a newcomer's order."""
 
 import ast
 import importlib
@@ -49,7 +49,7 @@ _COMMANDS = {
 
 
 class ReefGroup(TyperGroup):
-    """Loads a command when it is used, and prints an error as a single line (exit code 1)."""
+    """Loads a command when used, and prints an error as a single line (exit code 1)."""
 
     _listing = False
 
@@ -81,7 +81,7 @@ class ReefGroup(TyperGroup):
         return get_command(one)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the named command; an unknown name is compared with all of them."""
+        """Return the named command; for an unknown name, suggest others."""
         # typer looks for close names among the commands that it knows: give it all of them.
         if args and args[0] not in _COMMANDS:
             self.commands.update({name: TyperCommand(name) for name in self.list_commands(ctx)})

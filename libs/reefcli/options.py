@@ -32,7 +32,7 @@ PLAIN: dict[str, Any] = {
 
 
 def program() -> str:
-    """Return the way to call `reef` from here: by name if the shell finds it, else by path."""
+    """Return how to call `reef` here: by name if the shell finds it, else by path."""
     # .venv/bin/reef is not on the PATH: the printed commands must work when they are copied.
     called = sys.argv[0]
     if Path(called).name != "reef" or shutil.which("reef"):

@@ -34,10 +34,10 @@ def print_table(
     whole: Collection[str] = (),
     empty: str = "nothing yet",
 ) -> None:
-    """Print a table; `empty` is printed if there are no rows.
+    """Print a table; `empty` if there are no rows.
 
-    The first column, and those in `whole`, are for copying: they are never folded or cut. If the
-    others cannot become narrow enough, each row is a block of lines.
+    The first column and those in `whole` are for copying: never folded or cut. If the others cannot
+    become narrow enough, each row is a block of lines.
     """
     out, cells = console(), [[_shown(cell) for cell in row] for row in rows]
     if not out.is_terminal:

@@ -1,4 +1,4 @@
-"""One record told from question to release: the gateway's answer as labelled lines. Pure."""
+"""One record from question to release, as labelled lines. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ def of_samples(rows: Sequence[Facts], sample_ids: set[str]) -> list[Facts]:
 def tell(found: Facts) -> Iterator[Line]:
     """Yield (label, text) in the order of events.
 
-    `found`: a record as the gateway gives it, with `steps`, `releases` and `rejections` added.
+    `found`: the gateway's record with `steps`, `releases` and `rejections`.
     """
     record = found["record"]
     scenario, when = record.get("scenario", ""), _when(record.get("at"))
@@ -150,7 +150,6 @@ def answer(response: Facts | None) -> str:
 
 
 def _call(call: Any) -> str:
-    """A tool call of any type: `function`, `custom`, or a form that is not known yet."""
     # Old records have calls without a type.
     kind = call.get("type", "function") if isinstance(call, dict) else ""
     body = call.get(kind) if isinstance(call, dict) else None
@@ -160,7 +159,7 @@ def _call(call: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    """The text of a content: a string, or parts; a part without text is named by its type."""
+    """The text of a string or of parts; a part without text is named by its type."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list):

@@ -40,9 +40,9 @@ class AdapterRegistry:
     def load(self, name: str, path: str, *, in_place: bool, base_version: str) -> Adapter:
         """Read an adapter from its directory and serve it. Blocks on the disk.
 
-        With `in_place` it replaces an adapter of the same name; requests in flight keep the old.
+        With `in_place` it replaces its namesake; requests in flight keep the old.
 
-        Raises `InvalidRequestError` or, if there is no adapter at that path, `NotServedError`.
+        Raises `InvalidRequestError`, or `NotServedError` if the path holds no adapter.
         """
         self._check_room(name, in_place=in_place)
         try:

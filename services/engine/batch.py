@@ -1,4 +1,4 @@
-"""The running batch: rows of choices, one token each per step."""
+"""The running batch: a token for each row per step."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def attempt(action: Callable[[], T], what: str) -> T | Failed:
-    """Run a part of the work. If it raises, log the error and return it as `Failed`."""
+    """Run a part of the work. An error is logged and returned as `Failed`."""
     # An exception belongs to the sequences of that part. It must not end the loop for all others.
     try:
         return action()
@@ -72,7 +72,7 @@ class RunningBatch:
     ) -> list[Post]:
         """Sample the first token of each choice from logits [1, V].
 
-        The prompt is in row `source` of `scratch`. If it raises, the caller drops the request.
+        Row `source` of `scratch` holds the prompt. If it raises, the caller drops the request.
         """
         choices = [Running(work, self._state(work, index)) for index in range(work.params.n)]
         if work.params.max_tokens == 0:
@@ -162,7 +162,7 @@ class RunningBatch:
 
 
 def version_of(work: Work, base_version: str) -> str:
-    """The version tag of a request's tokens: the adapter's name, or the base weights' version."""
+    """The version of a request's tokens: the adapter's name, or the base weights' version."""
     # Both, if the base weights below the adapter were replaced after it was loaded: these tokens
     # are those of neither release.
     if work.adapter is None:

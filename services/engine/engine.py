@@ -63,7 +63,7 @@ class Generation:
 
 @dataclass(eq=False, kw_only=True)
 class Engine:
-    """Everything that the routes need. Lives on an asyncio loop."""
+    """The routes' view of the node. Lives on an asyncio loop."""
 
     settings: Settings
     loop: GenerationLoop
@@ -112,8 +112,7 @@ class Engine:
     ) -> Generation:
         """Queue prompts, all or none, with the seed of the first.
 
-        Raises `NotServedError` (unknown model), `InvalidRequestError`, `OverloadedError`,
-        `EngineStoppedError`.
+        Raises `NotServedError`, `InvalidRequestError`, `OverloadedError`, `EngineStoppedError`.
         """
         adapter = self.adapters.resolve(model)
         for ids, one in zip(prompts, params, strict=True):

@@ -46,7 +46,7 @@ class GlooReceiver:
 
     @classmethod
     def join(cls, meeting: Rendezvous) -> "GlooReceiver":
-        """Wait until all ranks have come. Blocks. Raises `WeightTransferError`."""
+        """Wait for all ranks. Blocks. Raises `WeightTransferError`."""
         timeout = timedelta(seconds=meeting.timeout_s)
         try:
             open_store = partial(TCPStore, is_master=False, wait_for_workers=False)

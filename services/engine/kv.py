@@ -12,7 +12,7 @@ _KEEP_BYTES = 1 << 29
 
 
 class KVRows:
-    """Two tensors [rows, kv_heads, length, head_dim] per layer, and a window for the next forward.
+    """Two tensors [rows, kv_heads, length, head_dim] per layer, and the next forward's window.
 
     transformers' attention layers call `update`. Rows and length double up to the limits.
     """
@@ -57,7 +57,7 @@ class KVRows:
     def update(
         self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Store key and value [B, kv_heads, q, head_dim]; return all of the window."""
+        """Store key and value [B, kv_heads, q, head_dim]; return the whole window."""
         keys, values = self.keys[layer_idx], self.values[layer_idx]
         if isinstance(self._at, slice):
             keys[self._rows, :, self._at] = key

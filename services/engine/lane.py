@@ -1,4 +1,4 @@
-"""The requests of a class of priority: a queue, the prompt being read, a running batch."""
+"""The requests of a priority: a queue, the prompt being read, a running batch."""
 
 from bisect import insort
 from functools import partial
@@ -15,7 +15,7 @@ from services.engine.work import Counters, Post, Work
 
 
 class Lane:
-    """Users have a lane and background work another, each with rows of its own."""
+    """Users and background work have a lane each, with its own rows."""
 
     # So a long background prompt can wait, half read, while users' prompts are read, and full
     # background rows keep no user out.
@@ -49,11 +49,11 @@ class Lane:
         insort(self._queue, work, key=lambda one: one.params.priority)
 
     def can_read(self, *, admit: bool) -> bool:
-        """True if a prompt is half read, or (with `admit`) the first in the queue fits."""
+        """True if a prompt is half read, or (with `admit`) the queue's first fits."""
         return self._reading is not None or (admit and self._fit(1) == 1)
 
     def read(self, budget: int, version: str, *, admit: bool) -> list[Post]:
-        """Read at most `budget` prompt tokens, the bound on how long running rows wait."""
+        """Read at most `budget` prompt tokens: running rows wait no longer."""
         posts: list[Post] = []
         if admit and self._reading is None:
             budget -= self._read_together(budget, version, posts)

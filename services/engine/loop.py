@@ -69,9 +69,9 @@ class Orders:
 
 @dataclass(eq=False, kw_only=True)
 class GenerationLoop:
-    """Its public methods may be called from any thread: each queues an order for the loop's own.
+    """Any thread may call its public methods: each queues an order for the loop's thread.
 
-    `deliver` gets the events of a step in order, on the loop's thread.
+    `deliver` gets a step's events in order, on the loop's thread.
     """
 
     runner: ModelRunner
@@ -139,7 +139,7 @@ class GenerationLoop:
         self._orders.put(lambda: self.lane(background=work.background).submit(work))
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request, and deliver no more of it. Unknown ids are ignored."""
+        """Forget a request and deliver no more of it; unknown ids are ignored."""
         self._orders.put(lambda: self._cancel(request_id))
 
     def call(self, action: Callable[[], T]) -> "Future[T]":

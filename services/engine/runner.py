@@ -44,17 +44,14 @@ class ModelRunner:
         return KVRows(rows=rows, length=self._length, **self._sizes)
 
     def probe(self) -> None:
-        """A forward of a single token. Raises if the model cannot make a step at all."""
+        """A forward of a single token. Raises if the model cannot step."""
         self.prefill([0], 0, None, self._probe_rows, all_logits=False)
 
     @torch.inference_mode()
     def prefill(
         self, ids: Ids, start: int, adapter: Adapter | None, kv: KVRows, *, all_logits: bool
     ) -> Tensor:
-        """Read prompt tokens from `start` on into row 0 of `kv`.
-
-        Logits [T, V] of all tokens, or [1, V] of the last.
-        """
+        """Read prompt tokens from `start` on into row 0. Logits [T, V], or [1, V] of the last."""
         end = start + len(ids)
         positions = self._columns[start:end]
         mask = _additive(self._columns[:end] > positions.unsqueeze(1))
@@ -65,7 +62,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def prefill_whole(self, prompts: Sequence[Ids], adapters: Adapters, kv: KVRows) -> Tensor:
-        """Read prompts into the first rows of `kv`. Logits [B, V] of the last token of each."""
+        """Read prompts into the first rows. Logits [B, V] of the last tokens."""
         # Padded on the right: the causal mask hides the padding from every real token.
         length = max(map(len, prompts))
         positions = self._columns[:length]
@@ -85,7 +82,7 @@ class ModelRunner:
     def decode(
         self, ids: Ids, positions: Ids, adapters: Adapters, kv: KVRows, first: int = 0
     ) -> Tensor:
-        """A token for each row of `kv` from `first` on, at its position. Logits [B, V]."""
+        """A token for each row from `first` on, at its position. Logits [B, V]."""
         length = max(positions) + 1
         at = torch.tensor(positions)
         mask = _additive(self._columns[:length] > at.unsqueeze(1))

@@ -30,7 +30,7 @@ class Row:
 def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
     """Draw a token per row of logits [B, V], by inversion of the cumulative distribution.
 
-    A row of NaN or overflowing logits gets some token with the log-probability NaN.
+    A row with NaN or overflow gets some token with the log-probability NaN.
     """
     logits = _adjust_logits(logits, rows)
     temperatures = [1.0 if row.params.greedy else row.params.temperature for row in rows]
@@ -59,7 +59,7 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
 def score_prompt(logits: Tensor, next_ids: Sequence[int], alternatives: int) -> list[TokenLogprob]:
     """The log-probability (temperature 1) of each next id given logits [T, V].
 
-    Raises RuntimeError if the logits are not finite.
+    Raises RuntimeError if logits are not finite.
     """
     norm = logits.logsumexp(dim=-1, keepdim=True)
     if not bool(norm.isfinite().all()):

@@ -1,4 +1,4 @@
-"""Settings of the serving node, from the environment (`REEF_ENGINE_…`) or given as a mapping."""
+"""Settings of the serving node (`REEF_ENGINE_…`)."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class Settings(BaseSettings):
-    """Unknown keys are refused if given directly; of the environment only known names are read."""
+    """Given directly, unknown keys are refused; in the environment they are ignored."""
 
     model_config = SettingsConfigDict(
         env_prefix="REEF_ENGINE_",

@@ -55,14 +55,14 @@ class EngineTokenizer:
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of a token, also if they are only a part of a character."""
+        """The bytes of a token, possibly a part of a character."""
         name = self._core.id_to_token(token_id) or ""
         if self._byte_level and all(letter in _BYTE_OF for letter in name):
             return bytes(_BYTE_OF[letter] for letter in name)
         return self.token_text(token_id).encode()
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Raises `InvalidRequestError` for an option that a client may not give to the template."""
+        """Raises `InvalidRequestError` for a template option that clients may not give."""
         # Only a plain value of a variable that the model's own template reads. apply_chat_template
         # has keywords of its own (`chat_template`, `tokenize`) that would run a client's program.
         for name, value in options.items():

@@ -1,4 +1,4 @@
-"""New base weights: collected beside the live weights, put in place between two steps."""
+"""New base weights, put in place between two steps."""
 # No step ever uses half-updated weights, and a trainer that dies changes nothing.
 
 import asyncio
@@ -100,7 +100,7 @@ class WeightSync:
             await asyncio.wrap_future(self._loop.call(lambda: self._name(version)))
 
     async def digests(self) -> dict[str, str]:
-        """SHA-256 of each weight's float32 bytes, by name; tied weights under each name."""
+        """SHA-256 of each weight's float32 bytes; tied weights under each name."""
         async with self._busy:
             if self._digests is None:
                 self._digests = await asyncio.to_thread(_digests, self._live)

@@ -93,7 +93,7 @@ def modules(name: str) -> Iterator[ModuleType]:
     """A module and, if it is a package, all modules below it.
 
     Raises:
-        CommandFailed: it cannot be imported.
+        CommandFailed: an import fails.
     """
     root = _import(name)
     yield root
@@ -112,7 +112,7 @@ def _import(name: str) -> ModuleType:
 
 
 def meant(word: str) -> str:
-    """`Did you mean …?` if an installed recipe has this short name, or nearly; else empty."""
+    """`Did you mean …?` if an installed recipe has nearly this short name; else empty."""
     installed = [listed for module in modules("recipes") for listed in recipes_in(module)]
     known = {name: listed.recipe for listed in installed for name in _names(listed)}
     close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.75)

@@ -129,7 +129,6 @@ def _pages(gateway: Gateway, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _export(gateway: Gateway, rows: list[dict[str, Any]], place: Path) -> None:
-    """Write each record as `reef records show --json` has it, without steps and releases."""
     whole = (orjson.dumps(gateway.get(f"/reef/records/{row['record_id']}")) for row in rows)
     if str(place) == "-":
         for line in whole:
@@ -152,7 +151,6 @@ def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
 
 
 def _uses(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The steps that trained on its samples, and what became of their candidates."""
     sample_ids = {sample["sample_id"] for sample in found.get("samples", ())}
     if not sample_ids:
         return {"steps": [], "releases": [], "rejections": []}

@@ -36,9 +36,8 @@ def releases(
     """The releases of a scenario, the evidence for each, and the release that serves.
 
     The column `evidence` compares the candidate with the head of that time on the held-out tasks:
-    tasks won, lost and tied, then both mean scores, on the scale of `evaluation.score` in
-    serve.yaml; higher is better. Then the strength of the verdict and its number of pairs. A
-    pending release that is `stale` can never be promoted; the column says why.
+    tasks won, lost and tied, then both mean scores (higher is better), the strength of the verdict
+    and its number of pairs. A `stale` pending release can never be promoted; the column says why.
 
     Examples:
 
@@ -88,7 +87,6 @@ def releases(
 
 
 def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bool) -> None:
-    """Print the tasks of a verdict. Raises CommandFailed if the id is unknown."""
     path = f"/reef/scenarios/{scenario}"
     parts = (gateway.get(f"{path}/{part}", limit=1000) for part in ("releases", "rejections"))
     rows = [row for part in parts for row in part["data"]]
@@ -162,11 +160,11 @@ def rollback(
     state_dir: StateDir = DEFAULT_STATE_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Serve an earlier release again. It becomes a new release with the old content.
+    """Serve an earlier release again, as a new release with the old content.
 
-    No release is deleted. Learning goes on from there: later candidates start from this release,
-    and the next winner replaces it. With `review: manual` at the recipe in serve.yaml, winners wait
-    for a person (`reef promote`).
+    No release is deleted. Later candidates start from this release, and the next winner replaces
+    it. With `review: manual` at the recipe in serve.yaml, winners wait for a person
+    (`reef promote`).
 
     Example:
 

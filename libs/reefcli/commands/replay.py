@@ -170,7 +170,7 @@ def _whole(place: str) -> str:
 
 
 def check_place(place: Path, *, begun: bool) -> None:
-    """See that only a store is written over or removed. `begun`: by a replay that may be partial.
+    """Check that only a store is written over or removed. `begun`: by an unfinished replay.
 
     Raises:
         CommandFailed: the place holds other things.
@@ -187,7 +187,6 @@ def check_place(place: Path, *, begun: bool) -> None:
 
 @contextlib.contextmanager
 def _progress(*, shown: bool) -> "Iterator[Say]":
-    """Yield a function that shows progress on a terminal's standard error; silent in a pipe."""
     err, began = console(err=True), time.monotonic()
     if not shown or not err.is_terminal or os.environ.get("TERM") == "dumb":
         yield lambda _what, _done, _total: None

@@ -149,7 +149,7 @@ def _welcome(config: ServeConfig, stack: "Stack", state_dir: Path, out: Console)
 
 
 async def _until_failed(stack: "Stack", out: Console) -> ReefError:
-    """Print a line for each event of the loop until a program of the stack has died for good."""
+    """Print a line for each loop event until a program has died for good."""
     from reefcli.heartbeat import Heartbeat
     from reefkit.bodies import FilesystemBodies
     from reefstack import services

@@ -101,7 +101,7 @@ def _head_row(head: dict[str, Any]) -> tuple[str, str, str, str]:
 
 
 def _service_row(facts: dict[str, Any]) -> tuple[str, str, str]:
-    """State, lag by topic, and what fails now; an error that is over is in `--json`."""
+    """State, lag by topic, and the present failure."""
     failures = facts["failures"]
     lag = ", ".join(f"{topic} {count}" for topic, count in facts.get("lag", {}).items() if count)
     wrong = [f"{name}: {reason}" for name, reason in failures.items()]
@@ -123,7 +123,7 @@ def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
 
 
 def _last_error(facts: dict[str, Any]) -> str | None:
-    """The last error in one line, with its file and line, and its age; `--json` has all of it."""
+    """The last error in one line: file, line and age."""
     lines, at = (facts.get("last_error") or "").splitlines(), facts.get("last_error_at")
     if not lines:
         return None

@@ -1,4 +1,4 @@
-"""`reef topics`: the topics and their events; with `--live`, how many, and the lag of consumers."""
+"""`reef topics`: the topics and their events; with `--live`, also counts and lag."""
 
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,7 +100,6 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
 
 
 async def _ask(bootstrap: str) -> list[dict[str, Any]]:
-    """Ask a live broker for the ends of each topic's partitions, and the lag of its consumers."""
     from aiokafka.errors import KafkaError
 
     from reefkit.kafka_offsets import real_ends

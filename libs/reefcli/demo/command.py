@@ -114,7 +114,7 @@ def _next_steps(run: Demo) -> str:
 
 
 def _forget(state: Path) -> bool:
-    """Remove the state of an earlier demonstration. False if it did not exist.
+    """Remove an earlier demonstration's state. False if it did not exist.
 
     Raises:
         typer.BadParameter: the directory holds other things, or is a file.

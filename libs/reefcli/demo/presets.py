@@ -1,4 +1,4 @@
-"""The demonstrations: a model, its `serve.yaml`, its tasks, and how long it may take."""
+"""The demonstrations: model, `serve.yaml`, tasks, time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ Task = Any
 class Preset:
     """A demonstration.
 
-    The goal: `releases_goal` releases from training, and a held-out reward whose 95 % interval
-    lies above `reward_goal`. A measurement asks each held-out task `heldout_samples` times.
+    The goal: `releases_goal` trained releases, and a held-out reward with its 95 % interval above
+    `reward_goal`. A measurement asks each held-out task `heldout_samples` times.
     """
 
     model: str

@@ -1,7 +1,6 @@
 """A run of the demonstration: the stack, the users, the loop's events, the measurements.
 
-The run stops when the lower bound of a held-out figure passes the goal; a fresh measurement after
-that is reported.
+It stops when a held-out figure's lower bound passes the goal, and reports a fresh measurement.
 """
 
 import asyncio
@@ -132,7 +131,6 @@ class Demo:
         return self.figures.releases[-1].release
 
     async def _measure(self, users: Users, release: Release) -> Measurement | None:
-        """Add the release's figure to the curve. None if it is not served any more."""
         try:
             point = await self._ask(users, release, self.preset.heldout_samples)
         # The node keeps three adapters: an older release may be gone.

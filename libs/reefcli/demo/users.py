@@ -1,4 +1,4 @@
-"""Simulated users: they ask through the OpenAI client, judge the answer, and report the reward."""
+"""Simulated users: they ask through the OpenAI client and report a reward."""
 
 import asyncio
 import random
@@ -17,9 +17,9 @@ SHOWN_ANSWERS = 3
 
 @dataclass(slots=True)
 class Users:
-    """A crowd of `preset.users` people who ask at their own pace.
+    """`preset.users` people who ask at their own pace.
 
-    They pause while more than two batches of rewarded answers wait for a training step.
+    They pause while more than two batches of rewarded answers wait for a step.
     """
 
     preset: Preset
@@ -76,8 +76,8 @@ class Users:
     ) -> tuple[float, float, float, int]:
         """Measure a release on the held-out tasks: (mean, low, high, number of answers).
 
-        Each `measurement` draws from seeds of its own, so no two share an answer's randomness.
-        The requests are pinned to the release and are not recorded.
+        Each `measurement` draws from its own seeds. The requests are pinned to the release and not
+        recorded.
 
         Raises:
             openai.ConflictError: the release is not served any more.
@@ -101,8 +101,6 @@ class Users:
     async def _pinned(
         self, release_id: str, tasks: list[Task], seeds: list[int], n: int, max_tokens: int
     ) -> list[list[str]]:
-        """The answers of a release, `n` to each task: pinned, and not recorded."""
-
         async def ask(client: openai.AsyncOpenAI, task: Task, seed: int) -> list[str]:
             # The choices of a request share its prompt, which the engine reads once.
             request = {**self._request(task, max_tokens), "n": n, "seed": seed}

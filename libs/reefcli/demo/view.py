@@ -1,4 +1,4 @@
-"""The screen of the demonstration: lines of events, and on a terminal a panel below them."""
+"""The screen of the demonstration."""
 
 import time
 
@@ -20,8 +20,8 @@ _STATUS_EVERY_S = 15.0
 class View:
     """Prints lines, and keeps them for the log.
 
-    On a terminal a panel below the lines is redrawn in place, with `status` in it. In a pipe
-    `status` is a line, at most every 15 s, if it has changed.
+    A terminal has a panel with `status` below the lines. A pipe gets a changed `status` as a line,
+    at most every 15 s.
     """
 
     def __init__(self, console: Console, preset: Preset, figures: Figures) -> None:

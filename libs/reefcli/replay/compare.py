@@ -1,7 +1,7 @@
 """The differences between the running store and the store that was read from the log.
 
-Ranges of rows are compared by a digest each. If two differ, the rows that differ are suspects. A
-suspect counts only if it still differs when both sides have handled the same log.
+Ranges of rows are compared by digests. Rows that differ are suspects; a suspect counts if it still
+differs when both sides have handled the same log.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ def _digests(found: list[tuple[list[str], str]]) -> RowDigests:
 
 @dataclass(slots=True)
 class Comparison:
-    """The two stores. `suspects`: by table, the rows that differed when they were last compared."""
+    """The two stores. `suspects`: by table, the rows that differed in the last comparison."""
 
     running: Audit
     replayed: Audit

@@ -20,9 +20,9 @@ FETCH_BYTES = 1024 * 1024
 
 @dataclass(slots=True)
 class LogReader:
-    """Records of several topics, merged by time. `ends`: None reads to the end of the log.
+    """Topics merged by time. `ends`: None reads to the end of the log.
 
-    The end that the embedded broker names on request may be too low; a fetch's end is right.
+    The embedded broker may name too low an end; a fetch's end is right.
     """
 
     consumer: AIOKafkaConsumer
@@ -52,7 +52,7 @@ class LogReader:
                 return
 
     def _merged(self, size: int) -> list[ConsumerRecord]:
-        """The next records in time. Ends early if a partition must be fetched to know the next."""
+        """The next records in time. Ends early if a partition must be fetched."""
         batch: list[ConsumerRecord] = []
         waiting = {tp: buffer for tp, buffer in self._buffers.items() if buffer}
         while waiting and len(batch) < size:
@@ -121,7 +121,7 @@ async def open_log(
 ) -> AsyncIterator[LogReader]:
     """Open a reader at the beginning, or at `positions`.
 
-    With `until_committed_of` it ends at the offsets of that consumer group.
+    With `until_committed_of` it ends at that consumer group's offsets.
 
     Raises:
         CommandFailed: no broker answers, a topic is missing, or the log is too short.

@@ -47,7 +47,7 @@ class DiscardingPublisher:
 
 @dataclass(slots=True)
 class LogClock:
-    """The time of the log, so that a row says when its event came; `live`: the present."""
+    """The log's time, so that rows say when their events came; `live`: the present."""
 
     at: datetime = field(default_factory=lambda: datetime.fromtimestamp(0, UTC))
     live: bool = False
@@ -69,7 +69,7 @@ class Checkpoint:
         """Return positions by partition, or None if no replay was begun.
 
         Raises:
-            CommandFailed: the file is damaged, or belongs to another log.
+            CommandFailed: the file is damaged or another log's.
         """
         try:
             kept = orjson.loads(self.path.read_bytes())
@@ -152,7 +152,7 @@ class Rebuild:
                 return
 
     async def _arrival(self, record: ConsumerRecord) -> Arrival | None:
-        """One message; None if its body cannot be had, which made it a dead letter then."""
+        """One message; None if its body was lost, which made it a dead letter."""
         try:
             value = await whole_value(record.value, record.headers, self.bodies)
         except (BodyMissing, Poison) as error:

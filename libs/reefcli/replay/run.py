@@ -86,7 +86,7 @@ class Verdict:
 
 
 async def replay(plan: Plan, say: Say) -> Verdict:
-    """Read the log into a store and compare it with the running one (not if it is a restore).
+    """Read the log into a store and compare it with the running one, unless it is a restore.
 
     Raises:
         CommandFailed, Unavailable, BadConfig: the same call goes on from there.
@@ -180,7 +180,6 @@ class _Run:
         await self._compare_heads()
 
     async def _until_level(self) -> None:
-        """Wait until the running service has handled the events that were read here."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             handled = await committed(self.plan.bootstrap, SERVICE, self.log.partitions)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def admissible_count(waiting: Sequence[int], free_rows: int) -> int:
-    """Count the requests at the front of the queue that fit; `waiting` holds rows per request."""
+    """Count the requests at the queue's front that fit; `waiting` holds rows per request."""
     # First come, first served. If a small request could overtake a large request, the large request
     # could wait for ever.
     count = 0
@@ -17,7 +17,7 @@ def admissible_count(waiting: Sequence[int], free_rows: int) -> int:
 
 
 def joint_prompt_count(lengths: Iterable[int], budget: int, limit: int) -> int:
-    """Count the prompts at the front that one forward reads, each padded to the longest."""
+    """Count the prompts at the front that one forward reads, padded to the longest."""
     # A matrix product over a few hundred tokens costs half per token of what it costs over a few
     # dozen.
     count = longest = 0

@@ -8,7 +8,7 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(slots=True)
 class Detokenizer:
-    """Gives text token by token; the pieces, joined, equal `decode` of all ids."""
+    """Gives text token by token; the joined pieces equal `decode` of all ids."""
 
     decode: Callable[[list[int]], str]
     _open: list[int] = field(default_factory=list, init=False)

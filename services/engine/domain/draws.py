@@ -5,9 +5,9 @@ import struct
 
 
 def uniform(seed: int, stream: int, position: int) -> float:
-    """Number `position` of a stream, in [0, 1); the same arguments give the same number.
+    """Number `position` of a stream, in [0, 1), a function of the arguments.
 
-    All streams, of a seed or of different seeds, are independent.
+    All streams, of equal or different seeds, are independent.
     """
     # Counter-based: a generator that is seeded with `seed + choice` would give choice 1 of seed 7
     # the numbers of choice 0 of seed 8, and then two answers count as two draws but are one.

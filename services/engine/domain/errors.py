@@ -22,7 +22,7 @@ class ForbiddenError(PermissionError):
 
 
 class ClientLeftError(ConnectionError):
-    """499: the client closed the connection before its answer was ready."""
+    """499: the client left before its answer was ready."""
 
 
 class RequestFailedError(RuntimeError):
@@ -42,4 +42,4 @@ class WeightUpdateError(RuntimeError):
 
 
 class WeightTransferError(RuntimeError):
-    """500: a transfer broke off. The live weights are untouched; begin at the rendezvous."""
+    """500: a transfer broke off; the live weights are untouched. Begin at the rendezvous."""

@@ -1,4 +1,4 @@
-"""Events of the generation loop: scores of the prompt, deltas, and an end for each choice."""
+"""Events of the generation loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from services.engine.domain.spans import VersionSpan
 class TokenLogprob:
     """A token with its natural-log probability.
 
-    `rank` 1 is the likeliest; `top` holds (id, logprob) of the likeliest tokens in order.
+    `rank` 1 is the likeliest; `top`: (id, logprob) of the likeliest tokens in order.
     """
 
     token_id: int
@@ -21,7 +21,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptScores:
-    """Log-probabilities of the prompt's tokens from the second on. Comes before every delta."""
+    """Log-probabilities of the prompt's tokens from the second on, before every delta."""
 
     scores: tuple[TokenLogprob, ...]
 

@@ -76,7 +76,7 @@ class SamplingParams:
             )
 
     def effective(self, seed: int) -> dict[str, object]:
-        """The values that decide the distribution, defaults included."""
+        """The values that decide the distribution, with defaults."""
         stated = {name: getattr(self, name) for name in _STATED}
         stated |= {"top_k": max(self.top_k, 0), "logit_bias": bool(self.logit_bias)}
         return stated | {"seed": seed}
@@ -144,7 +144,7 @@ def _check_count(field: str, count: int, most: int) -> None:
 def token_budget(
     prompt_length: int, asked: int | None, max_model_len: int, field: str = "max_tokens"
 ) -> int:
-    """Tokens that may be generated: the number asked for, or the rest of the context.
+    """Tokens that may be generated: as asked, or the rest of the context.
 
     Raises `InvalidRequestError` if the prompt is empty or the sum exceeds the context.
     """

@@ -51,7 +51,7 @@ class SequenceState:
         return banned_tokens(self.params, self.eos_ids, len(self.token_ids))
 
     def accept(self, token: TokenLogprob, version: str) -> Delta:
-        """The delta of a sampled token, with a finish reason if the choice is complete."""
+        """The delta of a sampled token, with a finish reason if complete."""
         self.token_ids.append(token.token_id)
         self.spans = extend_spans(self.spans, version)
         sampled = len(self.token_ids)

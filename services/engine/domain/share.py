@@ -1,4 +1,4 @@
-"""The share of the node's time for background work while users are served."""
+"""Background work's share of the time while users are served."""
 
 import math
 from dataclasses import dataclass, field
@@ -35,5 +35,5 @@ class BackgroundShare:
         return now < self._present_until
 
     def wait_s(self, now: float) -> float:
-        """Seconds until background work may go on if no user comes; 0: now."""
+        """Seconds until background work may go on if no user comes."""
         return max(self._present_until - now, 0.0) if self._credit_s <= 0 else 0.0

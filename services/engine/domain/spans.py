@@ -15,7 +15,7 @@ class VersionSpan:
 def extend_spans(
     spans: tuple[VersionSpan, ...], version: str, tokens: int = 1
 ) -> tuple[VersionSpan, ...]:
-    """`spans` with `tokens` more tokens of `version`; adjacent, in order, none empty."""
+    """`spans` with `tokens` more tokens of `version`: adjacent, in order, none empty."""
     if tokens <= 0:
         return spans
     if spans and spans[-1].version == version:

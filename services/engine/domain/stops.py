@@ -1,4 +1,4 @@
-"""The end of a choice, and the text that may be shown before it is known."""
+"""The end of a choice, and the text that may be shown before it."""
 
 from dataclasses import dataclass, field
 
@@ -16,9 +16,7 @@ class Finish:
 def finish_by_token(
     params: SamplingParams, eos_ids: frozenset[int], token_id: int, sampled: int, room: int
 ) -> Finish | None:
-    """The end that this token brings, if any. `sampled` counts it; `room` is the rest of the
-    context.
-    """
+    """The end that this token brings, if any. `sampled` counts it; `room`: the context's rest."""
     if sampled >= params.min_tokens:
         if token_id in eos_ids and not params.ignore_eos:
             return Finish("stop")
@@ -30,7 +28,7 @@ def finish_by_token(
 
 
 def banned_tokens(params: SamplingParams, eos_ids: frozenset[int], sampled: int) -> frozenset[int]:
-    """Ids that end the choice, while fewer than `min_tokens` are sampled."""
+    """Ids that may not end the choice below `min_tokens`."""
     if sampled >= params.min_tokens:
         return frozenset()
     return params.stop_token_ids if params.ignore_eos else params.stop_token_ids | eos_ids
@@ -38,13 +36,13 @@ def banned_tokens(params: SamplingParams, eos_ids: frozenset[int], sampled: int)
 
 @dataclass(slots=True)
 class StopScanner:
-    """Passes text on up to a stop string; holds back a possible beginning of a stop string."""
+    """Passes text on up to a stop string; holds back its possible beginning."""
 
     stops: tuple[str, ...]
     _held: str = field(default="", init=False)
 
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
-        """The text that may be shown, and the stop string that was met (it is not shown).
+        """The text to show, without the stop string, and the stop string that was met.
 
         While not `armed` (below min_tokens) text passes unsearched.
         """

@@ -20,9 +20,9 @@ class ToolCall:
 
 @dataclass(slots=True)
 class ToolCallParser:
-    """Splits text into content and calls; the result does not depend on how the text is cut.
+    """Splits text into content and calls, however the text is cut.
 
-    A block that is no valid call stays in the content. White space around calls belongs to neither.
+    An invalid block stays in the content. White space around calls belongs to neither.
     """
 
     _text: str = field(default="", init=False)

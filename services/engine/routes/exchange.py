@@ -1,4 +1,4 @@
-"""An HTTP request around its generation: wait, stream, stop when the client leaves."""
+"""An HTTP request around its generation."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

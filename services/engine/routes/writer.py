@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class AnswerWriter(ABC):
-    """Writes an answer in OpenAI's shape. Whole and streamed answers have the same content."""
+    """Writes an answer in OpenAI's shape, streamed or whole, with the same content."""
 
     engine: Engine
     body: GenerationFields
