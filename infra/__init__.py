@@ -1,1 +1,1 @@
-"""Reef in containers: the image, its one-shot jobs, the configuration around it."""
+"""Reef in containers."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def requirements(pyproject: str, extra: str = "", without: tuple[str, ...] = ()) -> list[str]:
-    """The requirements as written. Raises KeyError for an extra that does not exist."""
+    """The requirements as written. Raises KeyError if the extra does not exist."""
     project = tomllib.loads(pyproject)["project"]
     found: list[str] = project["optional-dependencies"][extra] if extra else project["dependencies"]
     return [

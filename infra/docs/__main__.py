@@ -1,4 +1,4 @@
-"""`python -m infra.docs [--write]`: see the package."""
+"""`python -m infra.docs [--write]`."""
 
 import sys
 
@@ -6,7 +6,7 @@ from infra.docs.pages import PAGES, current
 
 
 def main() -> int:
-    """Exit status 1 if a page is not current and `--write` was not given."""
+    """Exit status 1 if a page is not current, without `--write`."""
     stale = 0
     for path in PAGES:
         after = current(path)

@@ -1,4 +1,4 @@
-"""The topic registry and the event models of docs/events.md."""
+"""The generated parts of docs/events.md."""
 
 from inspect import cleandoc
 

@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md. It reads the source: importing the engine would load torch."""
+"""The table of docs/metrics.md, from the source: importing the engine would load torch."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ KINDS = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "Summ
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. `path` of its file is relative to the repository."""
+    """A metric. `path` is relative to the repository."""
 
     name: str
     kind: str

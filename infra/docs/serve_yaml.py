@@ -1,4 +1,4 @@
-"""The tables of docs/serve-yaml.md: keys of a `serve.yaml`, knobs of the recipes."""
+"""The tables of docs/serve-yaml.md."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from reefcommon.settings import meaning
 
 
 def table(model: type[BaseModel]) -> str:
-    """Return a Markdown table of a model: key, type, default, meaning."""
+    """Return a Markdown table of a model's keys."""
     fields = model.model_fields.items()
     rows = [(f"`{key}`", kind(field), default(field), meaning(field)) for key, field in fields]
     return markdown.table(("key", "type", "default", "meaning"), rows)

@@ -69,7 +69,7 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
 
 
 async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
-    """Create the missing topics. Raises Unavailable, also if the broker stays silent."""
+    """Create the missing topics. Raises Unavailable, also if the broker is silent."""
     try:
         # A broker may take the connection and stay silent.
         async with asyncio.timeout(settings.attempt_timeout_s):
@@ -103,7 +103,7 @@ async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
 
 
 def main() -> int:
-    """Exit status 2 for a wrong setting, 1 for a system that does not answer."""
+    """Exit status 2 if a setting is wrong, 1 if a system does not answer."""
     set_up("setup")
     try:
         asyncio.run(set_up_systems(SystemSettings.load(), Settings()))

@@ -56,14 +56,14 @@ class RecordLog(Protocol):
         """Return when the event is durable. Raises NotDurable."""
 
     async def failure(self) -> str | None:
-        """The reason if it cannot take events, or soon cannot."""
+        """The reason if it cannot take events, now or soon."""
 
     def refusal(self) -> str | None:
         """The reason to refuse new work. None if its event has room."""
 
 
 class BodyStore(Protocol):
-    """Keeps bodies that are too large for the log."""
+    """Keeps bodies too large for the log."""
 
     async def keep(self, body: bytes) -> BodyRef:
         """Return when the body is durable. Raises OSError."""
@@ -90,7 +90,7 @@ class Engines(Protocol):
     """The serving nodes."""
 
     async def open(self, exchange: Exchange) -> EngineAnswer:
-        """Ask a node; if it cannot be connected to, ask another.
+        """Ask a node, or another if it cannot be connected to.
 
         Raises:
             UpstreamFailed: no node answered.
@@ -115,7 +115,7 @@ class KeyStore(Protocol):
         """Keep the outcome for the time to live."""
 
     async def forget(self, key: str) -> None:
-        """Undo a claim of a key that was not known."""
+        """Undo a claim of an unknown key."""
 
     async def find(self, key: str) -> KeyEntry | None:
         """The entry, unless it is free."""
@@ -143,7 +143,7 @@ class Reads(Protocol):
 
 
 class CommandBus(Protocol):
-    """Sends commands and waits for their outcome."""
+    """Sends commands."""
 
     async def submit(self, command: Command, *, timeout_s: float) -> News:
         """The release event that names this command. Raises TimeoutError, NotDurable."""

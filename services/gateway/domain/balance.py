@@ -22,18 +22,18 @@ class Node:
     apart: bool = False  # the publisher has taken it out of rotation
 
     def available(self, now: float) -> bool:
-        """Return whether the circuit lets a request through. After a pause it lets all through."""
+        """Return whether the circuit lets requests through, as it does after a pause."""
         return self.failures < FAILURES_TO_OPEN or now >= self.open_until
 
     def serves(self, model: str) -> bool:
-        """Return whether the node may have the model, as far as is known."""
+        """Return whether the node may have the model."""
         return model not in self.lacking and (self.models is None or model in self.models)
 
     def succeeded(self) -> None:
         self.failures = 0
 
     def failed(self, now: float) -> None:
-        """Count a failure; after several in a row the circuit opens."""
+        """Count a failure; several in a row open the circuit."""
         self.failures += 1
         self.open_until = now + OPEN_S
 

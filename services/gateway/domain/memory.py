@@ -1,4 +1,4 @@
-"""The memory of requests: each is charged with its body and the engine's copy of it."""
+"""Request memory: each request is charged with its body and the engine's copy."""
 
 from dataclasses import dataclass
 
@@ -22,18 +22,18 @@ def decoded_bytes(raw: bytes) -> int:
 
 @dataclass(slots=True)
 class Memory:
-    """The budget of all requests, and the bytes that they hold."""
+    """The budget of all requests, and the bytes in use."""
 
     limit: int
     held: int = 0
 
     def check(self, size: int) -> None:
-        """Raise ApiError (503, 413) if there is no room for `size` bytes more."""
+        """Raise ApiError (503, 413) if `size` bytes more have no room."""
         if self.held + size > self.limit:
             raise self.refusal(size)
 
     def check_decoding(self, raw: bytes) -> None:
-        """Raise ApiError (413) if the body could not be decoded even alone. It is not charged."""
+        """Raise ApiError (413) if the body could not be decoded even alone. Charges no bytes."""
         if len(raw) * _MOST > self.limit and (size := decoded_bytes(raw)) > self.limit:
             raise self.refusal(size)
 
@@ -57,10 +57,7 @@ class Charge:
     size: int = 0
 
     def to(self, size: int) -> None:
-        """Set the bytes of the request.
-
-        Raises ApiError (503, 413) without a change if there is no room.
-        """
+        """Set the request's bytes. Without room, raise ApiError (503, 413) and leave it as it is."""
         memory = self.memory
         held = memory.held + size - self.size
         if held > memory.limit:

@@ -1,4 +1,4 @@
-"""A bearer's rate: a token bucket, and its state under OpenAI's header names."""
+"""Token buckets, and their state under OpenAI's header names."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from services.gateway.domain.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Requests a second (`burst` of them at once) and exchanges under way. 0: no limit."""
+    """Requests a second (`burst` at once) and exchanges under way. 0: no limit."""
 
     per_s: float = 0.0
     burst: int = 0
@@ -16,12 +16,12 @@ class Limit:
 
     @property
     def size(self) -> int:
-        """The requests in a full bucket: `burst`, else two seconds' worth, at least 1."""
+        """A full bucket: `burst`, else two seconds' worth, at least 1."""
         return self.burst or max(1, math.ceil(self.per_s * 2))
 
     @property
     def lease(self) -> int:
-        """The requests that a gateway takes at once: a twentieth of a second's."""
+        """A gateway's lease: a twentieth of a second's requests."""
         return max(1, min(int(self.per_s / 20), self.size // 4))
 
 
@@ -30,7 +30,7 @@ NO_LIMIT = Limit()
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The result of a take: requests granted, requests left, seconds until the next."""
+    """The result: requests granted, requests left, seconds until the next."""
 
     granted: int
     left: int
@@ -45,7 +45,7 @@ class TokenBucket:
     at: float
 
     def take(self, limit: Limit, now: float) -> Taken:
-        """Take a request if there is any. `now`: seconds of a monotonic clock."""
+        """Take a request, if any. `now`: seconds of a monotonic clock."""
         self.level = min(float(limit.size), self.level + max(0.0, now - self.at) * limit.per_s)
         self.at = now
         if self.level < 1:
