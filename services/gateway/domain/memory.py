@@ -57,7 +57,7 @@ class Charge:
     size: int = 0
 
     def to(self, size: int) -> None:
-        """Set the request's bytes. Without room, raise ApiError (503, 413) and leave it as it is."""
+        """Set the charge. Without room raise ApiError (503, 413) and leave it as it is."""
         memory = self.memory
         held = memory.held + size - self.size
         if held > memory.limit:
