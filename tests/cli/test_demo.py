@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from reefcli.demo.presets import PRESETS
 from reefcli.demo.run import Demo
 from reefcli.demo.users import Users
 from reefcli.demo.view import View
+from reefcommon.events import CandidateProposed, utc_now
 
 SMOLLM2 = PRESETS["smollm2"]
 
@@ -107,6 +109,7 @@ def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
     figures.heldout += [point(0.1, 0), point(0.85, 1)]
     figures.final = point(0.8, 1)
     summary = figures.summary(model="smollm2", elapsed_s=1.0, reached=True)
+    summary |= {"stopped_by": "goal", "limit_s": 900}
     report.keep(tmp_path, ["one", "two"], summary)
     kept = json.loads((tmp_path / "demo.json").read_text())
     assert kept["heldout_interval"] == [0.8, 0.9]
@@ -116,4 +119,41 @@ def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
     out = io.StringIO()
     report.show(Console(file=out, width=80), figures, SMOLLM2, summary)
     assert "before  The[2J lamp" in out.getvalue()
-    assert "0.150 [0.100, 0.200] -> 0.850 [0.800, 0.900]" in out.getvalue()
+    figure = "0.150 [0.100, 0.200] of 96 answers -> 0.850 [0.800, 0.900] of 96 answers"
+    assert figure in out.getvalue()
+    summary |= {"stopped_by": "limit"}
+    out = io.StringIO()
+    report.show(Console(file=out, width=80), figures, SMOLLM2, summary)
+    assert "stopped at the limit of 15 min" in out.getvalue()
+    assert "--continue goes on" in out.getvalue()
+    assert figures.improved
+    figures.final = point(0.15, 1)
+    assert not figures.improved, "the intervals overlap"
+
+
+def test_the_panel_shows_the_limit_and_never_stands_still():
+    view = View(Console(file=io.StringIO(), force_terminal=True, width=100), SMOLLM2, Figures())
+    view.loop_began = time.monotonic() - 65
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(view.panel())
+    assert "1:05 (limit 15:00, --minutes)" in shown.getvalue()
+
+
+def proposed(number: int) -> CandidateProposed:
+    return CandidateProposed(
+        event_id=f"cnd-{number}",
+        at=utc_now(),
+        scenario="default",
+        kind="lora",
+        content_id="a",
+        base_release_id="r0",
+    )
+
+
+def test_of_the_last_run_the_releases_count_alone():
+    figures = Figures()
+    assert figures.take(proposed(1), of_last_run=True)
+    assert not figures.comparing
+    assert figures.take(proposed(2))
+    assert not figures.take(proposed(2)), "a repeat"
+    assert [number for number, _ in figures.comparing.values()] == [1]

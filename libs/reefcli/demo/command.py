@@ -7,11 +7,15 @@ users --chat--> gateway --> experience --samples--> trainer --candidate--> evalu
 
 import asyncio
 import contextlib
+import io
 import json
+import shlex
 import shutil
 import sys
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,11 +25,12 @@ from reefcli.demo import report
 from reefcli.demo.presets import PRESETS, as_messages
 from reefcli.demo.run import Demo
 from reefcli.options import AsJson, program
+from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.state import locked, why_no_directory
 
-NEXT_STEPS = """What to try next (the improved model is in {state}; --continue goes on with it):
+NEXT_STEPS = """What to try next ({what} is in {state}; --continue goes on with it):
   {reef} serve -c {config} --state-dir {state}
       serves it, and says where it listens (8900, if that port is free). In another terminal:
   {before}
@@ -44,12 +49,16 @@ _FRESH = "Begin anew, or go on with the last run's state."
 _Fresh = Annotated[bool, typer.Option("--fresh/--continue", help=_FRESH)]
 _Seed = Annotated[int, typer.Option(help="Of the users' questions and of all answers.")]
 
+_MINUTES = "Stop after so many minutes of the loop. Default: smollm2 15, tiny 5."
+_Minutes = Annotated[float | None, typer.Option(help=_MINUTES, min=0.1)]
+
 
 def demo(
     model: _Model = "smollm2",
     state_dir: _StateDir = None,
     fresh: _Fresh = True,
     seed: _Seed = 0,
+    minutes: _Minutes = None,
     as_json: AsJson = False,
 ) -> None:
     """See the whole loop: users ask, their rewards train a LoRA, and winners serve at once.
@@ -67,6 +76,8 @@ def demo(
     if preset is None:
         words = f"{model!r} is not one of {', '.join(PRESETS)}"
         raise typer.BadParameter(words, param_hint="--model")
+    if minutes is not None:
+        preset = replace(preset, deadline_s=60 * minutes)
     run = Demo(preset, state_dir or Path(".reef") / f"demo-{model}", seed, Console(stderr=as_json))
     failure = ""
     # Ctrl-C ends the run early: the figures so far are shown.
@@ -74,7 +85,8 @@ def demo(
         view.say(preset.about)
         view.say(
             f"goal: {preset.releases_goal} releases, and a held-out reward whose 95 % interval "
-            f"lies above {preset.reward_goal}; lag = releases behind the head"
+            f"lies above {preset.reward_goal}, within {preset.deadline_s / 60:g} min (--minutes); "
+            "lag = releases behind the head"
         )
         try:
             if fresh and _forget(run.state_dir):
@@ -82,13 +94,20 @@ def demo(
             asyncio.run(run.run())
         except (CannotStart, StackFailed, BadConfig) as error:
             failure = str(error)
-    summary = run.figures.summary(model=model, elapsed_s=run.elapsed_s, reached=run.reached)
-    report.keep(run.state_dir, run.view.lines, summary)
+    if failure:
+        run.stopped = "failure"
+    summary = _summary(run)
+    shown = bool(run.figures.learned and run.figures.heldout)
+    report.keep(
+        run.state_dir,
+        [*run.view.lines, *([] if failure or not shown else _told(run, summary))],
+        summary,
+    )
     if failure:
         run.console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
     # Without a release there is no curve to draw.
-    if not run.figures.learned or not run.figures.heldout:
+    if not shown:
         run.console.print("Stopped before the first release from training.")
         raise typer.Exit(1)
     png = report.draw_png(run.figures, preset, run.state_dir / "reward.png")
@@ -100,16 +119,41 @@ def demo(
     raise typer.Exit(0 if run.reached else 1)
 
 
+def _summary(run: Demo) -> dict[str, Any]:
+    preset = run.preset
+    found = run.figures.summary(model=preset.model, elapsed_s=run.elapsed_s, reached=run.reached)
+    return {
+        **found,
+        "stopped_by": run.stopped,
+        "limit_s": preset.deadline_s,
+        "goal": {"releases": preset.releases_goal, "lower_bound_above": preset.reward_goal},
+        "improved": run.figures.improved,
+        "seed": run.seed,
+        "recipe": [binding.recipe for binding in serve_config.load(preset.config).reef],
+        "question": as_messages(preset.heldout_tasks[0])[-1]["content"],
+        "command": shlex.join(sys.argv),
+        "version": version("reef-agent"),
+    }
+
+
+def _told(run: Demo, summary: dict[str, Any]) -> list[str]:
+    """The result as lines, for the log."""
+    text = io.StringIO()
+    report.show(Console(file=text, width=100), run.figures, run.preset, summary)
+    return text.getvalue().splitlines()
+
+
 def _next_steps(run: Demo) -> str:
     question = as_messages(run.preset.heldout_tasks[0])[-1]["content"]
-    first = run.figures.heldout[0].release_id
+    first = run.figures.releases[0].release.release_id
     before, after = (
         curl.chat("http://127.0.0.1:8900", "reef", question, release_id=release_id)
         for release_id in (first, "")
     )
     config = run.preset.config
     shown = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
-    names = {"state": run.state_dir, "config": shown, "reef": program()}
+    what = "the improved model" if run.figures.improved else "the model, not surely better,"
+    names = {"what": what, "state": run.state_dir, "config": shown, "reef": program()}
     return NEXT_STEPS.format(**names, before=before, after=after)
 
 

@@ -2,10 +2,18 @@
 
 from dataclasses import dataclass, field
 from statistics import fmean
+from time import monotonic
 from typing import Any
 
 from reefcli.loop_events import LoopEvent
-from reefcommon.events import ReleasePublished, ReleaseRejected, SampleRefused, StepCompleted
+from reefcommon.events import (
+    CandidateEvaluated,
+    CandidateProposed,
+    ReleasePublished,
+    ReleaseRejected,
+    SampleRefused,
+    StepCompleted,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,11 @@ class Measurement:
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def counted(self) -> str:
+        """The figure with the number of its answers."""
+        return f"{self} of {self.answers} answers"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -51,15 +64,25 @@ class Figures:
     after: list[str] = field(default_factory=list)
     answered_by: dict[str, int] = field(default_factory=dict)
     """Users' answers by the release that gave them; measurements are not counted."""
+    candidates: int = 0
+    comparing: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Candidates without a verdict: id -> (their number in this run, when they came)."""
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
-    def take(self, event: LoopEvent) -> bool:
-        """Add an event. False if it was added before."""
+    def take(self, event: LoopEvent, *, of_last_run: bool = False) -> bool:
+        """Add an event. False if it was added before. Of the last run the releases count alone."""
         # The embedded broker may give a record twice while it merges.
         if (event.type, event.event_id) in self._seen:
             return False
         self._seen.add((event.type, event.event_id))
+        if of_last_run and not isinstance(event, ReleasePublished):
+            return True
         match event:
+            case CandidateProposed():
+                self.candidates += 1
+                self.comparing[event.event_id] = (self.candidates, monotonic())
+            case CandidateEvaluated():
+                self.comparing.pop(event.candidate.event_id, None)
             case StepCompleted():
                 self.steps.append(event)
             case ReleasePublished():
@@ -88,6 +111,11 @@ class Figures:
         """The largest staleness that a step trained on, in releases."""
         return int(max((step.metrics.get("lag_max", 0.0) for step in self.steps), default=0))
 
+    @property
+    def improved(self) -> bool:
+        """Whether the final interval lies above that of the first release."""
+        return bool(self.heldout and self.final and self.final.low > self.heldout[0].high)
+
     def summary(self, *, model: str, elapsed_s: float, reached: bool) -> dict[str, Any]:
         first = self.heldout[0].as_json() if self.heldout else {}
         last = self.final.as_json() if self.final else {}
@@ -98,7 +126,9 @@ class Figures:
             "heldout_first": first.get("mean"),
             "heldout_first_interval": first.get("interval"),
             "heldout_last": last.get("mean"),
-            "heldout_interval": last.get("interval"),
+            "heldout_last_interval": last.get("interval"),
+            "heldout_interval": last.get("interval"),  # its older name
+            "heldout_first_answers": first.get("answers"),
             "heldout_answers": last.get("answers"),
             "heldout_curve": [point.as_json() for point in self.heldout],
             "answers_before": self.before,

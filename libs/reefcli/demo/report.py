@@ -1,6 +1,7 @@
 """The end of a demonstration: answers, curve, chain, picture, log."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from reefcli.demo.presets import Preset, as_messages
 from reefcli.output import printable
 
 _WINDOW = 16
-_COLUMNS = ("release", "operation", "held-out reward", "won/lost", "answers")
+_COLUMNS = ("release", "operation", "held-out reward", "won/lost/tied", "answers")
 
 
 def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 14) -> str:
@@ -95,7 +96,7 @@ def chain_table(figures: Figures) -> Table:
             release.release_id,
             release.operation,
             str(measured.get(release.sequence, "")),
-            f"{evaluation.wins}/{evaluation.losses}" if evaluation else "",
+            f"{evaluation.wins}/{evaluation.losses}/{evaluation.ties}" if evaluation else "",
             str(figures.answered_by.get(release.release_id, 0)),
         )
     return table
@@ -118,21 +119,41 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
     console.print(chain_table(figures))
     put(
         "held-out reward: mean and 95 % interval of fresh answers to questions that no user asks.\n"
-        "won/lost: tasks in the evaluator's verdict against the head, with answers of its own.\n"
+        "The interval covers the noise of answers to these questions, not that of new questions.\n"
+        "won/lost/tied: tasks of the verdict against the head, with the evaluator's own answers.\n"
         "answers: how many the release gave to users; none if another release replaced it at once."
     )
     put()
     first, final = figures.heldout[0], figures.final
+    anew = (
+        "; the second figure was measured after the run, with fresh answers that decided nothing"
+        if final
+        else "; the second figure is the last of the run, stopped before it was measured anew"
+    )
     verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
     put(
-        f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s. "
-        f"Held-out reward {first} -> {final or figures.heldout[-1]}; the second figure was "
-        "measured after the run, with fresh answers that decided nothing. "
+        f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s{_why_stopped(summary)}. "
+        f"Held-out reward {first.counted} -> {(final or figures.heldout[-1]).counted}{anew}. "
         f"Releases: {summary['releases_published']}; "
         f"rejected candidates: {summary['candidates_rejected']}; "
         f"requests: {summary['requests']}, failed: {summary['failed_requests']}; "
         f"restarts: {summary['restarts']}."
     )
+
+
+def _why_stopped(summary: dict[str, Any]) -> str:
+    match summary["stopped_by"]:
+        case "limit":
+            load, cores = os.getloadavg()[0], os.cpu_count() or 1
+            busy = (
+                f"; this machine is busy, load {load:.1f} on {cores} cores" if load > cores else ""
+            )
+            limit = f"{summary['limit_s'] / 60:g} min"
+            return f" (stopped at the limit of {limit}, --minutes{busy}; --continue goes on)"
+        case "interrupted":
+            return " (interrupted; --continue goes on)"
+        case _:
+            return ""
 
 
 def keep(directory: Path, lines: list[str], summary: dict[str, Any]) -> None:

@@ -8,9 +8,11 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 from rich.console import Console
 
@@ -20,7 +22,7 @@ from reefcli.demo.users import Users
 from reefcli.demo.view import View
 from reefcli.loop_events import describe, follow
 from reefcommon import config as serve_config
-from reefcommon.events import Release, ReleasePublished
+from reefcommon.events import Release, ReleasePublished, utc_now
 from reefkit.bodies import FilesystemBodies
 from reefstack.embedded import Options, Stack, embedded_stack
 from reefstack.restart_policy import StackEvent
@@ -40,6 +42,9 @@ class Demo:
     view: View = field(init=False)
     _on_event: Callable[[StackEvent], None] = lambda _event: None
     _released: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: str = "interrupted"
+    _began_at: datetime = field(default_factory=utc_now)
+    _doing: str = "waiting for the first release"
     _measurements: int = 0
 
     def __post_init__(self) -> None:
@@ -86,6 +91,7 @@ class Demo:
                 raise failed.result()
             for job in done:
                 job.result()
+            self.stopped = "goal" if done else "limit"
             if self.figures.heldout:
                 await self._finally(users)
         finally:
@@ -94,19 +100,21 @@ class Demo:
             await asyncio.gather(*jobs, failed, return_exceptions=True)
 
     async def _until_goal(self, users: Users) -> None:
-        await self._released.wait()
+        await self._serving(users.gateway_url)
         self.view.say(f"reward of an answer: {self.preset.signal}")
         self.view.say(
-            f"measuring the first release on {len(self.preset.heldout_tasks)} held-out questions, "
+            f"measuring release {self._head.sequence}, which serves now, on "
+            f"{len(self.preset.heldout_tasks)} held-out questions, "
             f"{self.preset.heldout_samples} fresh answers each; no user asks these questions"
         )
-        first = self._head
+        first, self._doing = self._head, "measuring what serves at the start"
         await self._measure(users, first)
         self.figures.before = await users.shown(first.release_id)
         self.view.say(
             f"{self.preset.users} users ask and judge; a training step takes "
             f"{self.preset.batch} judged answers"
         )
+        self._doing = ""
         # Users go on while a release is measured: measurements are pinned to it.
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(users.live())
@@ -114,17 +122,29 @@ class Demo:
                 # Releases that came during a measurement are skipped: only the newest is measured.
                 self._released.clear()
                 await self._released.wait()
+                self._doing = f"release {self._head.sequence} is being measured"
                 point = await self._measure(users, self._head)
+                self._doing = ""
                 if point is not None and self._passes(point):
                     break
             asking.cancel()
 
     async def _finally(self, users: Users) -> None:
         self.view.say("the users have left; measuring the serving release once more, anew")
-        head = self._head
+        head, self._doing = self._head, "the last measurement"
         samples = _FINAL_TIMES * self.preset.heldout_samples
         self.figures.final = await self._ask(users, head, samples)
         self.figures.after = await users.shown(head.release_id)
+
+    async def _serving(self, gateway_url: str) -> None:
+        """Wait until the newest release in the log is the release that serves."""
+        async with httpx.AsyncClient(base_url=gateway_url, timeout=60) as http:
+            while True:
+                await self._released.wait()
+                heads = (await http.get("/reef/scenarios")).json()["data"]
+                if self._head.release_id in [row["head"]["release_id"] for row in heads]:
+                    return
+                await asyncio.sleep(0.2)
 
     @property
     def _head(self) -> Release:
@@ -137,7 +157,7 @@ class Demo:
         except openai.ConflictError:
             return None
         self.figures.heldout.append(point)
-        self.view.say(f"held-out reward of release {release.sequence}: {point} ({point.answers})")
+        self.view.say(f"held-out reward of release {release.sequence}: {point.counted}")
         return point
 
     async def _ask(self, users: Users, release: Release, samples: int) -> Measurement:
@@ -149,11 +169,12 @@ class Demo:
     async def _watch(self, stack: Stack, users: Users) -> None:
         bodies = FilesystemBodies(stack.state_dir / "bodies")
         async for event in follow(stack.kafka_bootstrap, bodies):
-            if not self.figures.take(event):
+            old = event.at < self._began_at  # with --continue the log begins with the last run
+            if not self.figures.take(event, of_last_run=old):
                 continue
             users.experience_consumed.set()
-            if (line := describe(event, means=False)) is not None:
-                self.view.say(line)
+            if not old and (line := describe(event, means=False)) is not None:
+                self.view.say(line, short=line.partition("; rule: ")[0])
             if isinstance(event, ReleasePublished):
                 self._released.set()
 
@@ -164,8 +185,13 @@ class Demo:
             waiting = max(judged - figures.consumed, 0)
             slow = "" if figures.steps else "; the first step loads its libraries"
             words = f"{judged} answers judged, {waiting} wait for a step or are in one{slow}"
-            if judged:
-                self.view.status(words)
+            now = time.monotonic()
+            waits = [
+                f"candidate {number} is being compared, {now - since:.0f} s"
+                for number, since in figures.comparing.values()
+            ]
+            told = filter(None, (words if judged else "", self._doing, *waits[-1:]))
+            self.view.status("; ".join(told))
 
     def _tell(self, event: StackEvent) -> None:
         self._on_event(event)

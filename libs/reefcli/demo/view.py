@@ -28,13 +28,15 @@ class View:
         self._console, self._preset, self._figures = console, preset, figures
         self._began = time.monotonic()
         self._status, self._printed_at = "", 0.0
+        self.loop_began = 0.0
         self._live = Live(console=console, refresh_per_second=4, get_renderable=self.panel)
         self.lines: list[str] = []
 
-    def say(self, text: str) -> None:
-        """Print a line with the seconds since the start."""
-        line = f"[{time.monotonic() - self._began:6.1f} s] {text}"
-        self.lines.append(line)
+    def say(self, text: str, *, short: str = "") -> None:
+        """Print a line with the seconds since the start. `short`: for the screen alone."""
+        began = f"[{time.monotonic() - self._began:6.1f} s] "
+        self.lines.append(began + text)
+        line = began + (short or text)
         self._printed_at = time.monotonic()
         # Through the console of the panel, which stays below the line.
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -50,7 +52,8 @@ class View:
             self.say(text)
 
     def show_panel(self) -> None:
-        """Draw the panel from now on; a no-op in a pipe."""
+        """Draw the panel from now on; in a pipe there is none."""
+        self.loop_began = time.monotonic()
         if self._console.is_terminal:
             self._live.start()
 
@@ -75,6 +78,12 @@ class View:
             ProgressBar(total=preset.releases_goal, completed=done, width=_BAR),
             f"{len(figures.learned)} (goal {preset.releases_goal})",
         )
+        spent_s = time.monotonic() - self.loop_began if self.loop_began else 0.0
+        goals.add_row(
+            "time",
+            ProgressBar(total=preset.deadline_s, completed=spent_s, width=_BAR),
+            f"{clock(spent_s)} (limit {clock(preset.deadline_s)}, --minutes)",
+        )
         recent = "-" if figures.recent_reward is None else f"{figures.recent_reward:.2f}"
         counts = (
             f"requests {len(figures.rewards)}   failed {len(figures.failures)}   "
@@ -86,3 +95,8 @@ class View:
         words = (Text(counts), Text(f"held-out curve {curve}"), Text(self._status, style="cyan"))
         body = Group(goals, *words)
         return Panel(body, title=f"reef demo: {preset.about}", subtitle="Ctrl-C stops")
+
+
+def clock(seconds: float) -> str:
+    """`4:31`."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
