@@ -1,5 +1,7 @@
 """Another head than a candidate's base: its own kind's load decides, and `on_stale`."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.jobs.rig import WordsRig
@@ -76,3 +78,16 @@ async def test_an_open_job_is_decided_anew_only_if_its_own_kind_moved(tmp_path, 
 async def test_an_old_release_without_loads_moves_every_kind(tmp_path):
     rig = await conflicted(tmp_path, "merge", None)
     assert rig.jobs() == {"aborted": 1}
+
+
+async def test_the_time_of_a_step_lacks_that_in_which_reef_was_off(tmp_path):
+    rig = WordsRig(tmp_path)
+    await rig.publish(0)
+    await rig.arrive("kind", "brief")
+    assert await rig.loop.once()
+    assert rig.jobs()["open"] == 1
+    rig.now += timedelta(hours=9)
+    rig.restart()
+    await rig.settle()
+    (step,) = rig.steps.values()
+    assert 0 < step.duration_s < 60

@@ -34,7 +34,7 @@ class HostLoop:
         self, binding: Binding[Recipe], store: JobStore, executor: Executor, ports: Ports
     ) -> None:
         self.binding, self.store, self.executor, self.ports = binding, store, executor, ports
-        self.arrived = asyncio.Event()
+        self.arrived, self._began_at = asyncio.Event(), ports.clock()
         self.shown = Context(binding, store, executor, ports)
         self._steps = Steps(executor, ports.retry, self.shown.note)
         self._candidates = Candidates(self.shown)
@@ -170,6 +170,8 @@ class HostLoop:
         produced = replace(
             job,
             state="produced",
+            # the time of a step, without that in which no host ran
+            opened_at=max(job.opened_at, self._began_at),
             step=job.step if result.step is None else result.step,
             output=result.output,
             metrics=dict(result.metrics),
