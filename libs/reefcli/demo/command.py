@@ -22,7 +22,7 @@ from rich.console import Console
 
 from reefcli import curl
 from reefcli.demo import report
-from reefcli.demo.presets import PRESETS, as_messages
+from reefcli.demo.presets import PRESETS, Preset, as_messages
 from reefcli.demo.run import Demo
 from reefcli.options import AsJson, program
 from reefcommon import config as serve_config
@@ -83,11 +83,7 @@ def demo(
     # Ctrl-C ends the run early: the figures so far are shown.
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(run.view) as view:
         view.say(preset.about)
-        view.say(
-            f"goal: {preset.releases_goal} releases, and a held-out reward whose 95 % interval "
-            f"lies above {preset.reward_goal}, within {preset.deadline_s / 60:g} min (--minutes); "
-            "lag = releases behind the head"
-        )
+        view.say(_goal(preset))
         try:
             if fresh and _forget(run.state_dir):
                 view.say(f"removed the last run from {run.state_dir} (--continue keeps it)")
@@ -98,11 +94,8 @@ def demo(
         run.stopped = "failure"
     summary = _summary(run)
     shown = bool(run.figures.learned and run.figures.heldout)
-    report.keep(
-        run.state_dir,
-        [*run.view.lines, *([] if failure or not shown else _told(run, summary))],
-        summary,
-    )
+    result = _told(run, summary) if shown and not failure else failure.splitlines()
+    report.keep(run.state_dir, [*run.view.lines, *result], summary)
     if failure:
         run.console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1)
@@ -117,6 +110,14 @@ def demo(
     if as_json:
         sys.stdout.write(json.dumps(summary) + "\n")
     raise typer.Exit(0 if run.reached else 1)
+
+
+def _goal(preset: Preset) -> str:
+    return (
+        f"goal: {preset.releases_goal} releases, and a held-out reward whose 95 % interval "
+        f"lies above {preset.reward_goal}, within {preset.deadline_s / 60:g} min (--minutes); "
+        "lag = releases behind the head"
+    )
 
 
 def _summary(run: Demo) -> dict[str, Any]:
@@ -152,7 +153,11 @@ def _next_steps(run: Demo) -> str:
     )
     config = run.preset.config
     shown = config.relative_to(Path.cwd()) if config.is_relative_to(Path.cwd()) else config
-    what = "the improved model" if run.figures.improved else "the model, not surely better,"
+    what = (
+        "the improved model"
+        if run.figures.improved
+        else "the model, which this run has not surely improved,"
+    )
     names = {"what": what, "state": run.state_dir, "config": shown, "reef": program()}
     return NEXT_STEPS.format(**names, before=before, after=after)
 

@@ -64,6 +64,7 @@ class Figures:
     after: list[str] = field(default_factory=list)
     answered_by: dict[str, int] = field(default_factory=dict)
     """Users' answers by the release that gave them; measurements are not counted."""
+    of_earlier_runs: int = 0
     candidates: int = 0
     comparing: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Candidates without a verdict: id -> (their number in this run, when they came)."""
@@ -77,6 +78,7 @@ class Figures:
         self._seen.add((event.type, event.event_id))
         if of_last_run and not isinstance(event, ReleasePublished):
             return True
+        self.of_earlier_runs += of_last_run
         match event:
             case CandidateProposed():
                 self.candidates += 1
@@ -134,6 +136,7 @@ class Figures:
             "answers_before": self.before,
             "answers_after": self.after,
             "releases_published": len(self.learned),
+            "releases_of_earlier_runs": self.of_earlier_runs,
             "candidates_rejected": len(self.rejected),
             "steps": len(self.steps),
             "requests": len(self.rewards) + len(self.failures),

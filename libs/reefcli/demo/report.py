@@ -130,11 +130,13 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
         if final
         else "; the second figure is the last of the run, stopped before it was measured anew"
     )
+    count = summary["releases_of_earlier_runs"]
+    earlier = f" ({count} in the chain from earlier runs)" if count else ""
     verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
     put(
         f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s{_why_stopped(summary)}. "
         f"Held-out reward {first.counted} -> {(final or figures.heldout[-1]).counted}{anew}. "
-        f"Releases: {summary['releases_published']}; "
+        f"Releases: {summary['releases_published']}{earlier}; "
         f"rejected candidates: {summary['candidates_rejected']}; "
         f"requests: {summary['requests']}, failed: {summary['failed_requests']}; "
         f"restarts: {summary['restarts']}."
