@@ -11,8 +11,9 @@ from reefcommon.events import Sampling
 _TYPES = {name: field.annotation for name, field in Sampling.model_fields.items()}
 _NAMES = frozenset(_TYPES) - {"stated_by"}
 # Checks the given fields alone: a model and its dump would cost a tenth of an exchange.
-_Fields = TypedDict("_Fields", _TYPES, total=False)  # type: ignore[operator]
-_FIELDS: TypeAdapter[dict[str, Any]] = TypeAdapter(_Fields)
+_FIELDS: TypeAdapter[dict[str, Any]] = TypeAdapter(
+    TypedDict("_Fields", _TYPES, total=False)  # type: ignore[operator]
+)
 
 _STATED = Sampling(stated_by="engine").model_dump()
 
