@@ -172,7 +172,7 @@ def _lost(*_):
         {"score_range": 5},
         {"score_range": (1.0, 1.0)},
     ],
-    ids=str,
+    ids=["init raises", "range raises", "range is a number", "range is empty"],
 )
 def test_a_recipe_that_cannot_be_built_is_refused(monkeypatch, broken):
     # found at the start: in a service it would end the work of every other recipe
