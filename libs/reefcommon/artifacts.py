@@ -67,7 +67,7 @@ class ArtifactStore(Protocol):
 
 
 def safe_path(name: str) -> PurePosixPath:
-    """Return a path inside a tree. Raises Poison for any other path."""
+    """Return a path inside a tree. Raises Poison if it is absolute, empty, has `..` or controls."""
     path = PurePosixPath(name)
     if (
         not name
@@ -137,7 +137,7 @@ def origin(manifest: Manifest, scenario: str) -> dict[str, str]:
 
 
 def verify(tree: Path, manifest: Manifest) -> None:
-    """Raises Poison if a file of the manifest is missing or differs."""
+    """Check a tree. Raises Poison if a file is missing, is too many, or differs."""
     found = hash_tree(tree)
     # The (path, digest) pairs that only one side has.
     if wrong := sorted({name for name, _ in found.items() ^ manifest.files.items()}):

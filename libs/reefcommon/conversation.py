@@ -68,7 +68,9 @@ def _part_text(part: object) -> str | None:
         return part
     if not isinstance(part, Mapping):
         return _digest(part)
-    if part.get("type") == "tool_use" or part.get("type") in _REASONING:
+    kind = part.get("type")
+    # A client may send a list here, which no set can hold.
+    if isinstance(kind, str) and (kind == "tool_use" or kind in _REASONING):
         return None
     if isinstance(text := part.get("text"), str):
         return text

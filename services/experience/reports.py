@@ -170,8 +170,12 @@ class Reports:
     async def expire(self, reports: Iterable[Parked]) -> None:
         """Give up reports whose records did not come in time. Raises Unavailable."""
         for parked in reports:
-            missing = ", ".join(parked.report.references)
-            reason = f"unknown receipts after {self.report_wait.total_seconds():g} s: {missing}"
+            references = parked.report.references
+            found = await self.store.records(references)
+            own = {n for n, r in found.items() if r.event.scenario == parked.report.scenario}
+            missing = [name for name in references if name not in own]
+            waited_s = self.report_wait.total_seconds()
+            reason = f"unknown receipts after {waited_s:g} s: {', '.join(missing)}"
             # Before its row, after which the report is not looked at again.
             await self.dead.bury(_as_arrival(parked), reason, waited=True)
             await self._mark([self._row(parked, "expired")])

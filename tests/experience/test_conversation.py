@@ -200,3 +200,10 @@ def test_arguments_that_were_cut_are_read(arguments: str) -> None:
 def test_temperature(value: object, expected: float) -> None:
     request = {"messages": [], "temperature": value}
     assert sampling(inference(request=request)).temperature == expected
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 7, True, ["tool_use"]])
+def test_a_part_with_a_type_that_is_no_text_is_read(kind: object) -> None:
+    part = {"type": kind, "text": "hello"}
+    assert identity({"role": "user", "content": [part]})[1] == "hello"
+    assert identity({"role": "user", "content": [{"type": kind}]})[1]

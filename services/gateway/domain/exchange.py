@@ -241,8 +241,9 @@ def asked_of(
 def truth(value: object, name: str) -> bool:
     """Read a flag as engines do: pydantic takes `1`, `"true"` and the like for booleans.
 
-    Raises ApiError: Reef overwrites these fields, so the engine cannot refuse them.
+    Raises ApiError if it is no boolean.
     """
+    # Reef overwrites these fields, so the engine cannot refuse them.
     if value is None or value is True or value is False:
         return value is True
     try:
