@@ -1,5 +1,6 @@
 """The executor of a kind, and the lease of a host."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,7 @@ class Refused:
 Result = Produced | Nothing | Refused
 
 
-class Executor:
+class Executor(ABC):
     """A kind of recipe. All methods may be repeated; those that are not async block."""
 
     kind: ClassVar[Kind]
@@ -84,10 +85,11 @@ class Executor:
     shown_rejections: ClassVar[int] = 0
     """The newest rejected jobs that are never forgotten."""
 
+    @abstractmethod
     def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
         """Return the recipe's decision. Pure."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
         """Make the step of a job.
 
@@ -96,15 +98,14 @@ class Executor:
             Transient: tried again a bounded number of times.
             Exception: the host looks for the sample that causes it.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def tree(self, job: Job, scratch: Path) -> Path:
         """Return the directory of the candidate's files. `scratch` is empty.
 
         Raises:
             Poison: the output may not be proposed on this base.
         """
-        raise NotImplementedError
 
     async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
         """Do as `run`, without effect. Raises as `run`."""
@@ -132,8 +133,8 @@ class Executor:
         """Return the contents that this or the next job needs."""
         return set()
 
-    def tidy(self, head: Release | None) -> None:
+    def tidy(self, head: Release | None) -> None:  # noqa: B027 - optional
         """Remove local state that is no longer needed."""
 
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027 - optional
         """End a step that runs."""
