@@ -13,7 +13,7 @@ from reefkit.background import Periodic
 from reefkit.bus import route
 from reefkit.ops import Health
 from reefkit.outside import Outside
-from reefkit.redis_rotation import RedisLeases
+from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
 from reefkit.service import Service, Work
 from services.evaluator.episodes import Episodes
@@ -54,9 +54,15 @@ def build(
     candidates = candidates or KafkaCandidates(
         outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS)
     )
-    leases = RedisLeases(outside.redis, "reef:trials")
     verdicts = Verdicts(outside.events, outside.now)
-    return Handlers(plans, evidence, Trials(judge, evidence, candidates, leases, verdicts.publish))
+    trials = Trials(
+        judge,
+        evidence,
+        candidates,
+        lambda scenario: RedisLease(outside.redis, f"trials:{scenario}"),
+        verdicts.publish,
+    )
+    return Handlers(plans, evidence, trials)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:

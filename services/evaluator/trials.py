@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from prometheus_client import Histogram
 
 from reefcommon.errors import ReefError, Transient, Unavailable
 from reefcommon.events import CandidateProposed, Evaluation
+from reefkit.redis_lease import RedisLease
 from services.evaluator.judge import EvidenceStore, Judge, failed
 
 log = structlog.get_logger()
@@ -34,13 +34,6 @@ class CandidateLog(Protocol):
     async def unjudged(self) -> list[CandidateProposed]: ...
 
 
-class Leases(Protocol):
-    def lease(self, name: str, *, wait_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold a right during the block. Raises Unavailable if it cannot be had or kept."""
-
-    async def leased(self, name: str) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class WaitingCandidate:
     scenario: str
@@ -50,12 +43,12 @@ class WaitingCandidate:
 
 @dataclass(slots=True)
 class Trials:
-    """Judges waiting candidates. `publish` announces a verdict."""
+    """Judges waiting candidates. `lease`: the right to judge those of a scenario."""
 
     judge: Judge
     evidence: EvidenceStore
     candidates: CandidateLog
-    leases: Leases
+    lease: Callable[[str], RedisLease]
     publish: Callable[[CandidateProposed, Evaluation], Awaitable[None]]
     _running: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
     _waiting: dict[str, list[WaitingCandidate]] = field(default_factory=dict)
@@ -105,8 +98,9 @@ class Trials:
 
     async def _run(self, scenario: str) -> None:
         try:
-            if not await self.leases.leased(scenario):
-                async with self.leases.lease(scenario, wait_s=0):
+            lease = self.lease(scenario)
+            if not await lease.taken():
+                async with lease.during(wait_s=0):
                     await self._judge_all(scenario)
             self._failing.pop(scenario, None)
         except Exception as error:  # `round` reports it; other scenarios go on

@@ -43,7 +43,7 @@ def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:
         base_model=system.model_name,
         rotation=outside.rotation,
         stage_within_s=settings.stage_within_s,
-        full=FullWeights.of(settings, outside.rotation),
+        full=FullWeights.of(settings, outside.rotation.lease),
         base_path=system.model_path,
     )
     publication = Publication(

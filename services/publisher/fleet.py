@@ -151,7 +151,7 @@ class Fleet:
         )
 
     async def being_replaced(self, node: WeightNode) -> bool:
-        return self.full is not None and await self.full.leases.leased(node.url)
+        return self.full is not None and await self.full.lease(node.url).taken()
 
     async def _try_all(
         self, nodes: Collection[WeightNode], staged: Staged

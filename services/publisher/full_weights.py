@@ -9,10 +9,10 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 from prometheus_client import Histogram
@@ -20,6 +20,7 @@ from prometheus_client import Histogram
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
 from reefcommon.serving import WeightNode
+from reefkit.redis_lease import RedisLease
 from services.publisher.settings import Settings
 from services.publisher.weight_files import WeightFiles, differing
 
@@ -38,13 +39,6 @@ SetApart = Callable[[str, str], Awaitable[None]]
 
 
 class WrongWeights(Poison): ...
-
-
-class Leases(Protocol):
-    def lease(self, url: str, *, wait_s: float) -> AbstractAsyncContextManager[None]:
-        """Hold the lease during the block. Raises Unavailable if it cannot be had or kept."""
-
-    async def leased(self, url: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +63,15 @@ class FullWeights:
     host: str
     step_within_s: float
     sender_within_s: float
-    leases: Leases
+    lease: Callable[[str], RedisLease]
 
     @classmethod
-    def of(cls, settings: Settings, leases: Leases) -> "FullWeights | None":
+    def of(cls, settings: Settings, lease: Callable[[str], RedisLease]) -> "FullWeights | None":
         """Build the way that the settings name; None for `off`."""
         if settings.weight_transfer == "off":
             return None
         within_s = settings.weight_step_within_s, settings.weight_sender_within_s
-        return cls(settings.weight_transfer, settings.weight_transfer_host, *within_s, leases)
+        return cls(settings.weight_transfer, settings.weight_transfer_host, *within_s, lease)
 
     async def replace(self, node: WeightNode, given: Checkpoint, set_apart: SetApart) -> None:
         """Have the node serve these weights. Afterwards it steps again, or is out of rotation.
@@ -88,7 +82,8 @@ class FullWeights:
             Unavailable: it does not answer in time, or another publisher replaces its weights.
         """
         within_s = self.step_within_s
-        async with self.leases.lease(node.url, wait_s=within_s), self._sender(node, given) as send:
+        held = self.lease(node.url).during(wait_s=within_s)
+        async with held, self._sender(node, given) as send:
             started = time.perf_counter()
             try:
                 await self._step("pause", node, node.pause(timeout_s=within_s))

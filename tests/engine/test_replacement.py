@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ from services.publisher.full_weights import Checkpoint, FullWeights
 from tests.engine.conftest import wait_until
 from tests.engine.test_parity import logprobs
 from tests.engine.test_weights import ok
+from tests.fakes.leases import SoleHolder
 
 pytestmark = pytest.mark.engine
-
-
-class NoLease:
-    """One publisher alone."""
-
-    @asynccontextmanager
-    async def lease(self, url: str, *, wait_s: float) -> AsyncIterator[None]:
-        yield
-
-    async def leased(self, url: str) -> bool:
-        return False
 
 
 def under_versions(models, prompt, ids, spans):
@@ -122,7 +111,7 @@ async def replaced(
         apart[node] = reason
 
     async with aiohttp.ClientSession() as session:
-        await FullWeights(way, "127.0.0.1", 20.0, 60.0, NoLease()).replace(
+        await FullWeights(way, "127.0.0.1", 20.0, 60.0, SoleHolder).replace(
             node_type(url, session), given, set_apart
         )  # type: ignore[arg-type]
     return apart

@@ -9,7 +9,7 @@ import pytest
 from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Release
 from reefkit.redis_heads import RedisReleaseHeads
-from reefkit.redis_rotation import RedisLeases
+from reefkit.redis_lease import RedisLease
 from tests.evaluator.conftest import World, candidate
 
 pytestmark = pytest.mark.redis
@@ -58,7 +58,7 @@ async def test_a_candidate_that_arrives_during_a_trial_is_next(world: World) -> 
 
 async def test_another_process_holds_the_scenario(world: World) -> None:
     process = await world.process()
-    async with RedisLeases(world.redis, "reef:trials").lease("default", wait_s=0):
+    async with RedisLease(world.redis, "trials:default").during(wait_s=0):
         await world.on_candidate(candidate(), process)
         assert world.verdicts() == []
     await world.look(process)

@@ -1,8 +1,6 @@
-"""EvidenceStore, leases and candidate log of the evaluator, in memory."""
+"""EvidenceStore and candidate log of the evaluator, in memory."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from reefcommon.events import CandidateProposed
 from services.evaluator.domain.replay import HeldOut
@@ -54,14 +52,3 @@ class MemoryCandidateLog:
 
     async def unjudged(self) -> list[CandidateProposed]:
         return []
-
-
-class MemoryLeases:
-    """Leases of a single process."""
-
-    @asynccontextmanager
-    async def lease(self, name: str, *, wait_s: float) -> AsyncIterator[None]:
-        yield
-
-    async def leased(self, name: str) -> bool:
-        return False

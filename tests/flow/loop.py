@@ -25,7 +25,6 @@ from reefkit.bus import Bus, KafkaPublisher, kafka_broker
 from reefkit.jobs import host
 from reefkit.jobs.context import Ports as HostPorts
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import harness_bindings, weight_bindings
@@ -55,9 +54,10 @@ from services.trainer.checkpoints import DirectoryCheckpoints
 from services.trainer.executor import WeightExecutor
 from tests.evaluator.conftest import EpisodeNode
 from tests.fakes.artifacts import MemoryArtifactStore
-from tests.fakes.evidence import MemoryCandidateLog, MemoryEvidence, MemoryLeases
+from tests.fakes.evidence import MemoryCandidateLog, MemoryEvidence
 from tests.fakes.experience import MemoryExperienceStore
 from tests.fakes.heads import MemoryReleaseHeads
+from tests.fakes.leases import SoleHolder
 from tests.fakes.publisher import MemoryRotation, MemoryWorks
 from tests.gateway.conftest import CHAT as MESSAGES
 from tests.gateway.conftest import serving
@@ -185,7 +185,7 @@ def job_hosts(
         (own := home / name).mkdir()
         jobs = JobStore(own / "ledger.sqlite")
         kit = Kit(own, jobs, store, FetchedTrees(own / "trees"))
-        outbox = Outbox(jobs, events, SoleHost())
+        outbox = Outbox(jobs, events, SoleHolder())
         ports = HostPorts(outbox, store, utc_now, RetryPolicy(0.01, 0.05, 3))
         return build(bindings, kit, ports, executor)
 
@@ -210,7 +210,7 @@ def evaluating(
     plans, evidence = Plans.load(config), MemoryEvidence()
     judge = Judge(plans, heads, bench, Episodes(4, 1, retry, 5.0), evidence)
     publish = evaluator_handlers.Verdicts(events, utc_now).publish
-    trials = Trials(judge, evidence, MemoryCandidateLog(), MemoryLeases(), publish)
+    trials = Trials(judge, evidence, MemoryCandidateLog(), SoleHolder, publish)
     return evaluator_handlers.Handlers(plans, evidence, trials)
 
 

@@ -21,12 +21,12 @@ from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.jobs.context import Ports
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy
 from services.harness.executor import HarnessExecutor
+from tests.fakes.leases import SoleHolder
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SCENARIO = "default"
@@ -130,7 +130,7 @@ class Hosted:
         self.trees = FetchedTrees(home / "trees")
         kit = Kit(home, self.store, self.artifacts, self.trees)
         retry = RetryPolicy(0.01, 0.02, max_attempts)
-        outbox = Outbox(self.store, publisher, SoleHost())
+        outbox = Outbox(self.store, publisher, SoleHolder())
         self.ports = Ports(outbox, self.artifacts, utc_now, retry, 10.0)
         self.handlers = build(bindings, kit, self.ports, executor)
         self.loops = {loop.binding.key: loop for loop in self.handlers.loops}

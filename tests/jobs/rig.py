@@ -7,10 +7,10 @@ from reefcommon.recipe import Knobs
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.jobs.context import Ports
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy
+from tests.fakes.leases import SoleHolder
 from tests.jobs.words import WordsExecutor, WordsRecipe
 from tests.recipes.samples import AT, sample
 from tests.trainer.rig import Bus, Mortal, MortalStore, Shelf, release
@@ -22,7 +22,11 @@ class WordsRig:
     def __init__(self, home, *, mortal=None, bus=None, lease=None, on_stale="merge", recipe=None):
         self.home, self.mortal, self.on_stale = home, mortal or Mortal(), on_stale
         self.bus, self.shelf = bus or Bus(self.mortal), Shelf(home / "shelf", self.mortal)
-        self.recipe, self.lease, self.now = recipe or WordsRecipe(Knobs()), lease or SoleHost(), AT
+        self.recipe, self.lease, self.now = (
+            recipe or WordsRecipe(Knobs()),
+            lease or SoleHolder(),
+            AT,
+        )
         self.begin()
 
     def begin(self):

@@ -3,13 +3,13 @@
 import asyncio
 import os
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
-from reefkit.jobs.ports import LeaseLost
-from reefkit.redis_lease import RedisLease
+from reefkit.redis_lease import LeaseLost, RedisLease
 from tests.jobs.rig import WordsRig
 from tests.trainer.rig import Bus, Mortal
 
@@ -124,3 +124,19 @@ async def test_a_released_lease_is_free_at_once(redis, tmp_path):
     await first.acquire(0)
     await first.release()
     assert await second.acquire(0) == 2
+
+
+async def test_a_block_ends_if_its_lease_cannot_be_renewed(redis, tmp_path):
+    held = RedisLease(redis, "node", ttl_s=TTL_S)
+
+    async def away(*_):
+        raise ConnectionError("away, as asked")
+
+    with pytest.raises(LeaseLost, match="was lost"):
+        async with asyncio.timeout(10), held.during(wait_s=0):
+            held._redis = SimpleNamespace(eval=away)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                held._redis = redis
+    assert not await held.taken()

@@ -70,7 +70,7 @@ class World:
         events: Any = Fused(self.events, fuse, "publish")
         nodes: Any = tuple(Fused(node, fuse, *NODE_EFFECTS) for node in self.nodes)
         rotation = RedisRotation(self.redis)
-        full = FullWeights("path", "127.0.0.1", 0.5, 30.0, rotation) if self.full else None
+        full = FullWeights("path", "127.0.0.1", 0.5, 30.0, rotation.lease) if self.full else None
         base = self.state / "base"
         base.mkdir(exist_ok=True)
         (base / "model.safetensors").write_bytes(safetensors(a=0.0, b=0.0))

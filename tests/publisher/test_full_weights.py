@@ -254,7 +254,8 @@ async def test_killed_at_any_effect_of_an_update(world: World, when: str, effect
         await world.process(fuse).handlers.on_evaluated(event)
     except Killed:
         for url in ("http://node-1", "http://node-2"):
-            await world.redis.delete(f"reef:node-update:{url}")  # its lease runs out
+            # Its lease runs out.
+            await world.redis.delete(f"reef:{{lease:node-update:{url}}}:holder")
         survivor = await world.started()
         await survivor.handlers.resume()
         await survivor.handlers.on_evaluated(event)
@@ -306,21 +307,23 @@ async def test_nobody_else_touches_a_node_under_replacement(world: World) -> Non
 
 
 async def test_a_lease_ends_with_its_holder_and_its_loss_is_noticed(world: World) -> None:
-    rotation = (await world.started()).fleet.full.leases  # type: ignore[union-attr]
-    async with rotation.lease("http://n", wait_s=0.1):  # type: ignore[call-arg]
+    lease = (await world.started()).fleet.full.lease  # type: ignore[union-attr]
+    async with lease("http://n").during(wait_s=0.1):
         with pytest.raises(Unavailable, match="another process"):
-            async with rotation.lease("http://n", wait_s=0.1):
+            async with lease("http://n").during(wait_s=0.1):
                 pass
+    assert not await lease("http://n").taken()
+    key = "reef:{lease:node-update:http://n}:holder"
 
     async def losing() -> None:
-        async with rotation.lease("http://n", wait_s=0.1, lease_s=0.5):  # type: ignore[call-arg]
-            await world.redis.set("reef:node-update:http://n", "somebody else")
+        async with lease("http://n").during(wait_s=0.1):
+            await world.redis.set(key, "somebody else")
             await asyncio.sleep(60)
 
     with pytest.raises(Unavailable, match="was lost"):
         await losing()
-    assert await world.redis.get("reef:node-update:http://n") == "somebody else"
-    assert await rotation.leased("http://n")
+    assert await world.redis.get(key) == "somebody else"
+    assert await lease("http://n").taken()
 
 
 async def test_full_weights_need_nodes_of_their_own(world: World) -> None:

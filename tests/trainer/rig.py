@@ -24,7 +24,6 @@ from reefcommon.topics import Topic
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.jobs.context import Ports
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.ports import SoleHost
 from reefkit.jobs.service import Kit, build
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
@@ -34,6 +33,7 @@ from services.trainer.child import ChildProcess, as_line
 from services.trainer.executor import WeightExecutor
 from services.trainer.ports import StepProcess, StepReply, StepRequest
 from services.trainer.worker import Worker
+from tests.fakes.leases import SoleHolder
 from tests.trainer.counting import ADAPTER, CountingRecipe, Knobs
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -193,7 +193,7 @@ class Rig:
         self.trees = FetchedTrees(self.home / "trees")
         kit = Kit(self.home, self.store, self.shelf, self.trees)
         self.ports = Ports(
-            Outbox(self.store, self.bus, SoleHost()), self.shelf, self._clock, self.retry
+            Outbox(self.store, self.bus, SoleHolder()), self.shelf, self._clock, self.retry
         )
         binding = Binding(
             "default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs)),

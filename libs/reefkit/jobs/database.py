@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from reefcommon.errors import Unavailable
-from reefkit.jobs.ports import LeaseLost
 from reefkit.jobs.schema import create
+from reefkit.redis_lease import LeaseLost
 from reefkit.sqlite_file import check, is_damage, opening, reading
 
 

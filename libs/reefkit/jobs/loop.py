@@ -17,10 +17,11 @@ from reefkit.jobs.candidates import Candidates
 from reefkit.jobs.context import Context, Ports
 from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job, Refusal
-from reefkit.jobs.ports import Executor, LeaseLost, Nothing, Refused
+from reefkit.jobs.ports import Executor, Nothing, Refused
 from reefkit.jobs.steps import Steps
 from reefkit.jobs.store import JobStore, Outgoing
 from reefkit.recipe_binding import Binding
+from reefkit.redis_lease import LeaseLost
 from reefkit.retention import TOO_OLD
 
 log = structlog.get_logger()

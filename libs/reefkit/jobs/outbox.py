@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from reefcommon import events, topics
 from reefcommon.errors import Poison, Transient
 from reefkit.bus import EventPublisher
-from reefkit.jobs.ports import Lease
 from reefkit.jobs.store import JobStore
+from reefkit.redis_lease import RedisLease
 
 _TYPES = {cls.__name__: cls for cls in events.ALL}
 _TOPICS = {topic.name: topic for topic in topics.ALL}
@@ -20,7 +20,7 @@ class Outbox:
 
     store: JobStore
     publisher: EventPublisher
-    lease: Lease
+    lease: RedisLease
     _sending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def flush(self) -> None:

@@ -1,39 +1,19 @@
-"""The executor of a kind, and the lease of a host."""
+"""The executor of a kind, and the results of its steps."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
-from reefcommon.errors import Transient, Unavailable
+from reefcommon.errors import Transient
 from reefcommon.events import Kind, Release, SampleReady
 from reefcommon.recipe import Decision
 from reefkit.jobs.model import Job
 
 
-class LeaseLost(Unavailable):
-    """Another host has taken over: this host must not write."""
-
-
 class StepTimeout(Transient):
     """The step took too long. The host does not look for the sample at fault."""
-
-
-class Lease(Protocol):
-    @property
-    def token(self) -> int:
-        """Return the fencing token: higher for every holder."""
-
-    async def verify(self) -> None:
-        """Raises LeaseLost, or Unavailable if the lease's store does not answer."""
-
-
-class SoleHost:
-    token = 0
-
-    async def verify(self) -> None:
-        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.errors import Unavailable
 from reefcommon.settings import HostSettings, SystemSettings
@@ -26,6 +28,8 @@ from reefkit.redis_lease import RedisLease
 from reefkit.rejected_contents import RejectedContents
 from reefkit.retry import RetryPolicy
 from reefkit.service import Service, Work
+
+log = structlog.get_logger()
 
 Bindings = tuple[Binding[Any], ...]
 
@@ -62,7 +66,7 @@ def host_service(
     store = JobStore(home / "ledger.sqlite", recipes)
     outside, broker = Outside.connect(system, name)
     kit = Kit(home, store, outside.artifacts, FetchedTrees(home / "trees"))
-    lease = RedisLease(outside.redis, name, home)
+    lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
     outbox = Outbox(store, outside.events, lease)
     retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
     ports = Ports(outbox, kit.artifacts, outside.now, retry, settings.decide_timeout_s)
@@ -76,6 +80,7 @@ def host_service(
     # Before the consumers join: a host that stands by takes no partition from the active host.
     async def prepare() -> None:
         store.fence(await lease.acquire(store.token))
+        log.info("lease_acquired", lease=name, token=lease.token)
         await host.seed(handlers, outside.heads)
 
     async def close() -> None:
