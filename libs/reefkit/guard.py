@@ -29,12 +29,12 @@ from reefcommon.errors import Conflict, Poison, Unavailable
 from reefkit.bodies import CLAIM_HEADER, BodyMissing, FilesystemBodies, claim_check, claim_in
 from reefkit.dead_letter_limit import DeadLetterLimit
 from reefkit.dead_letters import dead_letter
+from reefkit.retry import RetryPolicy
 
 log = structlog.get_logger()
 
 MAX_ATTEMPTS = 6
-FIRST_DELAY_S = 0.25
-MAX_DELAY_S = 5.0
+RETRY = RetryPolicy()
 BODY_WAIT_S = 60.0
 SHOWN_AFTER_S = 5.0
 PIECE_BYTES = 64 * 1024 * 1024
@@ -174,7 +174,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                     waits.began(topic, f"{type(error).__name__}: {error}")
                     log.exception("event_failed", topic=topic, attempt=attempt)
                 RETRIES.labels(service, topic).inc()
-                await asyncio.sleep(min(FIRST_DELAY_S * 2 ** (attempt - 1), MAX_DELAY_S))
+                await asyncio.sleep(RETRY.delay_s(attempt))
         finally:
             msg.raw_message = raw  # its offsets are committed
             WAITING.labels(service, topic).set(0)

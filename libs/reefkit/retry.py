@@ -18,6 +18,10 @@ AWAY = (Transient, KafkaError, OSError)
 """Errors that say that an outside system does not answer now."""
 
 
+class GaveUp(Exception):
+    """All attempts failed. There is no result, least of all a score of 0."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """Delays double from `first_delay_s` up to `max_delay_s`. `max_attempts` 0: no limit."""
@@ -35,23 +39,33 @@ class RetryPolicy:
         return bool(self.max_attempts) and failures >= self.max_attempts
 
 
-async def wait_for_dependencies(
+async def retried(
     call: Callable[[], Awaitable[T]],
+    policy: RetryPolicy = RetryPolicy(),
+    errors: tuple[type[Exception], ...] = AWAY,
     *,
     name: str,
-    policy: RetryPolicy = RetryPolicy(),
+    within_s: float | None = None,
     waiting: Callable[[str], None] = lambda _reason: None,
 ) -> T:
-    """Call until it succeeds, and return its result. Retries errors of `AWAY` alone.
+    """Return the result of `call`. Retries `errors`, and a try longer than `within_s`.
 
     `waiting` receives the reason of each failure.
+
+    Raises:
+        GaveUp: no attempt of `policy` is left.
     """
     failures = 0
+    retryable: tuple[type[Exception], ...] = (*errors, TimeoutError)
     while True:
         try:
-            return await call()
-        except AWAY as error:
+            async with asyncio.timeout(within_s):
+                return await call()
+        except retryable as error:
             failures += 1
+            reason = str(error) or (f"no answer within {within_s} s" if within_s else repr(error))
+            log.warning("call_failed", work=name, attempt=failures, reason=reason)
+            if policy.exhausted(failures):
+                raise GaveUp(f"{reason} (tried {failures} times)") from error
             waiting(f"waits for an outside system: {error!r}")
-            log.warning("dependency_unavailable", work=name, attempt=failures, reason=str(error))
             await asyncio.sleep(policy.delay_s(failures))

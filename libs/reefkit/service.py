@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 
 from reefkit.background import cancel, end_process_on_failure, run_forever
 from reefkit.ops import Health, ops_routes
-from reefkit.retry import wait_for_dependencies
+from reefkit.retry import retried
 
 log = structlog.get_logger()
 
@@ -84,9 +84,7 @@ class Service:
         return task
 
     async def _start(self) -> None:
-        await wait_for_dependencies(
-            self._prepare_and_join, name=self.health.service, waiting=self._set_waiting
-        )
+        await retried(self._prepare_and_join, name=self.health.service, waiting=self._set_waiting)
         self._started.set()
         started = f"{self.health.service}_started"
         log.info(started)

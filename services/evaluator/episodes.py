@@ -14,10 +14,9 @@ from reefcommon.errors import Poison, Transient
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Tree, episode_messages
 from reefcommon.serving import ServingNode
-from reefkit.retry import RetryPolicy
+from reefkit.retry import GaveUp, RetryPolicy, retried
 from services.evaluator.domain.replay import HeldOut, advantages, mean_logprob, scored_pairs
 from services.evaluator.domain.tasks import Task, Verifier, as_score, seed_of
-from services.evaluator.retries import GaveUp, retried
 
 T = TypeVar("T")
 
@@ -172,7 +171,8 @@ class Episodes:
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         # A refusal is retried too: within a trial it is the node that fails, not the candidate.
-        return await retried(call, self.retry, (Transient, Poison), within_s=self.within_s)
+        failures = (Transient, Poison)
+        return await retried(call, self.retry, failures, name="episode", within_s=self.within_s)
 
 
 async def _limited(at_once: int, jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:

@@ -23,10 +23,9 @@ from reefcommon.ids import digest
 from reefcommon.releases import adapter_name
 from reefcommon.serving import ServingNode
 from reefkit.redis_rotation import usable
-from reefkit.retry import RetryPolicy
+from reefkit.retry import GaveUp, RetryPolicy, retried
 from services.evaluator.domain.replay import head_weights, weights_key
 from services.evaluator.episodes import BACKGROUND, Side
-from services.evaluator.retries import GaveUp, retried
 
 log = structlog.get_logger()
 
@@ -157,7 +156,7 @@ class Bench:
                 return error
 
         try:
-            result = await retried(call, self.retry, (Transient,))
+            result = await retried(call, self.retry, (Transient,), name="trial")
         except (Poison, GaveUp) as error:
             raise DoesNotServe(str(error)) from error
         if isinstance(result, Unavailable):

@@ -16,7 +16,7 @@ from reefcommon.errors import Damaged, ReefError, Slow, Unavailable
 from reefcommon.events import Release
 from reefcommon.releases import base_weights
 from reefcommon.serving import WeightNode
-from reefkit.retry import wait_for_dependencies
+from reefkit.retry import retried
 from services.publisher.domain.releases import NodeContents, needed, resident
 from services.publisher.fleet import Fleet, LoadedNames, Staged
 from services.publisher.handlers import Handlers
@@ -55,7 +55,7 @@ class Upkeep:
         self.ready = True
 
     async def resume(self) -> None:
-        await wait_for_dependencies(self.handlers.resume, name="resume")
+        await retried(self.handlers.resume, name="resume")
 
     async def check(self) -> str | None:
         """Return why the heads are not served yet, for `/readyz`."""

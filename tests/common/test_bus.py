@@ -18,6 +18,7 @@ from reefcommon.topics import Topic
 from reefkit import bus, guard
 from reefkit.bus import KafkaPublisher, kafka_broker, route
 from reefkit.kafka_topics import ensure_topics
+from reefkit.retry import RetryPolicy
 
 pytestmark = pytest.mark.broker
 
@@ -26,8 +27,7 @@ pytestmark = pytest.mark.broker
 def quick(monkeypatch):
     monkeypatch.setenv("REEF_KAFKA_SESSION_TIMEOUT_MS", "1500")
     monkeypatch.setattr(bus, "GRACEFUL_STOP_S", 0.5)
-    monkeypatch.setattr(guard, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(guard, "MAX_DELAY_S", 0.05)
+    monkeypatch.setattr(guard, "RETRY", RetryPolicy(0.01, 0.05))
     with structlog.testing.capture_logs():  # tracebacks take longer than all else
         yield
 

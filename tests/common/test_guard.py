@@ -17,12 +17,13 @@ from reefkit import guard as guards
 from reefkit.bodies import FilesystemBodies
 from reefkit.dead_letter_limit import DeadLetterLimit, TooManyDead
 from reefkit.guard import Guard
+from reefkit.retry import RetryPolicy
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """No delays, and no tracebacks on the screen: they take longer than all else."""
-    monkeypatch.setattr(guards, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(guards, "RETRY", RetryPolicy(0.0))
     with structlog.testing.capture_logs():
         yield
 

@@ -24,6 +24,7 @@ from reefkit import bodies, bus, guard
 from reefkit.bus import KafkaPublisher, kafka_broker, route
 from reefkit.kafka_topics import ensure_topics
 from reefkit.ops import Health
+from reefkit.retry import RetryPolicy
 from tests.replay.reading import everything
 
 
@@ -31,8 +32,7 @@ from tests.replay.reading import everything
 def quick(monkeypatch):
     monkeypatch.setenv("REEF_KAFKA_SESSION_TIMEOUT_MS", "1500")
     monkeypatch.setattr(bus, "GRACEFUL_STOP_S", 0.5)
-    monkeypatch.setattr(guard, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(guard, "MAX_DELAY_S", 0.05)
+    monkeypatch.setattr(guard, "RETRY", RetryPolicy(0.01, 0.05))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from reefcommon import events, ids, topics
 from reefkit import guard
 from reefkit.kafka_topics import ensure_topics
+from reefkit.retry import RetryPolicy
 from services.experience import lifecycle
 from services.experience.clickhouse import Database
 from tests.experience.factory import inference, report, user
@@ -117,9 +118,8 @@ async def test_ten_thousand_events_wait_for_a_store_that_is_away(
 ) -> None:
     """E4 and E5: 10,000 come in meanwhile, one of them poison: 9,999 rows, a sample for each report and one dead letter with its reason.
     Readiness fails until then, and nobody has acted. It takes far more attempts than what fails for another reason is given."""
-    monkeypatch.setattr(
-        guard, "MAX_DELAY_S", 0.05
-    )  # the outage is measured in attempts; at their usual pace these would take minutes
+    # the outage is measured in attempts; at their usual pace these would take minutes
+    monkeypatch.setattr(guard, "RETRY", RetryPolicy(max_delay_s=0.05))
     plain = Database.embedded(tmp_path / "chdb")
     database = Switched(plain._connect, plain.where)
     poison = b'{"type": "inference.recorded.v1", "scenario": "ten"}'

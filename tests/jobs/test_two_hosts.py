@@ -132,11 +132,14 @@ async def test_a_block_ends_if_its_lease_cannot_be_renewed(redis, tmp_path):
     async def away(*_):
         raise ConnectionError("away, as asked")
 
-    with pytest.raises(LeaseLost, match="was lost"):
+    async def hold():
         async with asyncio.timeout(10), held.during(wait_s=0):
             held._redis = SimpleNamespace(eval=away)
             try:
                 await asyncio.sleep(60)
             finally:
                 held._redis = redis
+
+    with pytest.raises(LeaseLost, match="was lost"):
+        await hold()
     assert not await held.taken()
