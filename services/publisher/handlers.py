@@ -118,7 +118,7 @@ class Handlers:
                     unknown = f"no pending release {pending_id} in this scenario"
                     raise NotPublished("aborted", f"cannot promote: {unknown}")
                 head = await self._head(event.scenario)
-                return releases.promoted(head, pending, event.at, event.reason)
+                return await self.publication.promoted(head, pending, event.at, event.reason)
 
     async def _pending(self, scenario: str) -> dict[str, events.Release]:
         return {release.release_id: release for release in await self.heads.pending(scenario)}

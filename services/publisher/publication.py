@@ -6,6 +6,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from reefcommon.releases import ReleaseHeads, base_weights, may_follow
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
 from services.publisher.domain import releases
-from services.publisher.domain.work import Outcome, Work
+from services.publisher.domain.work import NotPublished, Outcome, Work
 from services.publisher.fleet import Fleet, LoadedNames
 
 log = structlog.get_logger()
@@ -175,16 +176,30 @@ class Publication:
             there = await self.heads.release(work.scenario, release.release_id)
             if there is not None and _equal_but_time(there, release):
                 return work.to("head_advanced", release=there)
-            head = await self.heads.head(work.scenario)
-            rollback = work.planned.operation == "rollback"
-            if rollback and head is not None and work.rebased < MAX_REBASES:
-                moved = releases.rebased(work.planned, head, f"{work.work_id}:{work.rebased + 1}")
+            if work.rebased < MAX_REBASES and (moved := await self._on_new_head(work)) is not None:
                 return work.to("staged", release=moved, rebased=work.rebased + 1)
             if await self.requeue(work):
                 await self._clean(work)
                 return work.to("requeued")
             return await self._abandon(work, "conflicted", str(error))
         return work.to("head_advanced", release=release)
+
+    async def promoted(
+        self, head: Release, pending: Release, at: datetime, reason: str = ""
+    ) -> Release:
+        """Return a pending release as it goes live. Raises NotPublished if its kind has moved."""
+        parent = await self.heads.release(pending.scenario, pending.parent_id or "")
+        return releases.promoted(head, parent, pending, at, reason)
+
+    async def _on_new_head(self, work: Work) -> Release | None:
+        """Return the release of a command that lost a race; None if it cannot follow."""
+        head, planned = await self.heads.head(work.scenario), work.planned
+        if head is not None and planned.operation == "rollback":
+            return releases.rebased(planned, head, f"{work.work_id}:{work.rebased + 1}")
+        if head is not None and planned.operation == "promote":
+            with suppress(NotPublished):
+                return await self.promoted(head, planned, planned.created_at)
+        return None
 
     async def _announce(self, work: Work) -> Work:
         release = work.planned

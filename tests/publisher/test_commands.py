@@ -9,16 +9,19 @@ import pytest
 from reefcommon.config import parse
 from reefcommon.evaluation import bound
 from reefcommon.events import (
+    Kind,
     PromoteRequested,
+    Release,
     ReleasePending,
     ReleasePublished,
     ReleaseRejected,
     RollbackRequested,
     utc_now,
 )
+from reefcommon.releases import LOAD_GROUPS, loads_of
 from services.publisher import publication
 from services.publisher.domain.releases import needs_review
-from tests.publisher.conftest import REVIEWED, World
+from tests.publisher.conftest import CONFIG, REVIEWED, World
 from tests.publisher.fakes import Fuse, Killed, evaluated
 
 pytestmark = pytest.mark.redis
@@ -290,6 +293,95 @@ async def test_a_promotion_that_comes_too_late(world: World) -> None:
         "cmd-2",
     )
     assert await world.heads.pending("default") == []
+
+
+async def reviewed(world: World, *kinds: Kind) -> list[Release]:
+    """Winners of these kinds that wait, all made from the first release."""
+    world.config = REVIEWED
+    upkeep, root = await world.started(), await world.head()
+    for kind in kinds:
+        await upkeep.handlers.on_evaluated(evaluated("default", root.release_id, kind, kind=kind))
+    waiting = {release.kind: release for release in await world.heads.pending("default")}
+    return [waiting[kind] for kind in kinds]
+
+
+@pytest.mark.parametrize(("late", "early"), [("lora", "harness"), ("harness", "lora")])
+async def test_a_promotion_keeps_what_other_kinds_have_moved(
+    world: World, late: Kind, early: Kind
+) -> None:
+    waits, first = await reviewed(world, late, early)
+    upkeep = await world.started()
+    await world.command(upkeep, promote(first.release_id))
+    parent = await world.head()
+    for _ in range(2):
+        await world.command(upkeep, promote(waits.release_id, "cmd-2"))
+    head, lora = await world.head(), waits if late == "lora" else first
+    assert (head.release_id, head.parent_id, head.sequence) == (
+        waits.release_id,
+        parent.release_id,
+        parent.sequence + 1,
+    )
+    assert head.contents == parent.contents | {late: waits.content_id}
+    assert (head.adapter, head.candidate_id) == (lora.adapter, waits.candidate_id)
+    assert loads_of(head) == loads_of(parent) | {
+        LOAD_GROUPS[late]: loads_of(waits)[LOAD_GROUPS[late]]
+    }
+    assert all(list(node.adapters) == [lora.adapter] for node in world.nodes)
+    assert world.rejections() == []
+    chain = await world.heads.chain("default")
+    await world.redis.flushdb()
+    await world.started()
+    assert await world.heads.chain("default") == chain
+    assert await world.heads.pending("default") == []
+
+
+@pytest.mark.parametrize("rival", ["harness", "checkpoint", "lora"])
+async def test_a_promotion_that_is_overtaken(world: World, rival: Kind) -> None:
+    waits, *_ = await reviewed(world, "lora")
+    world.config = CONFIG
+    upkeep = await world.started()
+    heads = upkeep.publication.heads._inner  # type: ignore[attr-defined]
+    advance = heads.advance
+
+    async def overtaken(release: Release) -> None:
+        heads.advance = advance
+        await world.publish(await world.started(), "rival", kind=rival)
+        await advance(release)
+
+    heads.advance = overtaken
+    await world.command(upkeep, promote(waits.release_id))
+    head = await world.head()
+    if rival == "harness":
+        assert (head.release_id, {"lora", "harness"} <= head.contents.keys()) == (
+            waits.release_id,
+            True,
+        )
+        assert all(head.adapter in node.adapters for node in world.nodes)
+    else:
+        assert head.kind == rival
+        assert [outcome for outcome, _ in world.rejections()] == ["conflicted"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("effect", range(14))
+async def test_a_promotion_on_a_moved_head_killed_at_any_effect(
+    world: World, effect: int, when: str
+) -> None:
+    waits, first = await reviewed(world, "lora", "harness")
+    await world.command(await world.started(), promote(first.release_id))
+    fuse = Fuse(left=effect, after=when == "after")
+    try:
+        await world.command(world.process(fuse), promote(waits.release_id, "cmd-2"))
+    except Killed:
+        survivor = await world.started()
+        await survivor.handlers.resume()
+        await world.command(survivor, promote(waits.release_id, "cmd-2"))
+    else:
+        assert effect >= len(fuse.calls)
+    chain = await world.heads.chain("default")
+    assert [release.release_id for release in chain][:2] == [waits.release_id, first.release_id]
+    assert len({event.event_id for event in world.events.of(ReleasePublished)}) == len(chain) == 3
+    assert (world.rejections(), await world.heads.pending("default")) == ([], [])
 
 
 async def test_two_promotions_at_once(world: World) -> None:

@@ -17,6 +17,7 @@ from reefcommon.events import (
     RollbackRequested,
     ScenarioCreateRequested,
 )
+from reefcommon.releases import may_follow
 from services.gateway.domain.errors import ApiError, no_scenario
 from services.gateway.handlers import Handlers
 from services.gateway.ports import Command, News
@@ -81,11 +82,21 @@ class Scenarios:
         )
         if not chain and not pending:
             self.exists(scenario)
-        head = chain[0].release_id if chain else None
-        waiting = [release_row(release, pending=True, head=head) for release in reversed(pending)]
+        head = chain[0] if chain else None
+        waiting = [
+            release_row(release, pending=True, stale_reason=await self._obstacle(release, head))
+            for release in reversed(pending)
+        ]
         return waiting + [
             release_row(release, current=position == 0) for position, release in enumerate(chain)
         ]
+
+    async def _obstacle(self, pending: Release, head: Release | None) -> str:
+        parent = await self.handlers.heads.release(pending.scenario, pending.parent_id or "")
+        if head is None or may_follow("merge", parent, head, pending.kind):
+            return ""
+        made = f"made from {pending.parent_id}, but {head.release_id} is the head"
+        return f"{made}: it cannot be promoted"
 
     async def create(self, scenario: str, traceparent: str = "") -> Release:
         """Create a scenario if it does not exist. Returns its head. Raises ApiError."""
@@ -174,16 +185,11 @@ class Scenarios:
 
 
 def release_row(
-    release: Release, *, current: bool = False, pending: bool = False, head: str | None = None
+    release: Release, *, current: bool = False, pending: bool = False, stale_reason: str = ""
 ) -> dict[str, Any]:
-    """Return a release as the API shows it.
-
-    A pending release that was not made from `head` is `stale`: it cannot be promoted.
-    """
-    stale = pending and head is not None and release.parent_id != head
-    why = f"made from {release.parent_id}, but {head} is the head: it cannot be promoted"
+    """Return a release as the API shows it. `stale_reason`: why it cannot be promoted."""
     row = {**release.model_dump(mode="json"), "current": current, "pending": pending}
-    return {**row, "stale": stale, "stale_reason": why if stale else ""}
+    return {**row, "stale": bool(stale_reason), "stale_reason": stale_reason}
 
 
 def published(news: News) -> Release:

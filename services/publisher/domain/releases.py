@@ -5,6 +5,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from reefcommon import releases
 from reefcommon.artifacts import BASE_CONTENT_ID
@@ -127,24 +128,35 @@ def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason
     return _follow(head, cause, at, target.contents, **fields, operation="rollback", reason=reason)
 
 
-def promoted(head: Release, pending: Release, at: datetime, reason: str) -> Release:
-    """Return a pending release as it goes live, under its reviewed id.
+def promoted(
+    head: Release, parent: Release | None, pending: Release, at: datetime, reason: str
+) -> Release:
+    """Return a pending release as it goes live on `head`, under its reviewed id.
+
+    Changes of other kinds since its `parent` are kept.
 
     Raises:
-        NotPublished: another release became the head.
+        NotPublished: its own kind, or the base weights, changed since its parent.
     """
-    if pending.parent_id != head.release_id:
+    if not releases.may_follow("merge", parent, head, pending.kind):
         base = f"{pending.release_id} was made from {pending.parent_id}"
         raise NotPublished("conflicted", f"{base}, but {head.release_id} is the head")
-    return pending.model_copy(
-        update={"operation": "promote", "created_at": at, "reason": reason or pending.reason}
-    )
+    changes = {"release_id": pending.release_id, "operation": "promote"}
+    if pending.kind in _WITHOUT_NODES:
+        changes["adapter"] = head.adapter
+    if reason:
+        changes["reason"] = reason
+    contents = releases.next_contents(head, pending.kind, pending.content_id)
+    return _follow(head, "", at, contents, **_carried(pending) | changes)
 
 
 def rebased(release: Release, head: Release, cause: str) -> Release:
     """Return a rollback that lost a race, on the new head."""
-    kept = {name: getattr(release, name) for name in _CARRIED.split()}
-    return _follow(head, cause, release.created_at, release.contents, **kept)
+    return _follow(head, cause, release.created_at, release.contents, **_carried(release))
+
+
+def _carried(release: Release) -> dict[str, Any]:
+    return {name: getattr(release, name) for name in _CARRIED.split()}
 
 
 def needs_nodes(release: Release) -> bool:
