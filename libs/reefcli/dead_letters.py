@@ -139,12 +139,12 @@ class DeadLetterLog:
     async def read(self) -> Letters:
         """Read all letters. Raises CommandFailed if the broker does not answer."""
         letters = Letters()
-        async with open_log(self.bootstrap, [topic.dead for topic in topics.ALL]) as log:
-            async for batch in log.batches(1000):
-                for record in batch:
-                    # A letter without its body cannot be told; the others can.
-                    with contextlib.suppress(BodyMissing, Poison):
-                        letters.take(await whole_value(record.value, record.headers, self.bodies))
+        log = await open_log(self.bootstrap, [topic.dead for topic in topics.ALL])
+        async for batch in log.batches(1000):
+            for record in batch:
+                # A letter without its body cannot be told; the others can.
+                with contextlib.suppress(BodyMissing, Poison):
+                    letters.take(await whole_value(record.value, record.headers, self.bodies))
         return letters
 
     async def settle(self, letters: Iterable[Letter], action: Action) -> list[Letter]:

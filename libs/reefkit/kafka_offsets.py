@@ -1,13 +1,26 @@
-"""The ends of the log."""
+"""Consumers without a group, and the ends of the log."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from reefcommon.errors import Unavailable
 
 FETCH_WITHIN_S = 60.0
+
+
+@asynccontextmanager
+async def open_consumer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """Start a consumer that commits no offsets, and stop it on leaving. Raises KafkaError."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False, **options)
+    try:
+        await consumer.start()
+        yield consumer
+    finally:
+        await consumer.stop()
 
 
 async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
@@ -19,7 +32,7 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
     """
     # The end that a broker names may be too low: the embedded broker names the offset after the
     # beginning of the last batch. The high-water mark of a fetch is right.
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False) as consumer:
+    async with open_consumer(bootstrap) as consumer:
         await consumer.topics()
         numbers = {name: sorted(consumer.partitions_for_topic(name) or ()) for name in names}
         places = {name: [TopicPartition(name, n) for n in found] for name, found in numbers.items()}

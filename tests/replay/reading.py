@@ -7,5 +7,5 @@ from reefcli.replay.log import open_log
 
 async def everything(bootstrap: str, *topics: str) -> list[ConsumerRecord]:
     """All records of these topics, in the order of time."""
-    async with open_log(bootstrap, topics) as log:
-        return [record async for batch in log.batches(1000) for record in batch]
+    log = await open_log(bootstrap, topics)
+    return [record async for batch in log.batches(1000) for record in batch]

@@ -15,7 +15,7 @@ import httpx
 from reefcli.errors import CommandFailed
 from reefcli.replay import heads as release_heads
 from reefcli.replay.compare import Comparison, Kind, Row, RunningStore
-from reefcli.replay.log import LogReader, committed, open_log
+from reefcli.replay.log import LogReader, asking, committed, open_log
 from reefcli.replay.rebuild import Checkpoint, Rebuild
 from reefcommon import topics
 from reefcommon.errors import ReefError, Unavailable
@@ -98,13 +98,9 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     if plan.fresh:
         discard(plan)
     positions = checkpoint.read(plan.log_id)
-    async with contextlib.AsyncExitStack() as stack:
-        until = SERVICE if plan.restore else None
-        sources = [topic.name for topic in SOURCES]
-        log = await stack.enter_async_context(
-            open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until)
-        )
-        new = await stack.enter_async_context(_store(plan))
+    until, sources = SERVICE if plan.restore else "", [topic.name for topic in SOURCES]
+    log = await open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until)
+    async with _store(plan) as new:
         run = _Run(plan, say, log, new, checkpoint, Verdict(into=plan.into))
         run.verdict.resumed_at = log.read()
         await new.begin(resumed=positions is not None)
@@ -182,10 +178,10 @@ class _Run:
     async def _until_level(self) -> None:
         deadline = time.monotonic() + SETTLE_S
         while True:
-            handled = await committed(self.plan.bootstrap, SERVICE, self.log.partitions)
-            positions = self.log.positions
-            behind = sum(max(positions[tp] - (handled[tp] or 0), 0) for tp in self.log.partitions)
-            if not behind:
+            read = self.log.positions
+            with asking(self.plan.bootstrap):
+                handled = await committed(self.plan.bootstrap, SERVICE, read)
+            if not (behind := sum(max(read[tp] - (n or 0), 0) for tp, n in handled.items())):
                 return
             if time.monotonic() > deadline:
                 raise CommandFailed(
