@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import SystemSettings
 from reefkit.kafka_topics import ensure_topics
+from reefkit.retry import RetryPolicy, retried
 from reefkit.telemetry import set_up
 
 log = structlog.get_logger()
@@ -84,22 +85,16 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
     """Create topics and repository. Raises BadConfig; Unavailable after the last try."""
-    # Topics first: no service starts without them.
-    for attempt in range(1, settings.attempts + 1):
-        try:
-            log.info("topics_ready", created=await make_topics(system, settings))
-            if system.artifacts_url:
-                missing = await asyncio.to_thread(
-                    ensure_repository, system.artifacts_url, settings.storage_namespace
-                )
-                log.info("repository_ready", created=missing)
-        except Unavailable as error:
-            if attempt == settings.attempts:
-                raise
-            log.warning("setup_waits", attempt=attempt, reason=str(error))
-            await asyncio.sleep(1)
-        else:
-            return
+
+    async def attempt() -> None:
+        # Topics first: no service starts without them.
+        log.info("topics_ready", created=await make_topics(system, settings))
+        if url := system.artifacts_url:
+            created = await asyncio.to_thread(ensure_repository, url, settings.storage_namespace)
+            log.info("repository_ready", created=created)
+
+    policy = RetryPolicy(first_delay_s=1, max_delay_s=1, max_attempts=settings.attempts)
+    await retried(attempt, policy, name="setup")
 
 
 def main() -> int:

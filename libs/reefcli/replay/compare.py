@@ -7,9 +7,10 @@ differs when both sides have handled the same log.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
+from pydantic import TypeAdapter
 
 from reefcommon.errors import Unavailable
 from services.experience.clickhouse.audit import KEYS
@@ -20,6 +21,8 @@ PAGE_ROWS = 10_000
 # Keys a request.
 PICKED = 500
 Row = tuple[str, ...]
+_SLICE, _DIGESTS = TypeAdapter(Slice), TypeAdapter(RowDigests)
+_ROW: TypeAdapter[dict[str, str] | None] = TypeAdapter(dict[str, str] | None)
 Kind = Literal["missing", "extra", "differs"]
 """missing: not in the running store; extra: there, and not in the log; differs: other content."""
 
@@ -31,41 +34,31 @@ class RunningStore:
     http: httpx.AsyncClient
 
     async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
-        found = await self._ask(f"/audit/{table}/page?limit={limit}", {"after": after})
-        return _slice(found)
+        return _SLICE.validate_json(
+            await self._ask(f"{table}/page?limit={limit}", {"after": after})
+        )
 
     async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
-        found = await self._ask(f"/audit/{table}/span", {"after": after, "until": until})
-        return _slice(found)
+        body = {"after": after, "until": until}
+        return _SLICE.validate_json(await self._ask(f"{table}/span", body))
 
     async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
-        return _digests(await self._ask(f"/audit/{table}/rows", {"after": after, "until": until}))
+        body = {"after": after, "until": until}
+        return _DIGESTS.validate_json(await self._ask(f"{table}/rows", body))
 
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests:
-        return _digests(await self._ask(f"/audit/{table}/picked", {"keys": list(keys)}))
+        return _DIGESTS.validate_json(await self._ask(f"{table}/picked", {"keys": keys}))
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
-        found: dict[str, str] | None = await self._ask(f"/audit/{table}/row", list(key))
-        return found
+        return _ROW.validate_json(await self._ask(f"{table}/row", key))
 
-    async def _ask(self, path: str, body: object) -> Any:
+    async def _ask(self, path: str, body: object) -> bytes:
         try:
-            response = await self.http.post(path, json=body)
-            response.raise_for_status()
+            return (await self.http.post(f"/audit/{path}", json=body)).raise_for_status().content
         except httpx.HTTPError as error:
             raise Unavailable(
                 f"the experience service at {self.http.base_url} does not answer: {error!r}"
             ) from error
-        return response.json()
-
-
-def _slice(found: Any) -> Slice:
-    until = found["until"]
-    return Slice(found["count"], found["digest"], None if until is None else tuple(until))
-
-
-def _digests(found: list[tuple[list[str], str]]) -> RowDigests:
-    return [(tuple(key), digest) for key, digest in found]
 
 
 @dataclass(slots=True)
@@ -84,8 +77,7 @@ class Comparison:
             while True:
                 page = await self.running.page(table, after=after, limit=PAGE_ROWS)
                 await self._page(table, after, page)
-                after = page.until
-                if after is None:
+                if (after := page.until) is None:
                     break
 
     async def _page(self, table: str, after: RowKey | None, page: Slice) -> None:
@@ -93,9 +85,11 @@ class Comparison:
         self.rows[table] += span.count
         if (span.count, span.digest) == (page.count, page.digest):
             return
-        theirs = await self.running.rows(table, after=after, until=page.until)
-        mine = await self.replayed.rows(table, after=after, until=page.until)
-        self.suspects[table] |= _compared(dict(theirs), dict(mine))
+        rows = [
+            await side.rows(table, after=after, until=page.until)
+            for side in (self.running, self.replayed)
+        ]
+        self.suspects[table] |= _compared(*map(dict, rows))
 
     async def again(self) -> None:
         for table, rows in self.suspects.items():
@@ -104,18 +98,14 @@ class Comparison:
             # A request has a bounded size, however many suspects there are.
             for start in range(0, len(keys), PICKED):
                 some = keys[start : start + PICKED]
-                still |= _compared(
-                    dict(await self.running.picked(table, some)),
-                    dict(await self.replayed.picked(table, some)),
-                )
+                sides = [await side.picked(table, some) for side in (self.running, self.replayed)]
+                still |= _compared(*map(dict, sides))
             self.suspects[table] = still
 
     async def fields(self, table: str, key: Row) -> dict[str, dict[str, str | None]]:
         """Return the fields of a row that differ, with the value of each side."""
-        one, two = (
-            await self.running.row(table, key) or {},
-            await self.replayed.row(table, key) or {},
-        )
+        one = await self.running.row(table, key) or {}
+        two = await self.replayed.row(table, key) or {}
         return {
             name: {"running": one.get(name), "replayed": two.get(name)}
             for name in dict.fromkeys([*one, *two])
@@ -128,10 +118,7 @@ class Comparison:
 
 
 def _compared(theirs: Mapping[Row, str], mine: Mapping[Row, str]) -> dict[Row, Kind]:
-    found: dict[Row, Kind] = {}
-    for key in sorted(theirs.keys() | mine.keys()):
-        if theirs.get(key) != mine.get(key):
-            found[key] = (
-                "missing" if key not in theirs else "extra" if key not in mine else "differs"
-            )
-    return found
+    def kind(key: Row) -> Kind:
+        return "missing" if key not in theirs else "extra" if key not in mine else "differs"
+
+    return {key: kind(key) for key, _ in sorted(theirs.items() ^ mine.items())}

@@ -1,9 +1,5 @@
 """The release heads a second time: the publisher's own rebuild, under other keys."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-
 from redis.asyncio import Redis
 
 from reefkit.kafka_topic_log import KafkaTopicLog
@@ -15,37 +11,33 @@ WHOLE = 1_000_000_000
 _ORDER = "order of the chain"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadDifference:
-    """A release, or a place in a chain, that is not the same on both sides."""
-
-    scenario: str
-    what: str
-    running: str | None
-    replayed: str | None
+Differences = dict[str, dict[str, str | None]]
+"""Name of a release, or of a place in a chain -> its value on each side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Both sets of heads."""
+async def compare(redis_url: str, log: KafkaTopicLog, mark: str) -> tuple[int, Differences]:
+    """Return the number of releases in the log, and the differences of heads and chains.
 
-    running: RedisReleaseHeads
-    replayed: RedisReleaseHeads
-    log: KafkaTopicLog
-
-    async def compare(self) -> tuple[int, list[HeadDifference]]:
-        """Return the number of releases in the log, and the differences of heads and chains."""
-        await rebuild(self.log, self.replayed)
-        found: list[HeadDifference] = []
+    The second set of heads lies under keys with `mark`, and is removed. Raises Unavailable.
+    """
+    prefix = f"{PREFIX}-replay-{mark}"
+    async with connect(redis_url) as redis:
+        running, replayed = RedisReleaseHeads(redis), RedisReleaseHeads(redis, prefix=prefix)
+        await _clear(redis, prefix)  # what a replay that was killed has left
+        await rebuild(log, replayed)
+        found: Differences = {}
         releases = 0
-        for scenario in sorted({*await self.running.scenarios(), *await self.replayed.scenarios()}):
-            one, two = await _facts(self.running, scenario), await _facts(self.replayed, scenario)
+        for scenario in sorted({*await running.scenarios(), *await replayed.scenarios()}):
+            one, two = await _facts(running, scenario), await _facts(replayed, scenario)
             releases += sum(name.startswith("chain: ") for name in two)
             names = [name for name in sorted({*one, *two}) if one.get(name) != two.get(name)]
             # A release that is missing changes the order, too: that is told once.
             if len(names) > 1 and _ORDER in names:
                 names.remove(_ORDER)
-            found += [HeadDifference(scenario, n, one.get(n), two.get(n)) for n in names]
+            for name in names:
+                sides = {"running": one.get(name), "replayed": two.get(name)}
+                found[f"{scenario} {name}"] = sides
+        await _clear(redis, prefix)
         return releases, found
 
 
@@ -61,23 +53,6 @@ async def _facts(heads: RedisReleaseHeads, scenario: str) -> dict[str, str | Non
     }
 
 
-@asynccontextmanager
-async def open_heads(redis_url: str, log: KafkaTopicLog, mark: str) -> AsyncIterator[Heads]:
-    """Open both sets of heads; those of the replay are removed at the end. Raises Unavailable."""
-    prefix = f"{PREFIX}-replay-{mark}"
-    redis = connect(redis_url)
-    try:
-        await _clear(redis, prefix)  # what a replay that was killed has left
-        yield Heads(
-            RedisReleaseHeads(redis),
-            RedisReleaseHeads(redis, prefix=prefix),
-            log,
-        )
-        await _clear(redis, prefix)
-    finally:
-        await redis.aclose()
-
-
 async def _clear(redis: Redis, prefix: str) -> None:
     async with answering("clear what a replay left"):
         async for key in redis.scan_iter(match=f"{prefix}:*", count=1000):
@@ -86,8 +61,5 @@ async def _clear(redis: Redis, prefix: str) -> None:
 
 async def reachable(redis_url: str) -> None:
     """Raise Unavailable if Redis does not answer."""
-    redis = connect(redis_url)
-    try:
+    async with connect(redis_url) as redis:
         await RedisReleaseHeads(redis).scenarios()
-    finally:
-        await redis.aclose()

@@ -1,23 +1,21 @@
 """The experience service's own handlers on a new store; their events are only counted."""
 
-import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import count
+from functools import partial
 from pathlib import Path
 
 import orjson
 from aiokafka import ConsumerRecord, TopicPartition
 
 from reefcli.errors import CommandFailed
-from reefcommon.errors import Poison, Unavailable
+from reefcommon.errors import Poison
 from reefcommon.events import Event, utc_now
 from reefcommon.topics import Topic
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
-from reefkit.retry import RetryPolicy
+from reefkit.retry import RetryPolicy, retried
 from reefstack.state import write_private
 from services.experience.clickhouse import ClickHouseAudit, ClickHouseStore, Database
 from services.experience.handlers import Handlers
@@ -30,7 +28,7 @@ RETRIES = RetryPolicy(max_delay_s=32.0, max_attempts=8)
 
 
 @dataclass(slots=True)
-class DiscardingPublisher:
+class Nowhere:
     """EventPublisher and DeadLetters of a replay: counts, and sends no event."""
 
     samples: int = 0
@@ -81,10 +79,7 @@ class Checkpoint:
             raise CommandFailed(
                 f"{self.path} is of {kept['log']}, not of {log_id}; begin anew with --fresh"
             )
-        return {
-            TopicPartition(topic, partition): offset
-            for topic, partition, offset in kept["positions"]
-        }
+        return {TopicPartition(topic, n): offset for topic, n, offset in kept["positions"]}
 
     def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
         places = [[tp.topic, tp.partition, offset] for tp, offset in sorted(positions.items())]
@@ -94,42 +89,29 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-@dataclass(slots=True)
 class Rebuild:
-    """A store that is being rebuilt."""
+    """A store that is being rebuilt, by the service's handlers."""
 
-    database: Database
-    handlers: Handlers
-    nowhere: DiscardingPublisher
-    clock: LogClock
-    settings: Settings
-    audit: ClickHouseAudit
-    bodies: FilesystemBodies
-
-    @classmethod
-    def on(cls, database: Database, directory: Path, settings: Settings) -> "Rebuild":
-        """Build the service's handlers on this store. `bodies`: the claim-checked events."""
-        nowhere, clock, bodies = DiscardingPublisher(), LogClock(), FilesystemBodies(directory)
-        handlers = Handlers.of(
+    def __init__(self, database: Database, directory: Path, settings: Settings) -> None:
+        """`directory`: the claim-checked events."""
+        self.database, self.settings, self.bodies = database, settings, FilesystemBodies(directory)
+        self.audit, self.nowhere, self.clock = ClickHouseAudit(database), Nowhere(), LogClock()
+        self.handlers = Handlers.of(
             settings,
             store=ClickHouseStore(database),
-            publisher=nowhere,
-            dead=nowhere,
-            bodies=bodies,
-            now=clock,
+            publisher=self.nowhere,
+            dead=self.nowhere,
+            bodies=self.bodies,
+            now=self.clock,
         )
-        return cls(database, handlers, nowhere, clock, settings, ClickHouseAudit(database), bodies)
 
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed if there are rows of another origin."""
         await self.database.migrate()
         # Rows of another origin would look like differences, or be overwritten.
-        rows = sum(
-            [
-                (await self.audit.span(table, after=None, until=None)).count
-                for table in ("records", "reports", "releases")
-            ]
-        )
+        tables = ("records", "reports", "releases")
+        found = [await self.audit.span(table, after=None, until=None) for table in tables]
+        rows = sum(span.count for span in found)
         if rows and not resumed:
             raise CommandFailed(
                 f"{self.database.where} is not empty ({rows} rows); "
@@ -141,15 +123,8 @@ class Rebuild:
         """Handle a batch; returns when its rows are durable. Raises Unavailable."""
         self.clock.reach(max(record.timestamp for record in records))
         arrivals = [a for record in records if (a := await self._arrival(record))]
-        for failures in count(1):
-            try:
-                await self.handlers.on_events(arrivals)
-            except Unavailable:
-                if RETRIES.exhausted(failures):
-                    raise
-                await asyncio.sleep(RETRIES.delay_s(failures))
-            else:
-                return
+        handle = partial(self.handlers.on_events, arrivals)
+        await retried(handle, RETRIES, name="replay")
 
     async def _arrival(self, record: ConsumerRecord) -> Arrival | None:
         """One message; None if its body was lost, which made it a dead letter."""
@@ -162,13 +137,6 @@ class Rebuild:
 
     async def settle(self) -> None:
         """Join the reports that can be joined by now, and expire the others."""
-        with self._now():
-            await self.handlers.sweep(caught_up=True)
-
-    @contextlib.contextmanager
-    def _now(self) -> Iterator[None]:
         self.clock.live = True
-        try:
-            yield
-        finally:
-            self.clock.live = False
+        await self.handlers.sweep(caught_up=True)
+        self.clock.live = False

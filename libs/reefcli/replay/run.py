@@ -214,24 +214,21 @@ class _Run:
             self.verdict.different[table] = dict(counts)
 
     async def _compare_heads(self) -> None:
-        plan, found = self.plan, list[release_heads.HeadDifference]()
+        plan = self.plan
         log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
         mark = digest(plan.into, length=8)
-        async with release_heads.open_heads(plan.redis_url, log, mark) as heads:
-            for _ in range(GIVE_UP_AFTER):
-                self.verdict.releases, found = await heads.compare()
-                if not found:
-                    return
-                await asyncio.sleep(LOOK_AGAIN_S)  # a release may have come between two reads
+        for _ in range(GIVE_UP_AFTER):
+            self.verdict.releases, found = await release_heads.compare(plan.redis_url, log, mark)
+            if not found:
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)  # a release may have come between two reads
         self.verdict.different["heads"] = {"differs": len(found)}
-        for row in found[: plan.shown]:
-            sides = {"running": row.running, "replayed": row.replayed}
-            self._note("heads", f"{row.scenario} {row.what}", "differs", {"release": sides})
+        for name, sides in [*found.items()][: plan.shown]:
+            self._note("heads", name, "differs", {"release": sides})
 
     def _note(self, table: str, name: str, kind: str, fields: Any) -> None:
-        self.verdict.differences.append(
-            {"table": table, "id": name, "kind": kind, "fields": fields}
-        )
+        difference = {"table": table, "id": name, "kind": kind, "fields": fields}
+        self.verdict.differences.append(difference)
 
 
 async def _before(side: Audit, table: str, key: Row, limit: float) -> bool:
@@ -247,7 +244,7 @@ async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
     server = "://" in plan.into
     database = Database.server(plan.into) if server else Database.embedded(Path(plan.into))
     try:
-        yield Rebuild.on(database, plan.bodies, Settings.load())
+        yield Rebuild(database, plan.bodies, Settings.load())
     except Unavailable as error:
         if "lock" in str(error).lower():
             raise CommandFailed(
