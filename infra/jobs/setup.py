@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import SystemSettings
 from reefkit.kafka_topics import ensure_topics
-from reefkit.retry import RetryPolicy, retried
+from reefkit.retry import GaveUp, RetryPolicy, retried
 from reefkit.telemetry import set_up
 
 log = structlog.get_logger()
@@ -84,7 +84,7 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
 
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:
-    """Create topics and repository. Raises BadConfig; Unavailable after the last try."""
+    """Create topics and repository. Raises BadConfig; GaveUp after the last try."""
 
     async def attempt() -> None:
         # Topics first: no service starts without them.
@@ -102,7 +102,7 @@ def main() -> int:
     set_up("setup")
     try:
         asyncio.run(set_up_systems(SystemSettings.load(), Settings()))
-    except (BadConfig, Unavailable) as error:
+    except (BadConfig, GaveUp) as error:
         sys.stderr.write(f"setup: {error}\n")
         return 2 if isinstance(error, BadConfig) else 1
     return 0

@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 from aiokafka.errors import KafkaError
 
-from reefcommon.errors import Transient
+from reefcommon.errors import ReefError, Transient
 
 log = structlog.get_logger()
 
@@ -18,7 +18,7 @@ AWAY = (Transient, KafkaError, OSError)
 """Errors that say that an outside system does not answer now."""
 
 
-class GaveUp(Exception):
+class GaveUp(ReefError):
     """All attempts failed. There is no result, least of all a score of 0."""
 
 

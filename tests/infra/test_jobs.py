@@ -19,6 +19,7 @@ from infra.jobs.setup import ensure_repository, set_up_systems
 from reefcommon import topics
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import SystemSettings
+from reefkit.retry import GaveUp
 from services.gateway.edge import tokens
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +117,7 @@ async def test_topics_and_repository_are_there_after_the_job_and_after_a_second_
 
 async def test_a_broker_that_never_comes_ends_the_job(unused_tcp_port):
     system = SystemSettings(kafka_bootstrap=f"127.0.0.1:{unused_tcp_port}")
-    with pytest.raises(Unavailable, match="cannot create topics"):
+    with pytest.raises(GaveUp, match="cannot create topics"):
         await set_up_systems(system, setup.Settings(attempts=1))
 
 
@@ -125,7 +126,7 @@ async def test_a_broker_that_takes_the_connection_and_says_nothing_is_not_waited
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         system = SystemSettings(kafka_bootstrap=f"127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(Unavailable, match=r"did not answer within 0\.3 s"):
+        with pytest.raises(GaveUp, match=r"did not answer within 0\.3 s"):
             await set_up_systems(system, setup.Settings(attempts=1, attempt_timeout_s=0.3))
 
 

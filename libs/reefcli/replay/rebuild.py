@@ -120,7 +120,7 @@ class Rebuild:
         await self.handlers.on_start()
 
     async def take(self, records: Sequence[ConsumerRecord]) -> None:
-        """Handle a batch; returns when its rows are durable. Raises Unavailable."""
+        """Handle a batch; returns when its rows are durable. Raises GaveUp."""
         self.clock.reach(max(record.timestamp for record in records))
         arrivals = [a for record in records if (a := await self._arrival(record))]
         handle = partial(self.handlers.on_events, arrivals)
