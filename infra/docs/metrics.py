@@ -38,26 +38,17 @@ def metrics() -> list[Metric]:
 
 
 def _metrics_of(tree: ast.AST, path: str) -> Iterator[Metric]:
-    for call in ast.walk(tree):
-        if not isinstance(call, ast.Call) or not call.args or not _is_text(call.args[0]):
-            continue
-        words = [ast.literal_eval(arg) for arg in call.args[:2] if _is_text(arg)]
-        if isinstance(call.func, ast.Name) and call.func.id in KINDS and len(words) == 2:
-            labels = ast.literal_eval(call.args[2]) if len(call.args) > 2 else ()
-            yield Metric(words[0], KINDS[call.func.id], words[1], tuple(labels), path)
-        elif (
-            isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("_gauge", "_counter")
-            and len(words) == 2
-        ):
-            # The engine's collector, which speaks under vLLM's names.
-            kind = call.func.attr.removeprefix("_")
-            name = f"vllm:{words[0]}" + ("_total" if kind == "counter" else "")
-            yield Metric(name, kind, words[1], ("model_name",), path)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=kind), args=[name, text, *labels]) if kind in KINDS:
+                names = tuple(ast.literal_eval(labels[0])) if labels else ()
+                yield Metric(
+                    ast.literal_eval(name), KINDS[kind], ast.literal_eval(text), names, path
+                )
+            case ast.Tuple(elts=[ast.Name(id=("gauge" | "counter") as kind), name, text, _]):
+                # The engine's collector, which speaks under vLLM's names.
+                series = f"vllm:{ast.literal_eval(name)}" + "_total" * (kind == "counter")
+                yield Metric(series, kind, ast.literal_eval(text), ("model_name",), path)
 
 
 def section() -> str:

@@ -8,21 +8,20 @@ import structlog
 
 from services.engine.domain.errors import InvalidRequestError, NotServedError
 from services.engine.lora import Adapter, AdapterError, load_adapter
+from services.engine.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class AdapterRegistry:
-    """Loaded adapters by name, at most `limit`."""
+    """Loaded adapters by name, at most `max_loras`."""
 
     # A request holds its adapter itself: unloading does not disturb it, and the memory is freed
     # when its last request ends.
 
-    base_name: str
+    settings: Settings
     shapes: Mapping[str, tuple[int, int]]
-    limit: int
-    max_rank: int
     _loaded: dict[str, Adapter] = field(default_factory=dict, init=False)
 
     def loaded(self) -> list[Adapter]:
@@ -30,7 +29,7 @@ class AdapterRegistry:
 
     def resolve(self, model: str | None) -> Adapter | None:
         """The adapter that `model` names; None for the base model. Raises `NotServedError`."""
-        if not model or model == self.base_name:
+        if not model or model == self.settings.served_model_name:
             return None
         adapter = self._loaded.get(model)
         if adapter is None:
@@ -46,7 +45,7 @@ class AdapterRegistry:
         """
         self._check_room(name, in_place=in_place)
         try:
-            adapter = load_adapter(name, Path(path), self.shapes, self.max_rank)
+            adapter = load_adapter(name, Path(path), self.shapes, self.settings.max_lora_rank)
         except AdapterError as error:
             if str(error).startswith("No adapter found"):
                 raise NotServedError("lora_path", str(error)) from error
@@ -63,13 +62,13 @@ class AdapterRegistry:
         log.info("adapter_unloaded", name=name)
 
     def _check_room(self, name: str, *, in_place: bool) -> None:
-        if name == self.base_name:
+        if name == self.settings.served_model_name:
             raise InvalidRequestError("lora_name", f"'{name}' is the name of the base model")
         if name in self._loaded:
             if not in_place:
                 advice = "If you want to load the adapter in place, set 'load_inplace' to True."
                 message = f"The lora adapter '{name}' has already been loaded. {advice}"
                 raise InvalidRequestError("lora_name", message)
-        elif len(self._loaded) >= self.limit:
-            msg = f"{self.limit} adapters are loaded, the most that max_loras allows: unload one"
+        elif len(self._loaded) >= (most := self.settings.max_loras):
+            msg = f"{most} adapters are loaded, the most that max_loras allows: unload one"
             raise InvalidRequestError("lora_name", msg)

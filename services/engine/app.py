@@ -9,8 +9,9 @@ import structlog
 from fastapi import FastAPI
 
 from services.engine.adapters import AdapterRegistry
-from services.engine.batch import RunningBatch, TextRules
-from services.engine.domain.share import BackgroundShare
+from services.engine.batch import RunningBatch
+from services.engine.domain.sequence import TextRules
+from services.engine.domain.work import Counters
 from services.engine.engine import Engine, deliver_on
 from services.engine.lane import Lane
 from services.engine.loop import GenerationLoop
@@ -19,13 +20,12 @@ from services.engine.runner import ModelRunner, load_model
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
 from services.engine.weights import WeightSync
-from services.engine.work import Counters
 
 log = structlog.get_logger(__name__)
 Crashed = Callable[[BaseException], None]
 
 
-def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
+def build_app(settings: Settings, on_crash: Crashed = lambda _: None) -> FastAPI:
     """The server. It loads the model before it takes the first connection."""
 
     @contextlib.asynccontextmanager
@@ -42,7 +42,7 @@ def build_app(settings: Settings, on_crash: Crashed | None = None) -> FastAPI:
 
 
 def build_engine(
-    settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed | None = None
+    settings: Settings, events: asyncio.AbstractEventLoop, on_crash: Crashed = lambda _: None
 ) -> Engine:
     """Load the model and connect the parts; the loop's events arrive on `events`."""
     model = load_model(settings.model_path, settings.torch_threads)
@@ -53,28 +53,7 @@ def build_engine(
     users, background = (
         Lane(runner, RunningBatch(runner, rules, settings.max_num_seqs), counters) for _ in range(2)
     )
-    loop = GenerationLoop(
-        runner=runner,
-        users=users,
-        background=background,
-        share=BackgroundShare(settings.background_share, settings.background_linger_s),
-        counters=counters,
-        prefill_chunk=settings.prefill_chunk_tokens,
-        background_chunk=settings.background_chunk_tokens,
-        version=settings.weight_version,
-        deliver=partial(deliver_on, events),
-        on_crash=on_crash,
-    )
-    adapters = AdapterRegistry(
-        base_name=settings.served_model_name,
-        shapes=runner.lora.shapes,
-        limit=settings.max_loras,
-        max_rank=settings.max_lora_rank,
-    )
-    return Engine(
-        settings=settings,
-        loop=loop,
-        tokenizer=tokenizer,
-        adapters=adapters,
-        weights=WeightSync(model, loop),
-    )
+    deliver = partial(deliver_on, events)
+    loop = GenerationLoop(settings, runner, users, background, counters, deliver, on_crash)
+    adapters = AdapterRegistry(settings, runner.lora.shapes)
+    return Engine(settings, loop, tokenizer, adapters, WeightSync(model, loop))

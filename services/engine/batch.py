@@ -1,8 +1,6 @@
 """The running batch: a token for each row per step."""
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -11,11 +9,11 @@ from torch import Tensor
 from services.engine.domain.batching import closing_moves
 from services.engine.domain.errors import RequestFailedError
 from services.engine.domain.outputs import Delta, Failed, TokenLogprob
-from services.engine.domain.sequence import SequenceState
+from services.engine.domain.sequence import SequenceState, TextRules
+from services.engine.domain.work import Post, T, Work
 from services.engine.kv import KVRows
 from services.engine.runner import ModelRunner
-from services.engine.sampler import Row, sample
-from services.engine.work import Post, T, Work
+from services.engine.sampler import sample
 
 log = structlog.get_logger(__name__)
 
@@ -30,24 +28,6 @@ def attempt(action: Callable[[], T], what: str) -> T | Failed:
         return Failed(RequestFailedError(f"the request failed during {what}: {error}"))
 
 
-@dataclass(frozen=True, slots=True)
-class TextRules:
-    """Rules of text and length that all sequences share."""
-
-    eos_ids: frozenset[int]
-    # Prompt plus answer, tokens.
-    max_length: int
-    decode: Callable[[list[int]], str]
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A row: a choice and its request."""
-
-    work: Work
-    state: SequenceState
-
-
 class RunningBatch:
     """The rows that generate. Row i of the key/value store belongs to `rows[i]`."""
 
@@ -56,7 +36,7 @@ class RunningBatch:
         self._rules = rules
         self._kv = runner.new_rows(max_rows)
         self.max_rows = max_rows
-        self.rows: list[Running] = []
+        self.rows: list[SequenceState] = []
 
     @property
     def free_rows(self) -> int:
@@ -65,7 +45,7 @@ class RunningBatch:
     @property
     def cached_tokens(self) -> int:
         """Tokens whose keys and values are held."""
-        return sum(row.state.last_position for row in self.rows)
+        return sum(row.last_position for row in self.rows)
 
     def join(
         self, work: Work, logits: Tensor, version: str, scratch: KVRows, source: int = 0
@@ -74,13 +54,13 @@ class RunningBatch:
 
         Row `source` of `scratch` holds the prompt. If it raises, the caller drops the request.
         """
-        choices = [Running(work, self._state(work, index)) for index in range(work.params.n)]
+        choices = [SequenceState(work, index, self._rules) for index in range(work.params.n)]
         if work.params.max_tokens == 0:
-            return [(work.sink, row.state.ended("length", version)) for row in choices]
-        tokens = sample(logits.repeat(len(choices), 1), [_sampler_row(row) for row in choices])
+            return [(work.sink, row.ended("length", version)) for row in choices]
+        tokens = sample(logits.repeat(len(choices), 1), choices)
         posts: list[Post] = []
         for row, token in zip(choices, tokens, strict=True):
-            delta = row.state.accept(_require_probability(row, token), version)
+            delta = row.accept(token, version)
             posts.append((work.sink, delta))
             if delta.finish_reason is None:
                 self._kv.copy_row(scratch, source, len(self.rows), len(work.prompt_ids))
@@ -93,8 +73,8 @@ class RunningBatch:
         ended: set[int] = set()
         failed: dict[Work, Failed] = {}
         for i, (row, token) in enumerate(zip(self.rows, self._next_tokens(), strict=True)):
-            version = version_of(row.work, base_version)
-            delta = attempt(partial(_accept, row, token, version), "decoding")
+            accept = partial(_accept, row, token, row.work.version(base_version))
+            delta = attempt(accept, "decoding")
             if isinstance(delta, Failed):
                 failed.setdefault(row.work, delta)
                 continue
@@ -105,13 +85,11 @@ class RunningBatch:
         self._leave([i for i, row in enumerate(self.rows) if i in ended or row.work in failed])
         return posts
 
-    def drop(self, request_id: str | None) -> list[Running]:
+    def drop(self, request_id: str | None) -> list[SequenceState]:
         """Remove a request's rows (None: all rows) and return them."""
-        leaving = [
-            i for i, row in enumerate(self.rows) if request_id in (None, row.work.request_id)
-        ]
-        dropped = [self.rows[i] for i in leaving]
-        self._leave(leaving)
+        gone = [i for i, row in enumerate(self.rows) if request_id in (None, row.work.request_id)]
+        dropped = [self.rows[i] for i in gone]
+        self._leave(gone)
         return dropped
 
     def _next_tokens(self) -> Sequence[TokenLogprob | Failed]:
@@ -120,73 +98,31 @@ class RunningBatch:
         if not isinstance(tokens, Failed):
             return tokens
         # A row may be tried twice: its keys, values and random number are the same again.
-        return [self._alone(i) for i in range(count)]
-
-    def _alone(self, row: int) -> TokenLogprob | Failed:
-        tokens = attempt(partial(self._sampled, row, row + 1), "a step")
-        return tokens if isinstance(tokens, Failed) else tokens[0]
+        alone = [attempt(partial(self._sampled, i, i + 1), "a step") for i in range(count)]
+        return [tokens if isinstance(tokens, Failed) else tokens[0] for tokens in alone]
 
     def _sampled(self, first: int, end: int) -> list[TokenLogprob]:
         rows = self.rows[first:end]
         logits = self._runner.decode(
-            [row.state.token_ids[-1] for row in rows],
-            [row.state.last_position for row in rows],
+            [row.token_ids[-1] for row in rows],
+            [row.last_position for row in rows],
             [row.work.adapter for row in rows],
             self._kv,
             first,
         )
-        return sample(logits, [_sampler_row(row) for row in rows])
+        return sample(logits, rows)
 
     def _leave(self, leaving: list[int]) -> None:
         if not leaving:
             return
         for source, target in closing_moves(len(self.rows), leaving):
-            length = self.rows[source].state.last_position
+            length = self.rows[source].last_position
             self._kv.copy_row(self._kv, source, target, length)
             self.rows[target] = self.rows[source]
         del self.rows[len(self.rows) - len(leaving) :]
         if not self.rows:
             self._kv.shrink()
 
-    def _state(self, work: Work, index: int) -> SequenceState:
-        return SequenceState(
-            index=index,
-            prompt_ids=work.prompt_ids,
-            params=work.params,
-            eos_ids=self._rules.eos_ids,
-            max_length=self._rules.max_length,
-            decode=self._rules.decode,
-            seed=work.seed,
-            stream=work.first_stream + index,
-        )
 
-
-def version_of(work: Work, base_version: str) -> str:
-    """The version of a request's tokens: the adapter's name, or the base weights' version."""
-    # Both, if the base weights below the adapter were replaced after it was loaded: these tokens
-    # are those of neither release.
-    if work.adapter is None:
-        return base_version
-    if base_version == work.adapter.base_version:
-        return work.adapter.name
-    return f"{work.adapter.name}+{base_version}"
-
-
-def _accept(row: Running, token: TokenLogprob | Failed, version: str) -> Delta | Failed:
-    if isinstance(token, Failed):
-        return token
-    return row.state.accept(_require_probability(row, token), version)
-
-
-def _require_probability(row: Running, token: TokenLogprob) -> TokenLogprob:
-    if math.isnan(token.logprob):
-        served = row.work.adapter.name if row.work.adapter is not None else "the base model"
-        raise RuntimeError(
-            f"the weights of {served} give no probabilities: they are not finite, or overflow"
-        )
-    return token
-
-
-def _sampler_row(row: Running) -> Row:
-    state = row.state
-    return Row(state.params, state.prompt_ids, state.token_ids, state.draw, state.banned)
+def _accept(row: SequenceState, token: TokenLogprob | Failed, version: str) -> Delta | Failed:
+    return token if isinstance(token, Failed) else row.accept(token, version)

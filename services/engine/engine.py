@@ -13,11 +13,11 @@ from services.engine.adapters import AdapterRegistry
 from services.engine.domain.errors import EngineStoppedError, InvalidRequestError, OverloadedError
 from services.engine.domain.outputs import Delta, Event, Failed
 from services.engine.domain.sampling import SamplingParams, check_ids
+from services.engine.domain.work import Post, T, Work
 from services.engine.loop import GenerationLoop
 from services.engine.settings import Settings
 from services.engine.tokenizer import EngineTokenizer
 from services.engine.weights import WeightSync
-from services.engine.work import Post, T, Work
 
 
 class Generation:
@@ -61,7 +61,7 @@ class Generation:
             yield index, event
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class Engine:
     """The routes' view of the node. Lives on an asyncio loop."""
 
@@ -73,6 +73,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.vocab_size = self.loop.runner.vocab_size
+        self.most_characters = self.settings.max_model_len * self.tokenizer.longest_token
         self._texts = ThreadPoolExecutor(2, thread_name_prefix="texts")
         self._seeds = random.Random(self.settings.seed)
 
@@ -87,8 +88,8 @@ class Engine:
     def check_length(self, characters: int, field: str) -> None:
         """Raises `InvalidRequestError` if a text of so many characters cannot fit."""
         # Without it a text of 8 MB is tokenized for seconds before it is refused.
-        if characters > self.settings.max_model_len * self.tokenizer.longest_token:
-            raise self._too_long(field, f"{characters} characters do not fit")
+        if characters > self.most_characters:
+            raise self._too_long(field, f"more than {self.most_characters} characters do not fit")
 
     async def run_on_thread(self, work: Callable[[], T], field: str) -> T:
         """Run work on a client's text on a thread.

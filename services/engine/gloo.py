@@ -5,7 +5,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
@@ -49,8 +48,8 @@ class GlooReceiver:
         """Wait for all ranks. Blocks. Raises `WeightTransferError`."""
         timeout = timedelta(seconds=meeting.timeout_s)
         try:
-            open_store = partial(TCPStore, is_master=False, wait_for_workers=False)
-            store = open_store(meeting.host, meeting.port, meeting.world_size, timeout=timeout)
+            place = meeting.host, meeting.port, meeting.world_size
+            store = TCPStore(*place, is_master=False, timeout=timeout, wait_for_workers=False)
             prefixed = PrefixStore(STORE_PREFIX, store)
             group = ProcessGroupGloo(prefixed, meeting.rank, meeting.world_size, timeout)
         except RuntimeError as error:
@@ -61,8 +60,6 @@ class GlooReceiver:
         """The next tensor from rank 0. Blocks. Raises `WeightTransferError`."""
         tensor = torch.empty(tuple(shape), dtype=dtype)
         options = BroadcastOptions()
-        options.rootRank = 0
-        options.rootTensor = 0
         options.timeout = timedelta(seconds=self.timeout_s)
         try:
             self._group.broadcast([tensor], options).wait()

@@ -12,7 +12,7 @@ _KEEP_BYTES = 1 << 29
 
 
 class KVRows:
-    """Two tensors [rows, kv_heads, length, head_dim] per layer, and the next forward's window.
+    """A tensor [keys and values, rows, kv_heads, length, head_dim] per layer, and the next window.
 
     transformers' attention layers call `update`. Rows and length double up to the limits.
     """
@@ -26,7 +26,7 @@ class KVRows:
         self._limits = (rows, length)
         self._inner = (kv_heads, head_dim)
         self._layers = layers
-        self._allocate(min(_FIRST_ROWS, rows), min(_FIRST_LENGTH, length))
+        self._allocate()
         self._rows: Tensor | slice = slice(0, 0)
         self._at: Tensor | slice = slice(0, 0)
         self._span = slice(0, 0)
@@ -34,7 +34,7 @@ class KVRows:
 
     @property
     def capacity(self) -> tuple[int, int]:
-        return self.keys[0].shape[0], self.keys[0].shape[2]
+        return self.stored[0].shape[1], self.stored[0].shape[3]
 
     def window_decode(self, positions: Sequence[int], first: int = 0) -> None:
         """The next forward has a token for each row from `first` on, at `positions`."""
@@ -58,44 +58,44 @@ class KVRows:
         self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Store key and value [B, kv_heads, q, head_dim]; return the whole window."""
-        keys, values = self.keys[layer_idx], self.values[layer_idx]
-        if isinstance(self._at, slice):
-            keys[self._rows, :, self._at] = key
-            values[self._rows, :, self._at] = value
-        else:
-            keys[self._rows, :, self._at] = key[:, :, 0]
-            values[self._rows, :, self._at] = value[:, :, 0]
+        keys, values = self.stored[layer_idx]
+        if not isinstance(self._at, slice):  # a token for each row
+            key, value = key[:, :, 0], value[:, :, 0]
+        keys[self._rows, :, self._at] = key
+        values[self._rows, :, self._at] = value
         return keys[self._span, :, : self._length], values[self._span, :, : self._length]
 
     @torch.inference_mode()
     def copy_row(self, source: "KVRows", from_row: int, to_row: int, length: int) -> None:
         """Copy the first `length` tokens of a row, also from another store."""
         self._reserve(to_row + 1, length)
-        for mine, theirs in ((self.keys, source.keys), (self.values, source.values)):
-            for target, origin in zip(mine, theirs, strict=True):
-                target[to_row, :, :length] = origin[from_row, :, :length]
+        for target, origin in zip(self.stored, source.stored, strict=True):
+            target[:, to_row, :, :length] = origin[:, from_row, :, :length]
 
     def shrink(self) -> None:
         """Forget everything, and free memory if much of it was grown."""
-        if 2 * self._layers * self.keys[0].nbytes > _KEEP_BYTES:
-            self._allocate(min(_FIRST_ROWS, self._limits[0]), min(_FIRST_LENGTH, self._limits[1]))
+        if self._layers * self.stored[0].nbytes > _KEEP_BYTES:
+            self._allocate()
 
-    def _allocate(self, rows: int, length: int) -> None:
-        shape = (rows, self._inner[0], length, self._inner[1])
-        self.keys = [torch.zeros(shape) for _ in range(self._layers)]
-        self.values = [torch.zeros(shape) for _ in range(self._layers)]
+    def _allocate(self) -> None:
+        shape = self._shape(min(_FIRST_ROWS, self._limits[0]), min(_FIRST_LENGTH, self._limits[1]))
+        self.stored = [torch.zeros(shape) for _ in range(self._layers)]
+
+    def _shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return 2, rows, self._inner[0], length, self._inner[1]
 
     def _reserve(self, rows: int, length: int) -> None:
         has_rows, has_length = self.capacity
         if rows <= has_rows and length <= has_length:
             return
-        new_rows = _doubled(has_rows, rows, self._limits[0])
-        new_length = _doubled(has_length, length, self._limits[1])
-        for store in (self.keys, self.values):
-            for layer, old in enumerate(store):
-                grown = torch.zeros((new_rows, self._inner[0], new_length, self._inner[1]))
-                grown[:has_rows, :, :has_length] = old
-                store[layer] = grown
+        most_rows, most_length = self._limits
+        shape = self._shape(
+            _doubled(has_rows, rows, most_rows), _doubled(has_length, length, most_length)
+        )
+        for layer, old in enumerate(self.stored):
+            grown = torch.zeros(shape)
+            grown[:, :has_rows, :, :has_length] = old
+            self.stored[layer] = grown
 
 
 def _doubled(has: int, needed: int, limit: int) -> int:

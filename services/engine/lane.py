@@ -6,12 +6,12 @@ from itertools import islice, takewhile
 
 from torch import Tensor
 
-from services.engine.batch import RunningBatch, attempt, version_of
-from services.engine.domain.batching import admissible_count, chunk_end, joint_prompt_count
+from services.engine.batch import RunningBatch, attempt
+from services.engine.domain.batching import admissible_count, joint_prompt_count
 from services.engine.domain.outputs import Delta, Failed, PromptScores
+from services.engine.domain.work import Counters, Post, Work
 from services.engine.runner import PROMPTS_AT_ONCE, ModelRunner
 from services.engine.sampler import score_prompt
-from services.engine.work import Counters, Post, Work
 
 
 class Lane:
@@ -81,11 +81,11 @@ class Lane:
     def abort(self, version: str) -> list[Post]:
         """End every request with the reason `abort`."""
         posts: list[Post] = [
-            (row.work.sink, row.state.ended("abort", version_of(row.work, version)))
+            (row.work.sink, row.ended("abort", row.work.version(version)))
             for row in self.batch.drop(None)
         ]
         for work in self.works():
-            tag = version_of(work, version)
+            tag = work.version(version)
             posts += [(work.sink, Delta(i, "", (), tag, "abort")) for i in range(work.params.n)]
         self.clear()
         return posts
@@ -95,7 +95,7 @@ class Lane:
         self._queue, self._reading = [], None
 
     def _fit(self, most: int) -> int:
-        rows = [work.params.n for work in islice(self._queue, most)]
+        rows = (work.params.n for work in islice(self._queue, most))
         return admissible_count(rows, self.batch.free_rows)
 
     def _read_together(self, budget: int, version: str, posts: list[Post]) -> int:
@@ -106,7 +106,7 @@ class Lane:
         front = islice(self._queue, self._fit(PROMPTS_AT_ONCE))
         plain = list(takewhile(lambda work: work.params.prompt_logprobs is None, front))
         lengths = [len(work.prompt_ids) for work in plain]
-        works = plain[: joint_prompt_count(lengths, budget, PROMPTS_AT_ONCE)]
+        works = plain[: joint_prompt_count(lengths, budget)]
         if len(works) < 2:
             return 0
         prompts, adapters = [w.prompt_ids for w in works], [w.adapter for w in works]
@@ -125,7 +125,7 @@ class Lane:
         if work.read_under != version:
             # Replaced meanwhile: one prompt must not hold keys of two models.
             work.read, work.scores, work.read_under = 0, [], version
-        start, end = work.read, chunk_end(work.read, len(work.prompt_ids), budget)
+        start, end = work.read, min(work.read + budget, len(work.prompt_ids))
         logits = attempt(partial(self._forward, work, start, end), "reading the prompt")
         if isinstance(logits, Failed):
             self._reading = None
@@ -152,8 +152,7 @@ class Lane:
         return logits[-1:]
 
     def _join(self, work: Work, logits: Tensor, version: str, source: int = 0) -> list[Post]:
-        tag = version_of(work, version)
-        join = partial(self.batch.join, work, logits, tag, self._scratch, source)
+        join = partial(self.batch.join, work, logits, work.version(version), self._scratch, source)
         posts = attempt(join, "sampling the first token")
         if isinstance(posts, Failed):
             self.batch.drop(work.request_id)

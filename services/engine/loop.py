@@ -16,9 +16,10 @@ import structlog
 from services.engine.domain.errors import EngineStoppedError
 from services.engine.domain.outputs import Delta, Failed
 from services.engine.domain.share import BackgroundShare
+from services.engine.domain.work import Counters, Post, T, Work
 from services.engine.lane import Lane
 from services.engine.runner import ModelRunner
-from services.engine.work import Counters, Post, T, Work
+from services.engine.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -67,26 +68,27 @@ class Orders:
         self.take(0)
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class GenerationLoop:
     """Any thread may call its public methods: each queues an order for the loop's thread.
 
     `deliver` gets a step's events in order, on the loop's thread.
     """
 
+    settings: Settings
     runner: ModelRunner
     users: Lane
     background: Lane
-    share: BackgroundShare
     counters: Counters
-    prefill_chunk: int
-    background_chunk: int
-    # Version of the base weights. Only orders change it, so it changes between two steps.
-    version: str
     deliver: Callable[[list[Post]], None]
-    on_crash: Callable[[BaseException], None] | None
+    on_crash: Callable[[BaseException], None]
 
     def __post_init__(self) -> None:
+        # Version of the base weights. Only orders change it, so it changes between two steps.
+        self.version = self.settings.weight_version
+        self._share = BackgroundShare(
+            self.settings.background_share, self.settings.background_linger_s
+        )
         self._lanes = (self.users, self.background)
         self._orders = Orders()
         self._outbox: list[Post] = []
@@ -166,7 +168,6 @@ class GenerationLoop:
         self._fail_everything()
         if crash is not None:
             log.error("generation_loop_crashed", exc_info=crash)
-        if crash is not None and self.on_crash is not None:
             self.on_crash(crash)
 
     def _tick(self) -> None:
@@ -190,7 +191,7 @@ class GenerationLoop:
         if self._has_work(self.users, admit=admit):
             return 0.0
         if self._has_work(self.background, admit=admit):
-            return self.share.wait_s(time.perf_counter())
+            return self._share.wait_s(time.perf_counter())
         return None
 
     def _has_work(self, lane: Lane, *, admit: bool) -> bool:
@@ -201,23 +202,23 @@ class GenerationLoop:
         if not self._has_work(self.users, admit=admit):
             return
         start = time.perf_counter()
-        self._post(self.users.read(self.prefill_chunk, self.version, admit=admit))
+        self._post(self.users.read(self.settings.prefill_chunk_tokens, self.version, admit=admit))
         self._post(self.users.step(self.version))
-        self.share.users_worked(start, time.perf_counter())
+        self._share.users_worked(start, time.perf_counter())
 
     def _serve_background(self) -> None:
         # One unit, a chunk of a prompt or a step: users' requests come in between two units.
         admit, start = self._pause is None, time.perf_counter()
         lane = self.background
-        if not self._has_work(lane, admit=admit) or self.share.wait_s(start) > 0:
+        if not self._has_work(lane, admit=admit) or self._share.wait_s(start) > 0:
             return
         self._read_next = lane.can_read(admit=admit) and (self._read_next or not lane.batch.rows)
         if self._read_next:
-            self._post(lane.read(self.background_chunk, self.version, admit=admit))
+            self._post(lane.read(self.settings.background_chunk_tokens, self.version, admit=admit))
         else:
             self._post(lane.step(self.version))
         self._read_next = not self._read_next
-        self.share.background_worked(start, time.perf_counter())
+        self._share.background_worked(start, time.perf_counter())
 
     def _post(self, posts: list[Post]) -> None:
         for _, event in posts:

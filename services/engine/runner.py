@@ -123,8 +123,7 @@ def load_model(path: Path, threads: int) -> Any:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging as transformers_logging
 
-    quiet: Any = transformers_logging.disable_progress_bar
-    quiet()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(threads)
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True

@@ -1,7 +1,6 @@
 """A token per row out of logits, with its log-probability."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,25 +8,13 @@ from torch import Tensor
 
 from services.engine.domain.outputs import TokenLogprob
 from services.engine.domain.sampling import SamplingParams
+from services.engine.domain.sequence import SequenceState
 
 _BLOCK = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Sampler input of a row."""
-
-    params: SamplingParams
-    prompt_ids: Sequence[int]
-    # Sampled so far.
-    token_ids: Sequence[int]
-    # The row's own random number in [0, 1): the other rows of the batch cannot change it.
-    draw: float
-    banned: frozenset[int]
-
-
 @torch.inference_mode()
-def sample(logits: Tensor, rows: Sequence[Row]) -> list[TokenLogprob]:
+def sample(logits: Tensor, rows: Sequence[SequenceState]) -> list[TokenLogprob]:
     """Draw a token per row of logits [B, V], by inversion of the cumulative distribution.
 
     A row with NaN or overflow gets some token with the log-probability NaN.
@@ -78,7 +65,7 @@ def _ranks(logits: Tensor, chosen: Tensor) -> list[int]:
     return [int(above) + 1 for above in np.count_nonzero((logits > chosen).numpy(), axis=1)]
 
 
-def _adjust_logits(logits: Tensor, rows: Sequence[Row]) -> Tensor:
+def _adjust_logits(logits: Tensor, rows: Sequence[SequenceState]) -> Tensor:
     # In vLLM's order: bias, penalties, bans. A copy if anything changes: a step may be repeated.
     if not any(row.params.logit_bias or row.params.penalised or row.banned for row in rows):
         return logits
@@ -94,10 +81,10 @@ def _adjust_logits(logits: Tensor, rows: Sequence[Row]) -> Tensor:
     return logits
 
 
-def _penalise(logits: Tensor, row: Row) -> None:
+def _penalise(logits: Tensor, row: SequenceState) -> None:
     # logits [V]. As in vLLM: repetition covers prompt and output, the others only the output.
     if row.params.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted({*row.prompt_ids, *row.token_ids}))
+        seen = torch.tensor(sorted({*row.work.prompt_ids, *row.token_ids}))
         values = logits[seen]
         penalty = row.params.repetition_penalty
         logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
@@ -106,7 +93,7 @@ def _penalise(logits: Tensor, row: Row) -> None:
         logits -= row.params.frequency_penalty * counts + row.params.presence_penalty * (counts > 0)
 
 
-def _draw(logits: Tensor, norm: Tensor, rows: Sequence[Row]) -> list[int]:
+def _draw(logits: Tensor, norm: Tensor, rows: Sequence[SequenceState]) -> list[int]:
     # logits [B, V], norm [B, 1].
     if all(row.params.greedy for row in rows):
         return [int(token) for token in logits.argmax(dim=-1).tolist()]

@@ -10,19 +10,6 @@ from jinja2 import Environment, meta
 from services.engine.domain.errors import InvalidRequestError
 
 
-def _byte_letters() -> dict[str, int]:
-    # Byte-level BPE writes a byte as a letter: printable Latin-1 as itself, the rest from U+0100
-    # on.
-    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {
-        chr(0x100 + i): byte for i, byte in enumerate(others)
-    }
-
-
-_BYTE_OF = _byte_letters()
-
-
 class EngineTokenizer:
     """A transformers tokenizer."""
 
@@ -30,10 +17,14 @@ class EngineTokenizer:
 
     def __init__(self, path: Path) -> None:
         from transformers import AutoTokenizer
+        from transformers.convert_slow_tokenizer import bytes_to_unicode
 
         self._hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         self._core: Any = self._hf.backend_tokenizer
         self._byte_level = type(self._core.decoder).__name__ == "ByteLevel"
+        # Byte-level BPE writes each byte as a letter.
+        letters: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
+        self._byte_of = {letter: byte for byte, letter in letters.items()}
         own = {*_SERVER_OPTIONS.split(), *self._hf.special_tokens_map}
         self._options = _template_variables(self._hf.chat_template) - own
         # Letters. A text of n bytes has at least n / longest_token tokens where each letter is a
@@ -57,8 +48,8 @@ class EngineTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of a token, possibly a part of a character."""
         name = self._core.id_to_token(token_id) or ""
-        if self._byte_level and all(letter in _BYTE_OF for letter in name):
-            return bytes(_BYTE_OF[letter] for letter in name)
+        if self._byte_level and self._byte_of.keys() >= set(name):
+            return bytes(self._byte_of[letter] for letter in name)
         return self.token_text(token_id).encode()
 
     def check_options(self, options: Mapping[str, Any]) -> None:

@@ -23,10 +23,10 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor to come: its Hugging Face name, torch dtype name and shape."""
+    """A tensor to come, under its Hugging Face name."""
 
     name: str
-    dtype: str
+    dtype: torch.dtype
     shape: tuple[int, ...]
 
 
@@ -135,7 +135,7 @@ class WeightSync:
 
 
 def _receive_all(receiver: GlooReceiver, specs: Sequence[TensorSpec]) -> dict[str, Tensor]:
-    return {spec.name: receiver.receive(torch_dtype(spec.dtype), spec.shape) for spec in specs}
+    return {spec.name: receiver.receive(spec.dtype, spec.shape) for spec in specs}
 
 
 def torch_dtype(name: str) -> torch.dtype:

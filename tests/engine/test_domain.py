@@ -7,16 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.engine.domain.batching import admissible_count, chunk_end, closing_moves
+from services.engine.domain.batching import admissible_count, closing_moves, joint_prompt_count
 from services.engine.domain.detokenize import Detokenizer
 from services.engine.domain.errors import InvalidRequestError
-from services.engine.domain.messages import template_messages
+from services.engine.domain.messages import MAX_ENTRIES, count_characters, template_messages
 from services.engine.domain.outputs import TokenLogprob
 from services.engine.domain.sampling import SamplingParams, token_budget
-from services.engine.domain.sequence import SequenceState
+from services.engine.domain.sequence import SequenceState, TextRules
 from services.engine.domain.spans import VersionSpan, extend_spans
 from services.engine.domain.stops import StopScanner
 from services.engine.domain.tool_calls import ToolCallParser
+from services.engine.domain.work import Work
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,7 @@ from services.engine.domain.tool_calls import ToolCallParser
         ("presence_penalty", 2.5),
         ("min_tokens", 9),
         ("stop", ("",)),
+        ("stop", ("x" * 257,)),
     ],
 )
 def test_a_value_out_of_range_is_named(field, value):
@@ -52,9 +54,10 @@ def test_the_budget_is_what_was_asked_for_or_the_rest_of_the_context():
 
 
 def test_spans_stay_adjacent():
-    spans = extend_spans(extend_spans(extend_spans((), "a", 2), "a"), "b", 4)
+    spans = ()
+    for version in "aaabbbb":
+        spans = extend_spans(spans, version)
     assert spans == (VersionSpan("a", 0, 3), VersionSpan("b", 3, 7))
-    assert extend_spans(spans, "c", 0) == spans
 
 
 @given(st.lists(st.integers(0, 9), max_size=8, unique=True), st.integers(0, 10))
@@ -72,10 +75,10 @@ def test_a_large_request_is_not_overtaken():
     assert admissible_count([4], 3) == 0
 
 
-def test_chunks_always_go_forward():
-    assert chunk_end(0, 10, 4) == 4
-    assert chunk_end(8, 10, 4) == 10
-    assert chunk_end(3, 10, 0) == 4
+def test_prompts_are_read_together_while_their_padded_size_fits():
+    assert joint_prompt_count([3, 4, 2, 9], 12) == 3
+    assert joint_prompt_count([3, 5, 2], 12) == 2
+    assert joint_prompt_count([13, 1], 12) == 0
 
 
 @given(st.text("ab<|", max_size=40), st.lists(st.integers(1, 5), min_size=40, max_size=40))
@@ -135,15 +138,8 @@ def test_tool_calls_do_not_depend_on_the_pieces(text, content, calls, seed):
 
 def state(**fields):
     params = SamplingParams(**({"max_tokens": 10} | fields))
-    return SequenceState(
-        index=0,
-        prompt_ids=(1, 2),
-        params=params,
-        eos_ids=frozenset([0]),
-        max_length=100,
-        decode=lambda ids: bytes(ids).decode(),
-        seed=1,
-    )
+    work = Work("r", (1, 2), params, None, seed=1, first_stream=0, sink=lambda _: None)
+    return SequenceState(work, 0, TextRules(frozenset([0]), 100, lambda ids: bytes(ids).decode()))
 
 
 def feed(sequence, text):
@@ -201,6 +197,25 @@ def test_messages_become_what_templates_take():
     assert messages[0] == {"role": "system", "content": "ab"}
     assert messages[1]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"x": 1}}
     assert messages[2]["tool_call_id"] == "1"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": ""}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]},
+    ],
+)
+def test_the_parts_of_all_messages_are_limited_in_number(message):
+    assert len(template_messages([message] * MAX_ENTRIES)) == MAX_ENTRIES
+    with pytest.raises(InvalidRequestError, match="at most 10000 parts and tool calls, got 10001"):
+        template_messages([message] * (MAX_ENTRIES + 1))
+
+
+@given(st.recursive(st.text("ab"), lambda s: st.lists(s) | st.dictionaries(st.text("k"), s)))
+def test_counting_characters_stops_beyond_the_limit(value):
+    whole = count_characters(value, 10**9)
+    assert [count_characters(value, most) > most for most in (whole - 1, whole)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,27 @@ def test_many_wrong_entries_are_not_listed_one_by_one(model, body):
     assert caught.value.error_count() <= 4  # one for each form of the field
 
 
+MANY = [{"role": "user", "content": "a"}] * 10_001
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"messages": MANY}, "messages", "at most 10000"),
+        ({"messages": [{"role": "user", "content": MANY}]}, "messages", "at most 10000 parts"),
+        ({"tools": MANY}, "tools", "at most 10000"),
+        ({"stop": "x" * 257}, "stop", "strings of 1 to 256 characters"),
+    ],
+    ids=["messages", "parts", "tools", "stop"],
+)
+def test_a_body_that_costs_much_time_is_refused(node, fields, param, words):
+    with node.client() as client:
+        answer = client.post("/v1/chat/completions", json={"messages": CHAT} | fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param), answer.text
+    assert words in error["message"]
+
+
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"0x1"])
 def test_a_number_that_json_does_not_have_is_refused(node, number):
     body = b'{"messages": [{"role": "user", "content": "x"}], "temperature": ' + number + b"}"

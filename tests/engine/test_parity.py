@@ -1,6 +1,8 @@
 """The node's tokens and log-probabilities are transformers' own, whoever shares the batch."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,11 +143,12 @@ def test_draws_follow_the_distribution():
 
     from services.engine.domain.draws import uniform
     from services.engine.domain.sampling import SamplingParams
-    from services.engine.sampler import Row, sample
+    from services.engine.sampler import sample
 
     logits = torch.tensor([[2.0, 1.0, 0.0, -torch.inf, 0.5]])
     params = SamplingParams(max_tokens=1)
-    rows = [Row(params, (), (), uniform(0, stream, 0), frozenset()) for stream in range(20_000)]
+    plain = partial(SimpleNamespace, params=params, token_ids=(), banned=frozenset())
+    rows = [plain(draw=uniform(0, stream, 0)) for stream in range(20_000)]
     tokens = sample(logits.repeat(20_000, 1), rows)
     shares = (
         torch.bincount(torch.tensor([token.token_id for token in tokens]), minlength=5) / 20_000

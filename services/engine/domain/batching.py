@@ -1,37 +1,22 @@
-"""Scheduling rules: admission, prompt chunks, dense rows."""
+"""Scheduling rules: admission, prompts read together, dense rows."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import accumulate
 
 
-def admissible_count(waiting: Sequence[int], free_rows: int) -> int:
+def admissible_count(waiting: Iterable[int], free_rows: int) -> int:
     """Count the requests at the queue's front that fit; `waiting` holds rows per request."""
     # First come, first served. If a small request could overtake a large request, the large request
     # could wait for ever.
-    count = 0
-    for rows in waiting:
-        if rows > free_rows:
-            break
-        free_rows -= rows
-        count += 1
-    return count
+    return sum(total <= free_rows for total in accumulate(waiting))
 
 
-def joint_prompt_count(lengths: Iterable[int], budget: int, limit: int) -> int:
+def joint_prompt_count(lengths: Iterable[int], budget: int) -> int:
     """Count the prompts at the front that one forward reads, padded to the longest."""
     # A matrix product over a few hundred tokens costs half per token of what it costs over a few
     # dozen.
-    count = longest = 0
-    for length in lengths:
-        longest = max(longest, length)
-        if count == limit or longest * (count + 1) > budget:
-            break
-        count += 1
-    return count
-
-
-def chunk_end(done: int, total: int, budget: int) -> int:
-    """End of the next chunk of a prompt, at least one token after `done`."""
-    return min(total, done + max(1, budget))
+    longest = accumulate(lengths, max)
+    return sum(count * length <= budget for count, length in enumerate(longest, start=1))
 
 
 def closing_moves(size: int, leaving: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,20 +1,20 @@
 """Errors of a request and of the node, with their HTTP status."""
 
 
-class InvalidRequestError(ValueError):
-    """400: a field is wrong, and `param` names it."""
-
-    def __init__(self, param: str | None, message: str) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-class NotServedError(LookupError):
-    """404: no such model or adapter."""
+class FieldError(Exception):
+    """A field of the request is at fault, and `param` names it."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class InvalidRequestError(FieldError, ValueError):
+    """400: the field is wrong."""
+
+
+class NotServedError(FieldError, LookupError):
+    """404: no such model or adapter."""
 
 
 class ForbiddenError(PermissionError):

@@ -9,6 +9,7 @@ from services.engine.domain.errors import InvalidRequestError
 
 _SAME = {role: role for role in ("system", "user", "assistant", "tool")}
 ROLES = _SAME | {"developer": "system"}
+MAX_ENTRIES = 10_000
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -18,6 +19,11 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     """
     if not messages:
         raise _wrong("messages", "must hold at least one message")
+    # A body of many small parts costs seconds, although each is short.
+    lists = (message.get(key) for message in messages for key in ("content", "tool_calls"))
+    parts = sum(len(parts) for parts in lists if isinstance(parts, list))
+    if parts > MAX_ENTRIES:
+        raise _wrong("messages", f"take at most {MAX_ENTRIES} parts and tool calls, got {parts}")
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -29,13 +35,13 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str
     return list(tools or ())
 
 
-def count_characters(value: Any) -> int:
-    """Count the characters in a JSON value, and each entry as at least 1."""
+def count_characters(value: Any, most: int) -> int:
+    """Count the characters in a JSON value, and each entry as at least 1. Stops beyond `most`."""
     count, rest = 0, [value]
-    while rest:  # a loop, since a deep value would end a recursion
+    while rest and count <= most:  # a loop, since a deep value would end a recursion
         one = rest.pop()
-        if isinstance(one, Mapping):
-            rest += [*one.keys(), *one.values()]
+        if isinstance(one, dict):
+            rest += [*one, *one.values()]
         elif isinstance(one, list):
             rest += one
         count += len(one) if isinstance(one, str) else 1

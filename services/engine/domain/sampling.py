@@ -8,6 +8,8 @@ from services.engine.domain.errors import InvalidRequestError
 
 MAX_ALTERNATIVES = 50
 MAX_STOPS = 16
+# Each token is compared with each stop string.
+MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
 # As in vLLM. Below it, logits / temperature overflows float32 before it changes the argmax.
 GREEDY_BELOW = 1e-5
@@ -57,9 +59,10 @@ class SamplingParams:
             least, most = self.min_tokens, self.max_tokens
             message = f"min_tokens ({least}) must not be above max_tokens ({most})"
             raise InvalidRequestError("min_tokens", message)
-        if any(not text for text in self.stop):
-            raise InvalidRequestError("stop", "stop must not contain an empty string")
         _check_count("stop", len(self.stop), MAX_STOPS)
+        if any(not 0 < len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
+            form = f"strings of 1 to {MAX_STOP_CHARACTERS} characters"
+            raise InvalidRequestError("stop", f"stop takes {form}")
         _check_count("logit_bias", len(self.logit_bias), MAX_BIASES)
         for _, bias in self.logit_bias:
             _check_range("logit_bias", bias, -100.0, 100.0)
@@ -128,10 +131,8 @@ def check_ids(field: str, ids: Iterable[int], size: int) -> None:
 
 
 def _check_range(field: str, value: float | None, low: float, high: float) -> None:
-    if value is None:
-        return
-    # `not (a <= b)` also refuses NaN.
-    if not low <= value <= high:
+    # Also refuses NaN.
+    if value is not None and not low <= value <= high:
         limit = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
         raise InvalidRequestError(field, f"{field} must be {limit}, got {value}")
 
@@ -142,12 +143,18 @@ def _check_count(field: str, count: int, most: int) -> None:
 
 
 def token_budget(
-    prompt_length: int, asked: int | None, max_model_len: int, field: str = "max_tokens"
+    prompt_length: int,
+    asked: int | None,
+    max_model_len: int,
+    field: str = "max_tokens",
+    least: int = 1,
 ) -> int:
     """Tokens that may be generated: as asked, or the rest of the context.
 
-    Raises `InvalidRequestError` if the prompt is empty or the sum exceeds the context.
+    Raises `InvalidRequestError` if the prompt is empty, or if less than `least` or more than the
+    context holds is asked for.
     """
+    _check_range(field, asked, least, math.inf)
     if prompt_length == 0:
         raise InvalidRequestError("prompt", "the prompt is empty: at least one token is needed")
     room = max_model_len - prompt_length

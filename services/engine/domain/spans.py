@@ -12,14 +12,9 @@ class VersionSpan:
     end: int
 
 
-def extend_spans(
-    spans: tuple[VersionSpan, ...], version: str, tokens: int = 1
-) -> tuple[VersionSpan, ...]:
-    """`spans` with `tokens` more tokens of `version`: adjacent, in order, none empty."""
-    if tokens <= 0:
-        return spans
-    if spans and spans[-1].version == version:
-        last = spans[-1]
-        return (*spans[:-1], VersionSpan(version, last.start, last.end + tokens))
-    start = spans[-1].end if spans else 0
-    return (*spans, VersionSpan(version, start, start + tokens))
+def extend_spans(spans: tuple[VersionSpan, ...], version: str) -> tuple[VersionSpan, ...]:
+    """`spans` with a token more of `version`: adjacent, in order, none empty."""
+    last = spans[-1] if spans else VersionSpan(version, 0, 0)
+    if last.version == version:
+        return (*spans[:-1], VersionSpan(version, last.start, last.end + 1))
+    return (*spans, VersionSpan(version, last.end, last.end + 1))

@@ -124,7 +124,5 @@ def _specs(info: UpdateInfo) -> list[TensorSpec]:
         raise InvalidRequestError(
             "update_info", "names, dtype_names and shapes must be lists of the same length"
         )
-    for dtype in info.dtype_names:
-        torch_dtype(dtype)
     rows = zip(info.names, info.dtype_names, info.shapes, strict=True)
-    return [TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in rows]
+    return [TensorSpec(name, torch_dtype(dtype), tuple(shape)) for name, dtype, shape in rows]

@@ -4,6 +4,7 @@ import secrets
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header
+from starlette.exceptions import HTTPException
 from starlette.types import Lifespan
 
 from services.engine.domain.errors import ForbiddenError
@@ -17,7 +18,8 @@ def build_api(lifespan: Lifespan[FastAPI]) -> FastAPI:
     for part in (chat, completions, tokens, models, admin):
         app.include_router(part.router, dependencies=[Depends(_require_key)])
     app.include_router(operations.router)
-    errors.install(app)
+    # Errors of a route are answered by the route: these are unknown paths and methods.
+    app.add_exception_handler(HTTPException, errors.handle)
     return app
 
 

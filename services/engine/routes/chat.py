@@ -42,7 +42,7 @@ async def render_chat(
 
     def ids() -> list[int]:
         messages, tools = template_messages(conversation), checked_tools(body.tools)
-        engine.check_length(count_characters([messages, tools]), "messages")
+        engine.check_length(count_characters([messages, tools], engine.most_characters), "messages")
         return engine.encode(engine.tokenizer.render(messages, tools, options), "messages")
 
     return await engine.run_on_thread(ids, "messages")

@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 import orjson
 import structlog
-from fastapi import FastAPI, Request, Response
+from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -41,14 +41,8 @@ def describe(error: Exception) -> tuple[int, dict[str, object]]:
     return status, error_body(status, code, message, getattr(error, "param", None))
 
 
-def install(app: FastAPI) -> None:
-    """Register the handlers, so that no answer is plain text."""
-
-    async def handle(_request: Request, error: Exception) -> Response:
-        return respond(error)
-
-    for kind in (*_STATUS, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, handle)
+async def handle(_request: Request, error: Exception) -> Response:
+    return respond(error)
 
 
 def respond(error: Exception) -> Response:

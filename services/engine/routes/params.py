@@ -8,10 +8,8 @@ from services.engine.domain.sampling import SamplingParams, token_budget
 from services.engine.routes import schemas
 
 COMPLETIONS_DEFAULT_TOKENS = 16
-_PLAIN_FIELDS = (
-    *("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos"),
-    *("frequency_penalty", "presence_penalty", "repetition_penalty", "prompt_logprobs", "priority"),
-)
+_CONVERTED = {"max_tokens", "stop", "stop_token_ids", "logit_bias"}
+_PLAIN_FIELDS = schemas.SamplingFields.model_fields.keys() - _CONVERTED
 
 
 def chat_params(
@@ -21,9 +19,7 @@ def chat_params(
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs: true")
     field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    _check_least(field, asked, 1)
-    budget = token_budget(prompt_length, asked, max_model_len, field)
+    budget = token_budget(prompt_length, getattr(body, field), max_model_len, field)
     return _params(body, budget, (body.top_logprobs or 0) if body.logprobs else None)
 
 
@@ -33,10 +29,10 @@ def completion_params(
     """`max_tokens: 0` is allowed if the prompt itself is wanted (`echo`, `prompt_logprobs`)."""
     asked = COMPLETIONS_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     scoring = body.echo or body.prompt_logprobs is not None
-    _check_least("max_tokens", asked, 0 if scoring else 1)
     if body.suffix:
         raise InvalidRequestError("suffix", "suffix is not supported")
-    params = _params(body, token_budget(prompt_length, asked, max_model_len), body.logprobs)
+    budget = token_budget(prompt_length, asked, max_model_len, least=0 if scoring else 1)
+    params = _params(body, budget, body.logprobs)
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         return replace(params, prompt_logprobs=body.logprobs)
     return params
@@ -46,7 +42,6 @@ def generate_params(body: schemas.GenerateRequest, max_model_len: int) -> Sampli
     """vLLM's `SamplingParams`: 16 tokens by default."""
     fields = body.sampling_params
     asked = COMPLETIONS_DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
-    _check_least("max_tokens", asked, 1)
     return _params(fields, token_budget(len(body.token_ids), asked, max_model_len), fields.logprobs)
 
 
@@ -85,13 +80,8 @@ def check_supported(body: schemas.GenerationFields) -> None:
         raise InvalidRequestError("stream_options", message)
 
 
-def _check_least(field: str, asked: int | None, least: int) -> None:
-    if asked is not None and asked < least:
-        raise InvalidRequestError(field, f"{field} must be at least {least}, got {asked}")
-
-
 def _params(fields: schemas.SamplingFields, budget: int, logprobs: int | None) -> SamplingParams:
-    given = {name: value for name in _PLAIN_FIELDS if (value := getattr(fields, name)) is not None}
+    given = fields.model_dump(include=_PLAIN_FIELDS, exclude_none=True)
     stop = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop or ())
     return SamplingParams(
         max_tokens=budget,

@@ -9,6 +9,7 @@ from fastapi import Body
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, StrictFloat, StrictInt
 from typing_extensions import TypeAliasType
 
+from services.engine.domain.messages import MAX_ENTRIES
 from services.engine.domain.sampling import MAX_BIASES
 
 T = TypeVar("T")
@@ -16,6 +17,8 @@ T = TypeVar("T")
 # A list ends at its first wrong entry: pydantic would describe each of a million, and no other
 # request is served meanwhile.
 Entries = TypeAliasType("Entries", Annotated[list[T], FailFast()], type_params=(T,))
+# Each message and each tool costs time, however short it is.
+Objects = Annotated[Entries[dict[str, Any]], Field(max_length=MAX_ENTRIES)]
 
 
 def _few_biases(given: Any) -> Any:
@@ -75,7 +78,7 @@ class GenerationFields(SamplingFields):
 class TemplateFields(BaseModel):
     """Input of the chat template beside the messages."""
 
-    tools: Entries[dict[str, Any]] | None = None
+    tools: Objects | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -84,7 +87,7 @@ class TemplateFields(BaseModel):
 class ChatRequest(TemplateFields, GenerationFields):
     """`POST /v1/chat/completions`."""
 
-    messages: Entries[dict[str, Any]]
+    messages: Objects
     max_completion_tokens: StrictInt | None = None
     logprobs: bool | None = None
     top_logprobs: StrictInt | None = None
@@ -121,7 +124,7 @@ class TokenizeRequest(TemplateFields):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Entries[dict[str, Any]] | None = None
+    messages: Objects | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 

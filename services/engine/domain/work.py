@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from services.engine.domain.outputs import Event, TokenLogprob
 from services.engine.domain.sampling import SamplingParams
-from services.engine.lora import Adapter
+
+if TYPE_CHECKING:
+    from services.engine.lora import Adapter
 
 T = TypeVar("T")
 
@@ -18,7 +20,7 @@ class Work:
     request_id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
-    adapter: Adapter | None
+    adapter: "Adapter | None"
     seed: int
     # Number of its first choice among all choices of the HTTP request.
     first_stream: int
@@ -33,6 +35,16 @@ class Work:
     def background(self) -> bool:
         """True if it waits for users."""
         return self.params.priority > 0
+
+    def version(self, base_version: str) -> str:
+        """The version of its tokens: the adapter's name, or the base weights' version."""
+        # Both, if the base weights below the adapter were replaced after it was loaded: these
+        # tokens are those of neither release.
+        if self.adapter is None:
+            return base_version
+        if base_version == self.adapter.base_version:
+            return self.adapter.name
+        return f"{self.adapter.name}+{base_version}"
 
 
 Post = tuple[Callable[[Event], None], Event]
