@@ -48,13 +48,16 @@ ScoreRange = tuple[float, float]
 DEFAULT_SCORE_RANGE: ScoreRange = (-100.0, 100.0)
 
 
+Refusal = tuple[SampleReady, str, int | None]
+"""(sample, reason, lag) of a sample that a recipe will never use. The lag is in releases."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A recipe's decision. A sample in neither part waits."""
 
     batch: tuple[SampleReady, ...] = ()
-    refused: tuple[tuple[SampleReady, str, int | None], ...] = ()
-    """(sample, reason, lag) of samples that this recipe will never use."""
+    refused: tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from reefcommon import config
 from reefcommon.harness.admission import CHAT
 from reefcommon.settings import SystemSettings
-from reefkit.jobs.service import Kit, host_service
+from reefkit.jobs.host import Kit, host_service
 from reefkit.recipe_binding import Binding, harness_bindings
 from services.harness.executor import HarnessExecutor
 from services.harness.settings import Settings

@@ -19,9 +19,9 @@ from reefcommon.harness.tree import (
 )
 from reefcommon.recipe import Decision
 from reefkit.jobs.faults import BoundedCall
+from reefkit.jobs.host import Kit
 from reefkit.jobs.model import Job, content_of
-from reefkit.jobs.ports import Executor, Nothing, Produced, Result
-from reefkit.jobs.service import Kit
+from reefkit.jobs.ports import Executor, Produced, Result
 from reefkit.recipe_binding import Binding
 
 
@@ -61,14 +61,15 @@ class HarnessExecutor(Executor):
         if not all(isinstance(mutation, Mutation) for mutation in mutations):
             raise Poison(f"{self._binding.dotted} proposed something that is not a Mutation")
         if not mutations:
-            return Nothing("empty: the recipe proposes nothing", metrics={"mutations": 0.0})
+            reason = "empty: the recipe proposes nothing"
+            return Produced(metrics={"mutations": 0.0}, reason=reason, end="finished")
         output = {"mutations": [asdict(item) for item in mutations]}
         figures = {"mutations": float(len(mutations)), "samples": float(len(samples))}
         try:
             tree = await asyncio.to_thread(admit, base, mutations, self._adapter)
         except Inadmissible as error:
-            refused = figures | {"refused": 1.0}
-            return Nothing(f"refused: {error}", output=output, metrics=refused, end="refused")
+            figures["refused"] = 1.0
+            return Produced(output, figures, reason=f"refused: {error}", end="refused")
         reason = "; ".join(mutation.reason for mutation in mutations if mutation.reason)
         return Produced(output, figures | {"entries": float(len(tree))}, reason=reason)
 

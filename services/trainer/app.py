@@ -10,7 +10,7 @@ from reefcommon import config
 from reefcommon.errors import BadConfig
 from reefcommon.events import utc_now
 from reefcommon.settings import SystemSettings
-from reefkit.jobs.service import Kit, host_service
+from reefkit.jobs.host import Kit, host_service
 from reefkit.recipe_binding import Binding, weight_bindings
 from services.trainer.checkpoints import DirectoryCheckpoints
 from services.trainer.child import ChildProcess

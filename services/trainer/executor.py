@@ -16,9 +16,9 @@ from reefcommon.events import Release, SampleReady
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, WeightRecipe
 from reefcommon.releases import base_weights
+from reefkit.jobs.host import Kit
 from reefkit.jobs.model import Job, content_of, load_of
-from reefkit.jobs.ports import Executor, Nothing, Produced, Refused, Result
-from reefkit.jobs.service import Kit
+from reefkit.jobs.ports import Executor, Produced, Refused, Result
 from reefkit.recipe_binding import Binding
 from services.trainer import domain
 from services.trainer.ports import Checkpoints, StateDamaged, StepProcess, StepReply, StepRequest
@@ -92,9 +92,9 @@ class WeightExecutor(Executor):
         figures = dict(job.plan.get("facts", {})) | dict(reply.metrics)
         figures["duration/step_s"] = time.monotonic() - began
         if not reply.proposes:
-            return Nothing(NO_CANDIDATE, metrics=figures, step=reply.step)
+            return Produced({}, figures, reply.step, NO_CANDIDATE, end="finished")
         reason = f"{self._binding.recipe.name} step {reply.step}"
-        return Produced(metrics=figures, step=reply.step, reason=reason)
+        return Produced({}, figures, reply.step, reason)
 
     async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
         await self._step(job, samples, None)

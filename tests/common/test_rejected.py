@@ -9,7 +9,8 @@ import pytest
 
 from reefcommon.errors import Unavailable
 from reefcommon.events import Release
-from reefkit.rejected_contents import LostContent, RejectedContents
+from reefkit.jobs.model import Job
+from reefkit.jobs.retention import RejectedContents
 
 NOW = datetime(2026, 1, 8, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(days=9), NOW - timedelta(days=1)
@@ -33,14 +34,14 @@ def release(sequence: int, content: str) -> Release:
 
 @dataclass
 class Ledger:
-    """Losses in memory."""
+    """The lost candidates of a job store, in memory."""
 
-    rejected: list[LostContent]
+    rejected: list[Job]
     used: set[str] = field(default_factory=set)
     known: Release | None = None
     gone: list[str] = field(default_factory=list)
 
-    def lost(self, scenario: str) -> list[LostContent]:
+    def lost(self, scenario: str) -> list[Job]:
         return [one for one in self.rejected if one.job_id not in self.gone]
 
     def contents_in_use(self, scenario: str) -> set[str]:
@@ -88,9 +89,12 @@ def rejected(ledger: Ledger, outside: Outside) -> RejectedContents:
 
 
 def lost(*found: tuple[str, datetime]) -> Ledger:
-    return Ledger(
-        [LostContent(f"job-{number}", content, at) for number, (content, at) in enumerate(found)]
-    )
+    return Ledger([job(number, content, at) for number, (content, at) in enumerate(found)])
+
+
+def job(number: int, content: str, at: datetime) -> Job:
+    base = ("here", "default", "r0", "run:0", "base", ())
+    return Job(f"job-{number}", *base, at, number, state="rejected", content_id=content)
 
 
 async def test_what_is_old_and_named_by_nobody_goes() -> None:

@@ -24,8 +24,8 @@ from reefkit.artifacts.cache import FetchedTrees
 from reefkit.bus import Bus, KafkaPublisher, kafka_broker
 from reefkit.jobs import host
 from reefkit.jobs.context import Ports as HostPorts
+from reefkit.jobs.host import Kit, build
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.service import Kit, build
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import harness_bindings, weight_bindings
 from reefkit.retry import RetryPolicy

@@ -20,8 +20,8 @@ from reefcommon.releases import next_contents
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.jobs.context import Ports
+from reefkit.jobs.host import Kit, build
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.service import Kit, build
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy

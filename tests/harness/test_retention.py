@@ -10,8 +10,7 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateProposed, SampleRefused, utc_now
 from reefcommon.ids import time_ordered_hex
 from reefcommon.settings import HostSettings
-from reefkit.jobs.host import Retention
-from reefkit.rejected_contents import RejectedContents
+from reefkit.jobs.retention import RejectedContents, Retention
 from tests.harness.support import (
     BINDING,
     Published,
@@ -70,7 +69,9 @@ def retention(worker, now, heads=None, store=None):
         worker.store, store or Dropping(), heads or Heads(base_release()), worker.ports.storing
     )
     settings = HostSettings(settled_kept_s=30 * 86400.0, rejected_kept_s=7 * 86400.0)
-    return Retention("harness", worker.handlers, worker.trees, rejected, settings, lambda: now)
+    return Retention(
+        "harness", worker.handlers.loops, worker.trees, rejected, settings, lambda: now
+    )
 
 
 async def window(worker, out, day, number, words):

@@ -6,8 +6,8 @@ from reefcommon.events import CandidateProposed, ReleasePublished, ReleaseReject
 from reefcommon.recipe import Knobs
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.jobs.context import Ports
+from reefkit.jobs.host import Kit, build
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.service import Kit, build
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy
 from tests.fakes.leases import SoleHolder

@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from reefcommon.settings import HostSettings
-from reefkit.jobs.host import Retention
-from reefkit.rejected_contents import RejectedContents
+from reefkit.jobs.retention import RejectedContents, Retention
 from tests.jobs.rig import WordsRig
 from tests.jobs.words import WordsExecutor
 from tests.recipes.samples import AT, sample
@@ -99,7 +98,12 @@ async def test_ended_jobs_and_lost_contents_are_forgotten(tmp_path):
     rejected = RejectedContents(rig.store, store, Heads("base"), rig.ports.storing)
     settings = HostSettings(settled_kept_s=30 * 86400.0, rejected_kept_s=86400.0)
     retention = Retention(
-        "words", rig.handlers, rig.kit.trees, rejected, settings, lambda: AT + timedelta(days=99)
+        "words",
+        rig.handlers.loops,
+        rig.kit.trees,
+        rejected,
+        settings,
+        lambda: AT + timedelta(days=99),
     )
     assert (await retention.round())["contents"] == 1  # three times the same words
     assert store.dropped == [rig.candidates[0].content_id]

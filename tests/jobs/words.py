@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 from reefcommon.recipe import Decision, Dimensions, Recipe
-from reefkit.jobs.ports import Executor, Nothing, Produced
+from reefkit.jobs.ports import Executor, Produced
 
 
 class WordsRecipe(Recipe):
@@ -36,7 +36,7 @@ class WordsExecutor(Executor):
         self.ran.append(job.job_id)
         words = Counter(word for sample in samples for word in sample.feedback.split())
         if not words - Counter(["nothing"] * len(samples)):
-            return Nothing("there are no words to count")
+            return Produced(reason="there are no words to count", end="finished")
         if "bad" in words:
             raise ValueError("words of a user")
         return Produced({"words": words}, {"words": float(len(words))}, reason="counted")

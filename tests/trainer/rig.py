@@ -23,8 +23,8 @@ from reefcommon.events import (
 from reefcommon.topics import Topic
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.jobs.context import Ports
+from reefkit.jobs.host import Kit, build
 from reefkit.jobs.outbox import Outbox
-from reefkit.jobs.service import Kit, build
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy

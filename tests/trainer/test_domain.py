@@ -106,7 +106,9 @@ async def test_a_record_is_used_once_and_its_second_sample_waits_for_the_first()
     assert [s.event_id for s in choice.batch] == ["smp-0", "smp-2"]
     assert choice.refused == ()
     choice = await choose(BINDING, [b, c], {"r2"}, release(5))
-    assert [(r.sample.event_id, r.reason) for r in choice.refused] == [("smp-1", "already_trained")]
+    assert [(s.event_id, reason) for s, reason, _ in choice.refused] == [
+        ("smp-1", "already_trained")
+    ]
 
 
 def test_the_same_inputs_give_the_same_job():
@@ -150,7 +152,7 @@ async def test_held_out_samples_are_never_trained_on():
     judging = replace(BINDING, holds_out=True, recipe=CountingRecipe(Knobs(batch_size=20)))
     waiting = [sample(number) for number in range(40)]
     choice = await choose(judging, waiting, set(), release(5))
-    apart = {r.sample.event_id for r in choice.refused if r.reason == "held_out"}
+    apart = {s.event_id for s, reason, _ in choice.refused if reason == "held_out"}
     assert apart == {s.event_id for s in waiting if is_held_out(s.event_id)}
     assert apart
     assert len(choice.batch) == 20

@@ -8,8 +8,7 @@ import pytest
 
 from reefcommon.ids import record_times_ms, time_ordered_hex
 from reefcommon.settings import HostSettings
-from reefkit.jobs.host import Retention
-from reefkit.rejected_contents import RejectedContents
+from reefkit.jobs.retention import RejectedContents, Retention
 from services.trainer.child import bound_log
 from tests.recipes.samples import sample
 from tests.trainer.rig import AT, Rig, release
@@ -63,7 +62,7 @@ def retention(
         rig.store, store or Dropping(), heads or Heads("base"), rig.ports.storing
     )
     settings = HostSettings(settled_kept_s=30 * DAY_S, rejected_kept_s=7 * DAY_S)
-    return Retention("trainer", rig.handlers, rig.trees, rejected, settings, lambda: now)
+    return Retention("trainer", rig.handlers.loops, rig.trees, rejected, settings, lambda: now)
 
 
 async def step(

@@ -7,23 +7,14 @@ from dataclasses import dataclass
 from reefcommon.errors import Transient
 from reefcommon.evaluation import HELD_OUT, is_held_out
 from reefcommon.events import Release, SampleReady
-from reefcommon.recipe import Decision, Recipe
+from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs.faults import BoundedCall, minimal_failing, place_of
-from reefkit.jobs.model import Refusal
 from reefkit.jobs.ports import Executor
 from reefkit.recipe_binding import Binding
 
 ALREADY_TRAINED = "already_trained"
 OUT_OF_RANGE = "score_out_of_range"
 _OTHERS_TRIED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A batch for the next job, perhaps empty, and refused samples."""
-
-    batch: tuple[SampleReady, ...]
-    refused: tuple[Refusal, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +25,7 @@ class Admission:
 
     async def choose(
         self, waiting: Sequence[SampleReady], used_records: Collection[str], head: Release
-    ) -> Choice:
+    ) -> Decision:
         """Return the decision on `waiting`. Samples at fault are refused.
 
         Raises:
@@ -46,7 +37,7 @@ class Admission:
         for sample in waiting:
             reason = self._unusable(sample, used_records)
             if reason is not None:
-                refused.append(Refusal(sample, reason))
+                refused.append((sample, reason, None))
             elif not self.executor.once_per_record or taken.isdisjoint(sample.record_ids):
                 # Of two samples that share a record the later waits for the fate of the earlier.
                 taken.update(sample.record_ids)
@@ -57,9 +48,8 @@ class Admission:
             raise
         except Exception as error:  # noqa: BLE001  # the recipe is its author's code
             culprits = await self._culprits(fresh, head, error)
-            return Choice((), (*refused, *culprits))
-        own = [Refusal(sample, reason, lag) for sample, reason, lag in decision.refused]
-        return Choice(decision.batch, (*refused, *own))
+            return Decision((), (*refused, *culprits))
+        return Decision(decision.batch, (*refused, *decision.refused))
 
     def _unusable(self, sample: SampleReady, used_records: Collection[str]) -> str | None:
         # The range first: a score that overflows in training overflows in a comparison too.
@@ -117,4 +107,4 @@ class Admission:
         # A recipe that fails on each sample alone is at fault itself: it costs no sample.
         if len(found) == 1 and others and all([await fails((sample,)) for sample in others]):
             raise broken from error
-        return [Refusal(sample, reason) for sample in found]
+        return [(sample, reason, None) for sample in found]

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The adapters of all loops of a host. `storing`: see `reefkit.rejected_contents`."""
+    """The adapters of all loops of a host. `storing`: see `reefkit.jobs.retention`."""
 
     outbox: Outbox
     artifacts: ArtifactStore

@@ -1,25 +1,54 @@
-"""The arrivals of a job host, its state for `/status`, and the composition of its loops."""
+"""A host service: its arrivals, its state for `/status`, and the composition of its loops."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import structlog
 from faststream.kafka import KafkaRouter
 
 from reefcommon import topics
+from reefcommon.artifacts import ArtifactStore
+from reefcommon.errors import Unavailable
 from reefcommon.events import Publication, ReleasePublished, SampleReady
 from reefcommon.releases import ReleaseHeads
-from reefcommon.settings import HostSettings
+from reefcommon.settings import HostSettings, SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
+from reefkit.background import Periodic
 from reefkit.bus import route
+from reefkit.jobs.context import Ports
 from reefkit.jobs.loop import HostLoop
 from reefkit.jobs.model import candidate_in
+from reefkit.jobs.outbox import Outbox
+from reefkit.jobs.ports import Executor
+from reefkit.jobs.retention import RejectedContents, Retention
 from reefkit.jobs.store import JobStore
-from reefkit.rejected_contents import RejectedContents
-from reefkit.retention import record_removed
+from reefkit.ops import Health
+from reefkit.outside import Outside
+from reefkit.recipe_binding import Binding
+from reefkit.redis_lease import RedisLease
+from reefkit.retry import RetryPolicy
+from reefkit.service import Service, Work
+
+log = structlog.get_logger()
+
+Bindings = tuple[Binding[Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """The parts that executors share. `home`: the state directory of the service."""
+
+    home: Path
+    store: JobStore
+    artifacts: ArtifactStore
+    trees: FetchedTrees
+
+
+MakeExecutor = Callable[[Binding[Any], Kit], Executor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,42 +105,54 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
             await asyncio.to_thread(handlers.store.advance, release)
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Removes old samples, jobs, contents and fetched trees."""
+def build(bindings: Bindings, kit: Kit, ports: Ports, executor: MakeExecutor) -> Handlers:
+    loops = tuple(
+        HostLoop(binding, kit.store, executor(binding, kit), ports) for binding in bindings
+    )
+    return Handlers(loops, kit.store)
 
-    service: str
-    handlers: Handlers
-    trees: FetchedTrees
-    rejected: RejectedContents
-    settings: HostSettings
-    clock: Callable[[], datetime]
 
-    async def round(self) -> dict[str, int]:
-        """Return the number of removals by kind. Raises Unavailable."""
-        now, loops = self.clock(), self.handlers.loops
-        counts = Counter(trees=0, contents=0, samples=0, jobs=0)
-        counts["trees"] = await asyncio.to_thread(self.trees.prune, self.contents_in_use)
-        before = now - timedelta(seconds=self.settings.settled_kept_s)
-        for loop in loops:
-            counts.update(await asyncio.to_thread(self._forget, loop, before))
-        try:
-            limit = now - timedelta(seconds=self.settings.rejected_kept_s)
-            for scenario in {loop.binding.scenario for loop in loops}:
-                counts["contents"] += await self.rejected.drop(scenario, limit)
-        finally:
-            record_removed(self.service, counts)
-        return dict(counts)
+def host_service(
+    name: str,
+    system: SystemSettings,
+    settings: HostSettings,
+    bindings: Bindings,
+    executor: MakeExecutor,
+) -> Service:
+    home = system.state_dir.resolve() / name
+    recipes = {binding.key: binding.recipe.name for binding in bindings}
+    store = JobStore(home / "ledger.sqlite", recipes)
+    outside, broker = Outside.connect(system, name)
+    kit = Kit(home, store, outside.artifacts, FetchedTrees(home / "trees"))
+    lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
+    outbox = Outbox(store, outside.events, lease)
+    retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
+    ports = Ports(outbox, kit.artifacts, outside.now, retry, settings.decide_timeout_s)
+    handlers = build(bindings, kit, ports, executor)
+    broker.include_router(routes(handlers, name))
+    rejected = RejectedContents(store, kit.artifacts, outside.heads, ports.storing)
+    retention = Retention(name, handlers.loops, kit.trees, rejected, settings, outside.now)
+    every_s = settings.retention_every_s
+    rounds = Periodic("retention", retention.round, every_s, first_after_s=every_s)
 
-    def _forget(self, loop: HostLoop, before: datetime) -> dict[str, int]:
-        kept, shown = loop.executor.kept_jobs(), loop.executor.shown_rejections
-        before_ms = int(before.timestamp() * 1000)
-        return self.handlers.store.forget(loop.binding.key, before_ms, kept, shown)
+    # Before the consumers join: a host that stands by takes no partition from the active host.
+    async def prepare() -> None:
+        store.fence(await lease.acquire(store.token))
+        log.info("lease_acquired", lease=name, token=lease.token)
+        await seed(handlers, outside.heads)
 
-    def contents_in_use(self) -> set[str]:
-        """Return the contents that jobs start from, now or next. Blocks."""
-        store, used = self.handlers.store, set[str]()
-        for loop in self.handlers.loops:
-            job = store.current(loop.binding.key, pending=True)
-            used |= loop.executor.contents_in_use(job, store.head(loop.binding.scenario))
-        return used
+    async def close() -> None:
+        with suppress(Unavailable):  # the lease ends by itself
+            await lease.release()
+        await outside.close()
+        await asyncio.to_thread(store.close)
+
+    health = Health(name, broker=broker)
+    health.checks["jobs"] = handlers.check
+    health.facts["bindings"] = handlers.facts
+    tasks = (
+        Work("lease", lease.keep, early=True),
+        *(Work(loop.binding.key, loop.run) for loop in handlers.loops),
+        Work(rounds.name, rounds.run),
+    )
+    return Service(health, broker, prepare=prepare, tasks=tasks, close=(close,))

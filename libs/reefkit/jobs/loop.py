@@ -4,20 +4,21 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import structlog
 
 from reefcommon import ids, topics
 from reefcommon.errors import ReefError
 from reefcommon.events import Publication, Release, SampleReady
-from reefcommon.recipe import Decision, Recipe
+from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
 from reefkit.jobs.candidates import Candidates
 from reefkit.jobs.context import Context, Ports
 from reefkit.jobs.faults import BoundedCall, place_of
-from reefkit.jobs.model import Job, Refusal
-from reefkit.jobs.ports import Executor, Nothing, Refused
+from reefkit.jobs.model import Job
+from reefkit.jobs.ports import Executor, Refused
 from reefkit.jobs.steps import Steps
 from reefkit.jobs.store import JobStore, Outgoing
 from reefkit.recipe_binding import Binding
@@ -159,15 +160,11 @@ class HostLoop:
         metrics.DURATION_S.labels(job.binding, "step").observe(time.monotonic() - began)
         if isinstance(result, Refused):
             named = result.culprits
-            found = [
-                Refusal(sample, named[sample.event_id])
-                for sample in samples
-                if sample.event_id in named
-            ]
+            found = [(s, named[s.event_id], None) for s in samples if s.event_id in named]
             await asyncio.to_thread(self.store.reopen, job, *self._refusals(found))
             self.shown.tell(replace(job, reason=result.reason), "failed", samples=sorted(named))
             return
-        proposes = not isinstance(result, Nothing)
+        proposes = result.end is None
         produced = replace(
             job,
             state="produced",
@@ -177,7 +174,7 @@ class HostLoop:
             output=result.output,
             metrics=dict(result.metrics),
             proposes=proposes,
-            end="finished" if not isinstance(result, Nothing) else result.end,
+            end=result.end or "finished",
             summary=result.reason,
             candidate_id=ids.candidate_id(job.job_id) if proposes else None,
             finished_at=self.ports.clock(),
@@ -186,13 +183,24 @@ class HostLoop:
 
     def _refusals(self, refused: Sequence[Refusal]) -> tuple[dict[str, str], Outgoing]:
         at, binding = self.ports.clock(), self.binding
-        for item in refused:
+        for _, reason, _ in refused:
             # The part after a colon is free text, and would make a time series of its own.
-            metrics.REFUSED.labels(binding.key, item.reason.partition(":")[0]).inc()
-        reasons = {item.sample.event_id: item.reason for item in refused}
+            metrics.REFUSED.labels(binding.key, reason.partition(":")[0]).inc()
+        reasons = {sample.event_id: reason for sample, reason, _ in refused}
         log.debug("samples_refused", binding=binding.key, reasons=reasons)
-        events = [binding.refusal(item.sample, item.reason, item.lag, at) for item in refused]
-        return reasons, [(event, topics.TRAINING) for event in events]
+        return reasons, [(binding.refusal(*item, at), topics.TRAINING) for item in refused]
+
+    # ------------------------------------------------------------------ retention
+
+    def forget(self, before: datetime) -> dict[str, int]:
+        """Remove settled samples and ended jobs, and return their numbers. Blocks."""
+        kept, shown = self.executor.kept_jobs(), self.executor.shown_rejections
+        before_ms = int(before.timestamp() * 1000)
+        return self.store.forget(self.binding.key, before_ms, kept, shown)
+
+    def contents_in_use(self) -> set[str]:
+        job = self.store.current(self.binding.key, pending=True)
+        return self.executor.contents_in_use(job, self.store.head(self.binding.scenario))
 
     # ------------------------------------------------------------------ shown
 

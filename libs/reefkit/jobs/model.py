@@ -56,14 +56,9 @@ class Job:
     summary: str = ""
     reason: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A sample that a recipe will never use. `lag` is in releases, if known."""
-
-    sample: SampleReady
-    reason: str
-    lag: int | None = None
+    @property
+    def made_at(self) -> datetime:
+        return self.finished_at or self.opened_at
 
 
 # ------------------------------------------------------------------ releases, seen from one kind
@@ -208,4 +203,4 @@ def candidate(binding: Binding[Recipe], kind: Kind, job: Job) -> events.Candidat
 
 def _common(job: Job) -> dict[str, Any]:
     names = ("scenario", "traceparent", "base_release_id", "metrics")
-    return {"at": job.finished_at or job.opened_at} | {name: getattr(job, name) for name in names}
+    return {"at": job.made_at} | {name: getattr(job, name) for name in names}

@@ -18,23 +18,16 @@ class StepTimeout(Transient):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A step with a candidate. `output` is durable JSON; `step` overrides the host's count."""
+    """A step. `output` is durable JSON; `step` overrides the host's count.
+
+    Without a candidate it has an `end`; "refused": its output may not be proposed.
+    """
 
     output: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     step: int | None = None
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """A step without a candidate. `end` "refused": its output may not be proposed."""
-
-    reason: str
-    output: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    step: int | None = None
-    end: Literal["finished", "refused"] = "finished"
+    end: Literal["finished", "refused"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class Refused:
     culprits: Mapping[str, str] = field(default_factory=dict)
 
 
-Result = Produced | Nothing | Refused
+Result = Produced | Refused
 
 
 class Executor(ABC):

@@ -2,11 +2,11 @@
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 
 from reefcommon import topics
 from reefcommon.events import Event, SampleReady
@@ -43,6 +43,11 @@ create table fence (id integer primary key check (id = 1), token integer not nul
 insert into fence values (1, 0);
 """
 _OLD_TABLES = ("records", "samples", "horizons", "jobs", "heads", "outbox", "clock")
+_JOB = TypeAdapter(Job)
+_KEPT = (
+    *("job_id", "binding", "scenario", "base_release_id", "sample_ids", "opened_at", "step"),
+    *("content_id", "reason"),
+)
 _TRAINER: dict[str, State] = {"running": "open", "checkpoint": "produced", "failed": "aborted"}
 _HARNESS: dict[str, State] = {
     "proposed": "produced",
@@ -109,14 +114,11 @@ def put_event(db: sqlite3.Connection, event: Event, topic: Topic) -> None:
 
 
 def dump(job: Job) -> str:
-    return orjson.dumps({item.name: getattr(job, item.name) for item in fields(job)}).decode()
+    return _JOB.dump_json(job).decode()
 
 
 def load(body: str) -> Job:
-    row = orjson.loads(body)
-    for name in ("opened_at", "finished_at"):
-        row[name] = datetime.fromisoformat(row[name]) if row[name] else None
-    return Job(**row | {"sample_ids": tuple(row["sample_ids"])})
+    return _JOB.validate_json(body)
 
 
 # ------------------------------------------------------------------ the two ledgers before
@@ -170,56 +172,39 @@ def _from_trainer(old: dict[str, Any], state: str, recipe: str) -> Job:
     else:
         # A checkpoint is stored again under the same digest: its events may not have been sent.
         now = _TRAINER[state]
-    candidate = candidate_id(old["job_id"]) if old["proposes"] else None
     no_candidate = "the recipe proposes no candidate after this step"
-    return Job(
-        **_kept(old),
-        base_load="",
-        base_content=old["base_content"],
-        step=old["step"],
-        traceparent=old["traceparent"],
-        plan={"start": old["start"], "facts": old["facts"]},
+    return _job(
+        old,
+        "traceparent",
+        "metrics",
+        "proposes",
+        "finished_at",
         state=now,
-        metrics=old["metrics"],
-        proposes=old["proposes"],
-        content_id=old["content_id"],
-        candidate_id=candidate,
-        finished_at=_time(old["finished_at"]),
+        plan={"start": old["start"], "facts": old["facts"]},
+        candidate_id=candidate_id(old["job_id"]) if old["proposes"] else None,
         summary=f"{recipe} step {old['step']}" if old["proposes"] else no_candidate,
-        reason=old["reason"],
     )
 
 
 def _from_harness(old: dict[str, Any], state: str) -> Job:
     began = state in ("open", "proposed")
     own = candidate_id(old["job_id"]) if state == "proposed" else None
-    return Job(
-        **_kept(old),
-        base_load="",
-        base_content=old["base_content"] or "",
-        step=old["step"],
-        state=_HARNESS.get(state, state),  # type: ignore[arg-type]
-        attempt=old["attempt"],
+    return _job(
+        old,
+        "attempt",
+        state=_HARNESS.get(state, state),
         output={"mutations": old["mutations"]},
         proposes=bool(old["mutations"]),
-        content_id=old["content_id"],
         candidate_id=old["candidate_id"] or own,
-        finished_at=None if began else _time(old["opened_at"]),
+        finished_at=None if began else old["opened_at"],
         summary="; ".join(item["reason"] for item in old["mutations"] if item["reason"]),
-        reason=old["reason"],
     )
 
 
-def _kept(old: dict[str, Any]) -> dict[str, Any]:
-    names = ("job_id", "binding", "scenario", "base_release_id")
-    return {name: old[name] for name in names} | {
-        "sample_ids": tuple(old["sample_ids"]),
-        "opened_at": _time(old["opened_at"]),
-    }
-
-
-def _time(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+def _job(old: dict[str, Any], *kept: str, **changes: object) -> Job:
+    fields = {name: old[name] for name in (*_KEPT, *kept)}
+    base = {"base_load": "", "base_content": old["base_content"] or ""}
+    return _JOB.validate_python(fields | base | changes)
 
 
 def _columns(db: sqlite3.Connection, table: str) -> set[str]:

@@ -15,7 +15,6 @@ from reefkit.jobs import forgetting
 from reefkit.jobs.database import Database
 from reefkit.jobs.model import LOST, SHOWN, UNFINISHED, Job, State
 from reefkit.jobs.schema import NEXT, dump, insert_job, load, put_event
-from reefkit.rejected_contents import LostContent
 from reefkit.retention import TOO_OLD
 
 # Tokens, masks and log-probabilities are most of a sample's bytes.
@@ -179,20 +178,13 @@ class JobStore(Database):
         with self._transaction() as db:
             return forgetting.forget(db, binding, before_ms, kept, shown)
 
-    def lost(self, scenario: str) -> list[LostContent]:
-        jobs = self._jobs(
-            f"scenario = ? and state in ({_marks(LOST)})"
-            " and content_id is not null and not dropped order by seq",
-            scenario,
-            *LOST,
-        )
-        return [
-            LostContent(job.job_id, job.content_id, job.finished_at or job.opened_at)
-            for job in jobs
-            if job.content_id
-        ]
+    def lost(self, scenario: str) -> list[Job]:
+        """Return the jobs of lost candidates whose contents are still stored."""
+        condition = f"scenario = ? and state in ({_marks(LOST)}) and content_id is not null"
+        return self._jobs(f"{condition} and not dropped order by seq", scenario, *LOST)
 
     def contents_in_use(self, scenario: str) -> set[str]:
+        """Return the contents of other candidates."""
         query = (
             "select content_id from jobs where scenario = ? and content_id is not null"
             f" and state not in ({_marks(LOST)})"
@@ -200,6 +192,7 @@ class JobStore(Database):
         return {content for (content,) in self._rows(query, scenario, *LOST)}
 
     def drop(self, job_ids: Collection[str]) -> None:
+        """Note that the contents of these jobs are gone."""
         with self._transaction() as db:
             rows = [(job_id,) for job_id in job_ids]
             db.executemany("update jobs set dropped = 1 where job_id = ?", rows)
