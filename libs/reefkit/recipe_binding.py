@@ -9,7 +9,6 @@ from reefcommon.config import ServeConfig
 from reefcommon.config_sections import OnStale, RecipeBinding
 from reefcommon.evaluation import choose
 from reefcommon.events import Lineage, SampleReady, SampleRefused
-from reefcommon.harness.tree import HarnessRecipe
 from reefcommon.recipe import Recipe, WeightRecipe, load_recipe
 
 R = TypeVar("R", bound=Recipe)
@@ -61,30 +60,15 @@ def refusal_event(
     )
 
 
-def weight_bindings(served: ServeConfig | None) -> tuple[Binding[WeightRecipe], ...]:
-    """Return the bindings whose recipe evolves weights. Raises BadConfig."""
+def bindings(served: ServeConfig | None, kind: type[R]) -> tuple[Binding[R], ...]:
+    """Return the bindings whose recipe is of this kind. Raises BadConfig."""
     return tuple(
-        Binding(
-            item.scenario,
-            item.recipe,
-            recipe,
-            holds_out=choose(served, item.scenario, item.recipe).withholds_samples,
-            on_stale=item.on_stale,
-        )
-        for item, recipe in _loaded(served)
-        if isinstance(recipe, WeightRecipe) and served is not None
+        Binding(item.scenario, item.recipe, recipe, _holds_out(served, item, recipe), item.on_stale)
+        for item in (served.reef if served is not None else ())
+        if isinstance(recipe := load_recipe(item.recipe, item.knobs), kind) and served is not None
     )
 
 
-def harness_bindings(served: ServeConfig | None) -> tuple[Binding[HarnessRecipe], ...]:
-    """Return the bindings whose recipe evolves a harness. Raises BadConfig."""
-    return tuple(
-        Binding(item.scenario, item.recipe, recipe, on_stale=item.on_stale)
-        for item, recipe in _loaded(served)
-        if isinstance(recipe, HarnessRecipe)
-    )
-
-
-def _loaded(served: ServeConfig | None) -> list[tuple[RecipeBinding, Recipe]]:
-    bound = served.reef if served is not None else ()
-    return [(item, load_recipe(item.recipe, item.knobs)) for item in bound]
+def _holds_out(served: ServeConfig, item: RecipeBinding, recipe: Recipe) -> bool:
+    weights = isinstance(recipe, WeightRecipe)
+    return weights and choose(served, item.scenario, item.recipe).withholds_samples

@@ -6,13 +6,13 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from reefcommon import config
 from reefcommon.errors import BadConfig
 from reefcommon.events import utc_now
+from reefcommon.recipe import WeightRecipe
 from reefcommon.settings import SystemSettings
 from reefkit.jobs.host import Kit, host_service
-from reefkit.recipe_binding import Binding, weight_bindings
-from services.trainer.checkpoints import DirectoryCheckpoints
+from reefkit.recipe_binding import Binding
+from services.trainer.checkpoints import Checkpoints
 from services.trainer.child import ChildProcess
 from services.trainer.executor import WeightExecutor
 from services.trainer.settings import Settings
@@ -34,13 +34,10 @@ def executor(
     log_path = kit.home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"
     timeout_s, niceness = settings.step_timeout_s, settings.niceness
     process = ChildProcess(binding, system.model_path, log_path, timeout_s, niceness)
-    states, kept = DirectoryCheckpoints(kit.home / "states"), settings.kept_states
+    states, kept = Checkpoints(kit.home / "states"), settings.kept_states
     return WeightExecutor(binding, kit, states, process, kept_states=kept, clock=utc_now)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
-    """Build the service on its real adapters. Raises BadConfig if `serve.yaml` is unusable."""
-    served = config.load(system.config) if system.config else None
-    bindings = weight_bindings(served)
     make = partial(executor, system=system, settings=settings)
-    return host_service(SERVICE, system, settings, bindings, make).app()
+    return host_service(SERVICE, system, settings, WeightRecipe, make).app()

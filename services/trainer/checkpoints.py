@@ -12,7 +12,9 @@ from services.trainer.ports import StepReply
 REPLY = "reply.json"
 
 
-class DirectoryCheckpoints:
+class Checkpoints:
+    """States of finished steps by job. All calls block."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -20,20 +22,17 @@ class DirectoryCheckpoints:
         return self._home(binding) / job_id
 
     def reply(self, binding: str, job_id: str) -> StepReply | None:
+        """Return the reply of a step whose state is complete."""
         path = self.path(binding, job_id) / REPLY
         return StepReply(**orjson.loads(path.read_bytes())) if path.is_file() else None
 
     def kept(self, binding: str) -> set[str]:
-        home = self._home(binding)
-        return (
-            {path.name for path in home.iterdir() if (path / REPLY).is_file()}
-            if home.is_dir()
-            else set()
-        )
+        """Return the jobs whose state is complete."""
+        return {path.parent.name for path in self._home(binding).glob(f"*/{REPLY}")}
 
     def prune(self, binding: str, keep: Collection[str]) -> None:
-        home = self._home(binding)
-        for path in home.iterdir() if home.is_dir() else ():
+        """Remove all other states and rests of interrupted steps."""
+        for path in self._home(binding).glob("*"):
             if path.name not in keep:
                 shutil.rmtree(path, ignore_errors=True)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import structlog
+from pydantic import BaseModel
 
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.recipe import WeightRecipe
@@ -45,7 +46,7 @@ class ChildProcess:
         try:
             async with asyncio.timeout(self.timeout_s):
                 child = self._child or await self._start()
-                reply = await self._ask(child, as_line(request))
+                reply = await self._ask(child, request)
         except TimeoutError:
             await self.stop()
             raise StepTimeout(
@@ -94,11 +95,11 @@ class ChildProcess:
             )
         self._child = child
         log.info("step_process_started", binding=self.binding.key, pid=child.pid)
-        await self._write(child, self.binding.recipe.knobs.model_dump(mode="json"))
+        await self._write(child, self.binding.recipe.knobs)
         return child
 
-    async def _ask(self, child: asyncio.subprocess.Process, line: dict[str, Any]) -> dict[str, Any]:
-        await self._write(child, line)
+    async def _ask(self, child: asyncio.subprocess.Process, request: StepRequest) -> dict[str, Any]:
+        await self._write(child, request)
         assert child.stdout is not None
         answer = await child.stdout.readline()
         if not answer.endswith(b"\n"):
@@ -114,12 +115,12 @@ class ChildProcess:
         reply: dict[str, Any] = orjson.loads(answer)
         return reply
 
-    async def _write(self, child: asyncio.subprocess.Process, line: dict[str, Any]) -> None:
+    async def _write(self, child: asyncio.subprocess.Process, line: BaseModel) -> None:
         assert child.stdin is not None
         # A dead child is found by the read that follows, which knows the exit code. uvloop raises
         # RuntimeError for a pipe that it has closed because the other end is gone.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, RuntimeError):
-            child.stdin.write(orjson.dumps(line) + b"\n")
+            child.stdin.write(line.model_dump_json().encode() + b"\n")
             await child.stdin.drain()
 
     def _tail(self) -> str:
@@ -134,10 +135,3 @@ def bound_log(path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
     if path.is_file() and path.stat().st_size > max_bytes:
         shutil.copyfile(path, path.with_name(f"{path.name}.1"))
         os.truncate(path, 0)
-
-
-def as_line(request: StepRequest) -> dict[str, Any]:
-    paths = {"state": request.state, "actor": request.actor, "out": request.out}
-    line: dict[str, Any] = {name: str(path) if path else None for name, path in paths.items()}
-    batch = [sample.model_dump(mode="json") for sample in request.batch]
-    return line | {"job_id": request.job_id, "adopt": request.adopt, "batch": batch}

@@ -21,7 +21,8 @@ from reefkit.jobs.model import Job, content_of, load_of
 from reefkit.jobs.ports import Executor, Produced, Refused, Result
 from reefkit.recipe_binding import Binding
 from services.trainer import domain
-from services.trainer.ports import Checkpoints, StateDamaged, StepProcess, StepReply, StepRequest
+from services.trainer.checkpoints import Checkpoints
+from services.trainer.ports import StateDamaged, StepProcess, StepReply, StepRequest
 
 log = structlog.get_logger()
 ADAPTER = "adapter"

@@ -1,20 +1,19 @@
-"""The step process and the saved states."""
+"""The step process."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from reefcommon.errors import Poison
-from reefcommon.events import SampleReady
+from reefcommon.events import SampleReady, Value
 
 
 class StateDamaged(Poison):
     """A step's start cannot be used; it was set aside."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepRequest:
+class StepRequest(Value):
     """A step, as directories of this machine.
 
     `adopt`: an adapter for the policy, or "base". `out` None: only try the step.
@@ -51,18 +50,3 @@ class StepProcess(Protocol):
 
     async def stop(self) -> None:
         """End the process; the next step starts another."""
-
-
-class Checkpoints(Protocol):
-    """States of finished steps by job. All calls block."""
-
-    def path(self, binding: str, job_id: str) -> Path: ...
-
-    def reply(self, binding: str, job_id: str) -> StepReply | None:
-        """Return the reply of a step whose state is complete."""
-
-    def kept(self, binding: str) -> set[str]:
-        """Return the jobs whose state is complete."""
-
-    def prune(self, binding: str, keep: Collection[str]) -> None:
-        """Remove all other states and rests of interrupted steps."""

@@ -19,16 +19,15 @@ from typing import Any
 import orjson
 
 from reefcommon.artifacts import BASE_CONTENT_ID, sync_directory
-from reefcommon.events import SampleReady
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
 from reefkit.jobs.faults import place_of
 from services.trainer import finite
 from services.trainer.checkpoints import REPLY
-from services.trainer.ports import StateDamaged
+from services.trainer.ports import StateDamaged, StepReply, StepRequest
 
 ADAPTER = "adapter"
 LAST_LINES = 6
-Position = tuple[str | None, str | None, str | None]
+Position = tuple[Path | None, Path | None, str | None]
 """(state, actor, adopt) of the learner."""
 
 
@@ -38,29 +37,28 @@ class Worker:
         self._learner: Learner | None = None
         self._position: Position | None = None
 
-    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+    def handle(self, request: StepRequest) -> StepReply:
         """Make a step and rename its state into place. Without `out`, only try it.
 
         Raises:
             StateDamaged: the start cannot be used.
             Poison: the batch cannot be used, or numbers are not finite.
         """
-        learner = self._at((request["state"], request["actor"], request["adopt"]))
+        learner = self._at((request.state, request.actor, request.adopt))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
-        result = learner.step([SampleReady.model_validate(sample) for sample in request["batch"]])
+        result = learner.step(request.batch)
         figures = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
-        proposes = self._recipe.proposes(result.step)
-        reply = {"step": result.step, "proposes": proposes, "metrics": figures}
-        if request["out"] is not None:
-            self._save(learner, Path(request["out"]), reply)
+        reply = StepReply(result.step, self._recipe.proposes(result.step), figures)
+        if request.out is not None:
+            self._save(learner, request.out, reply)
         return reply
 
-    def _save(self, learner: Learner, out: Path, reply: dict[str, Any]) -> None:
+    def _save(self, learner: Learner, out: Path, reply: StepReply) -> None:
         staged = out.with_name(f".{out.name}.{os.getpid()}")
         shutil.rmtree(staged, ignore_errors=True)
         staged.mkdir(parents=True)
         learner.save(staged)
-        if reply["proposes"]:
+        if reply.proposes:
             learner.export_adapter(staged / ADAPTER)
         finite.check_new(staged)
         (staged / REPLY).write_bytes(orjson.dumps(reply))
@@ -68,19 +66,19 @@ class Worker:
         shutil.rmtree(out, ignore_errors=True)
         staged.rename(out)
         sync_directory(out.parent)
-        self._position = (str(out), None, None)
+        self._position = (out, None, None)
 
     def _at(self, start: Position) -> Learner:
         state, actor, adopt = start
         if self._learner is not None and self._position == start:
             return self._learner
         for saved in filter(None, (state, actor)):
-            finite.check_saved(Path(saved))
+            finite.check_saved(saved)
         if self._learner is None or state is None:
             self._learner = self._recipe.learner(self._model_path)
         learner = self._learner
         if state is not None:
-            learner.load(Path(state), actor_from=Path(actor) if actor else None)
+            learner.load(state, actor_from=actor)
         if adopt is not None:
             learner.adopt(None if adopt == BASE_CONTENT_ID else Path(adopt))
         return learner
@@ -101,7 +99,7 @@ def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWrite
     # The input ends with its writer, so that a killed trainer leaves no step process behind.
     for line in requests:
         try:
-            reply: dict[str, Any] = {"ok": worker.handle(orjson.loads(line))}
+            reply: dict[str, Any] = {"ok": worker.handle(StepRequest.model_validate_json(line))}
         except StateDamaged as error:
             reply = {"damaged": str(error)}
         except Exception as error:  # noqa: BLE001  # the learner is its author's code

@@ -108,6 +108,7 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
 
     from recipes.sao.knobs import Knobs
     from recipes.sao.recipe import SAORecipe
+    from services.trainer.ports import StepRequest
     from services.trainer.worker import Worker
 
     torch.set_num_threads(1)
@@ -116,21 +117,13 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
     recipe = SAORecipe(knobs)
     plain, learner, worker = Plain(path, knobs), recipe.learner(path), Worker(recipe, path)
     lines = [one.model_dump(mode="json") for one in batch]
-    state: list[str | None] = [None]
+    state: list[Path | None] = [None]
 
     def request() -> None:
         out = home / f"job-{time.monotonic_ns()}"
-        worker.handle(
-            {
-                "job_id": "j",
-                "state": state[0],
-                "actor": None,
-                "adopt": None,
-                "out": str(out),
-                "batch": lines,
-            }
-        )
-        state[0] = str(out)
+        asked = {"job_id": "j", "state": state[0], "actor": None, "adopt": None, "out": out}
+        worker.handle(StepRequest.model_validate({**asked, "batch": lines}))
+        state[0] = out
 
     return {
         "plain": lambda: plain.step(batch),

@@ -19,6 +19,8 @@ from reefcommon.config import ServeConfig, parse
 from reefcommon.evaluation import choose
 from reefcommon.events import Event, Publication, ReleasePublished, utc_now
 from reefcommon.harness.admission import CHAT
+from reefcommon.harness.tree import HarnessRecipe
+from reefcommon.recipe import WeightRecipe
 from reefcommon.settings import SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.bus import Bus, KafkaPublisher, kafka_broker
@@ -27,7 +29,7 @@ from reefkit.jobs.context import Ports as HostPorts
 from reefkit.jobs.host import Kit, build
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
-from reefkit.recipe_binding import harness_bindings, weight_bindings
+from reefkit.recipe_binding import bindings
 from reefkit.retry import RetryPolicy
 from services.evaluator import app as evaluator
 from services.evaluator import handlers as evaluator_handlers
@@ -50,7 +52,7 @@ from services.publisher import handlers as publisher_handlers
 from services.publisher.fleet import Fleet
 from services.publisher.publication import Publication as Publications
 from services.publisher.upkeep import Upkeep
-from services.trainer.checkpoints import DirectoryCheckpoints
+from services.trainer.checkpoints import Checkpoints
 from services.trainer.executor import WeightExecutor
 from tests.evaluator.conftest import EpisodeNode
 from tests.fakes.artifacts import MemoryArtifactStore
@@ -175,7 +177,7 @@ def job_hosts(
     def weights(binding: Any, kit: Kit) -> WeightExecutor:
         (model := kit.home / "model").mkdir()
         process = InProcess(binding, model, Mortal(), [])
-        states = DirectoryCheckpoints(kit.home / "states")
+        states = Checkpoints(kit.home / "states")
         return WeightExecutor(binding, kit, states, process, kept_states=2, clock=utc_now)
 
     def files(binding: Any, kit: Kit) -> HarnessExecutor:
@@ -190,8 +192,8 @@ def job_hosts(
         return build(bindings, kit, ports, executor)
 
     return (
-        hosting("trainer", weight_bindings(config), weights),
-        hosting("harness", harness_bindings(config), files),
+        hosting("trainer", bindings(config, WeightRecipe), weights),
+        hosting("harness", bindings(config, HarnessRecipe), files),
     )
 
 

@@ -12,7 +12,7 @@ from reefcommon.events import CandidateProposed, SampleRefused, StepCompleted
 from reefcommon.harness.tree import HarnessRecipe, Mutation
 from reefcommon.recipe import Decision, Dimensions, Knobs
 from reefkit.artifacts.git import GitArtifactStore
-from reefkit.recipe_binding import Binding, harness_bindings
+from reefkit.recipe_binding import Binding, bindings
 from tests.harness.support import (
     BINDING,
     Published,
@@ -91,12 +91,14 @@ async def test_a_recipe_that_fails_loses_its_sample_and_not_the_service(tmp_path
 def test_only_harness_recipes_are_hosted():
     bound = RecipeBinding(recipe=BINDING.dotted, scenario="s", batch_size=2, min_agreement=2)
     weights = RecipeBinding(recipe="recipes.sao.recipe:SAORecipe")
-    hosted = harness_bindings(ServeConfig(reef=(bound, weights)))
+    hosted = bindings(ServeConfig(reef=(bound, weights)), HarnessRecipe)
     assert [(item.scenario, item.dotted, item.recipe.knobs.batch_size) for item in hosted] == [
         ("s", BINDING.dotted, 2)
     ]
     with pytest.raises(BadConfig, match="batch_size"):
-        harness_bindings(ServeConfig(reef=(RecipeBinding(recipe=BINDING.dotted, batch_size=0),)))
+        bindings(
+            ServeConfig(reef=(RecipeBinding(recipe=BINDING.dotted, batch_size=0),)), HarnessRecipe
+        )
 
 
 async def test_two_bindings_of_one_scenario_have_separate_samples(tmp_path):

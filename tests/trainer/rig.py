@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from reefcommon.artifacts import MANIFEST_NAME, Manifest
 from reefcommon.errors import Unavailable
 from reefcommon.events import (
@@ -28,8 +26,8 @@ from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy
-from services.trainer.checkpoints import DirectoryCheckpoints
-from services.trainer.child import ChildProcess, as_line
+from services.trainer.checkpoints import Checkpoints
+from services.trainer.child import ChildProcess
 from services.trainer.executor import WeightExecutor
 from services.trainer.ports import StepProcess, StepReply, StepRequest
 from services.trainer.worker import Worker
@@ -154,10 +152,10 @@ class InProcess:
         self._worker = Worker(binding.recipe, model_path)
 
     async def step(self, request: StepRequest) -> StepReply:
-        return StepReply(**self._mortal.effect("step", lambda: self._handle(request)))
+        return self._mortal.effect("step", lambda: self._handle(request))
 
-    def _handle(self, request: StepRequest) -> dict[str, Any]:
-        reply = self._worker.handle(orjson.loads(orjson.dumps(as_line(request))))
+    def _handle(self, request: StepRequest) -> StepReply:
+        reply = self._worker.handle(StepRequest.model_validate_json(request.model_dump_json()))
         self._stepped.append(request.job_id)
         return reply
 
@@ -189,7 +187,7 @@ class Rig:
 
     def _begin(self) -> None:
         self.store = MortalStore(self.home / "ledger.sqlite", self.mortal)
-        self.checkpoints = DirectoryCheckpoints(self.home / "states")
+        self.checkpoints = Checkpoints(self.home / "states")
         self.trees = FetchedTrees(self.home / "trees")
         kit = Kit(self.home, self.store, self.shelf, self.trees)
         self.ports = Ports(

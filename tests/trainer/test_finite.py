@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from safetensors.torch import save_file
 from reefcommon.errors import Poison
 from reefcommon.events import SampleReady
 from reefcommon.recipe import StepResult
+from services.trainer.ports import StepRequest
 from services.trainer.worker import Worker
 from tests.recipes.samples import sample
 from tests.trainer.counting import CountingLearner, CountingRecipe, Knobs
@@ -70,17 +70,15 @@ def worker(tmp_path: Path) -> Worker:
     return Worker(TensorRecipe(Knobs()), tmp_path)
 
 
-def request(tmp_path: Path, job: str, score: float, state: str | None = None) -> dict[str, Any]:
-    at = str(tmp_path / state) if state else None
-    batch = [sample(0, score=score).model_dump(mode="json")]
-    return {
-        "job_id": job,
-        "state": at,
-        "actor": None,
-        "adopt": None,
-        "out": str(tmp_path / job),
-        "batch": batch,
-    }
+def request(tmp_path: Path, job: str, score: float, state: str | None = None) -> StepRequest:
+    return StepRequest(
+        job_id=job,
+        state=tmp_path / state if state else None,
+        actor=None,
+        adopt=None,
+        batch=(sample(0, score=score),),
+        out=tmp_path / job,
+    )
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -110,7 +108,7 @@ def test_a_step_that_leaves_them_is_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job-1"]
     assert {path: path.read_bytes() for path in before} == before
     fresh = Worker(TensorRecipe(Knobs()), tmp_path)  # the trainer stops a step process that refused
-    assert fresh.handle(request(tmp_path, "job-3", 1.0, "job-1"))["step"] == 2
+    assert fresh.handle(request(tmp_path, "job-3", 1.0, "job-1")).step == 2
 
 
 def test_a_saved_state_with_them_is_set_aside(worker: Worker, tmp_path: Path) -> None:

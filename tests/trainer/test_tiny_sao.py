@@ -6,7 +6,8 @@ import pytest
 
 from reefcommon.config import load
 from reefcommon.ids import LoadId
-from services.trainer.app import weight_bindings
+from reefcommon.recipe import WeightRecipe
+from reefkit.recipe_binding import bindings
 from services.trainer.child import ChildProcess
 from services.trainer.ports import StepRequest
 from tests.recipes.samples import sample
@@ -22,7 +23,7 @@ async def test_a_step_of_the_tiny_example_makes_an_adapter_that_serves(tmp_path)
     from services.engine.lora import LoraLayers, load_adapter
 
     model_path = prepare("tiny", tmp_path / "models")
-    (binding,) = weight_bindings(load(EXAMPLE))
+    (binding,) = bindings(load(EXAMPLE), WeightRecipe)
     process = ChildProcess(binding, model_path, tmp_path / "child.log", timeout_s=300, niceness=0)
     batch = binding.recipe.decide(
         [sample(i, score=i / 32, logprobs=(-5.557,) * 3) for i in range(32)], LoadId("run", 5)

@@ -1,7 +1,7 @@
 """A host service: its arrivals, its state for `/status`, and the composition of its loops."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Any
 import structlog
 from faststream.kafka import KafkaRouter
 
-from reefcommon import topics
+from reefcommon import config, topics
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.errors import Unavailable
 from reefcommon.events import Publication, ReleasePublished, SampleReady
+from reefcommon.recipe import Recipe
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import HostSettings, SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
@@ -28,14 +29,12 @@ from reefkit.jobs.retention import RejectedContents, Retention
 from reefkit.jobs.store import JobStore
 from reefkit.ops import Health
 from reefkit.outside import Outside
-from reefkit.recipe_binding import Binding
+from reefkit.recipe_binding import Binding, bindings
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
 from reefkit.service import Service, Work
 
 log = structlog.get_logger()
-
-Bindings = tuple[Binding[Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +104,24 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
             await asyncio.to_thread(handlers.store.advance, release)
 
 
-def build(bindings: Bindings, kit: Kit, ports: Ports, executor: MakeExecutor) -> Handlers:
-    loops = tuple(
-        HostLoop(binding, kit.store, executor(binding, kit), ports) for binding in bindings
-    )
-    return Handlers(loops, kit.store)
+def build(
+    bound: Sequence[Binding[Any]], kit: Kit, ports: Ports, executor: MakeExecutor
+) -> Handlers:
+    loops = (HostLoop(binding, kit.store, executor(binding, kit), ports) for binding in bound)
+    return Handlers(tuple(loops), kit.store)
 
 
 def host_service(
     name: str,
     system: SystemSettings,
     settings: HostSettings,
-    bindings: Bindings,
+    kind: type[Recipe],
     executor: MakeExecutor,
 ) -> Service:
+    """Build the host of all recipes of a kind. Raises BadConfig if `serve.yaml` is unusable."""
+    bound = bindings(config.load(system.config) if system.config else None, kind)
     home = system.state_dir.resolve() / name
-    recipes = {binding.key: binding.recipe.name for binding in bindings}
+    recipes = {binding.key: binding.recipe.name for binding in bound}
     store = JobStore(home / "ledger.sqlite", recipes)
     outside, broker = Outside.connect(system, name)
     kit = Kit(home, store, outside.artifacts, FetchedTrees(home / "trees"))
@@ -128,7 +129,7 @@ def host_service(
     outbox = Outbox(store, outside.events, lease)
     retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
     ports = Ports(outbox, kit.artifacts, outside.now, retry, settings.decide_timeout_s)
-    handlers = build(bindings, kit, ports, executor)
+    handlers = build(bound, kit, ports, executor)
     broker.include_router(routes(handlers, name))
     rejected = RejectedContents(store, kit.artifacts, outside.heads, ports.storing)
     retention = Retention(name, handlers.loops, kit.trees, rejected, settings, outside.now)
