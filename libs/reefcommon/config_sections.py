@@ -11,6 +11,7 @@ from reefcommon.events import Policy, Sampling
 from reefcommon.ids import SCENARIO_PATTERN
 
 OnStale = Literal["refuse", "reevaluate", "merge"]
+ErrorPer = Literal["comparison", "head"]
 SCENARIO_WORDS = "lower-case letters, digits, _ . -, at most 63"
 
 
@@ -73,8 +74,8 @@ class EvaluationSection(Section):
     """the rule that selects; absent: the recipe's own, else paired_confidence with tasks and
     no_regression by held-out samples"""
     min_pairs: int | None = Field(None, ge=1)
-    """pairs that a comparison needs; absent: 5 tasks, or 20 held-out samples whose scores differ
-    from their mean"""
+    """pairs that a comparison needs; absent: 5 tasks, or 20 prompts of held-out samples whose
+    scores differ from their mean"""
     samples_per_task: int = Field(4, ge=1, le=256)
     """answers of each side to each task"""
     max_tokens: int = Field(64, ge=1)
@@ -88,8 +89,12 @@ class EvaluationSection(Section):
     """score_comparison: select only if wins - losses is greater than this"""
     confidence: float = Field(0.9, gt=0.5, lt=1)
     """paired_confidence, no_regression: of the paired test and the lower bound"""
+    error_per: ErrorPer = "comparison"
+    """whether an equal candidate is released with 1 - confidence at each comparison, or ever at one
+    head, whose k-th candidate is then tested at (1 - confidence) * 6 / (pi * k)^2"""
     min_effect: float = Field(0.0, ge=0)
-    """paired_confidence: the lower bound of the mean difference must be greater than this"""
+    """paired_confidence, no_regression: the mean difference must be shown to be greater than
+    this"""
 
 
 class GatewaySection(Section):

@@ -58,6 +58,11 @@ def sign_flip_test(effects: Sequence[float]) -> float:
     return hits / total
 
 
+def lowest_p(effects: int) -> float:
+    """Return the lowest p-value that `sign_flip_test` can give for so many effects."""
+    return 2.0**-effects if effects <= EXACT_UP_TO else 1 / RESAMPLES
+
+
 def _signs(n: int) -> Iterator[Sequence[int]]:
     if n <= EXACT_UP_TO:
         yield from product((1, -1), repeat=n)

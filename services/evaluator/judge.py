@@ -1,6 +1,6 @@
 """The judgement of a candidate: a trial against the head, and the rule that decides."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from reefcommon.errors import Transient
@@ -26,6 +26,12 @@ class EvidenceStore(Scores, Protocol):
     async def waiting(self, scenario: str) -> list[CandidateProposed]: ...
 
     async def waiting_scenarios(self) -> list[str]: ...
+
+    async def judged(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+        """Count a comparison with its head. May be repeated."""
+
+    async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
+        """Return how many other candidates were compared with this head."""
 
     async def done(self, candidate: CandidateProposed) -> None: ...
 
@@ -59,7 +65,8 @@ class Judge:
             remedy = "create it by POST /reef/scenarios, or name it in serve.yaml"
             raise Transient(f"scenario {candidate.scenario!r} has no head: {remedy}")
         plan = self.plans.plan(candidate)
-        rule = self.plans.rule(plan)
+        looks = await self.evidence.others_judged(candidate, head)
+        rule = replace(self.plans.rule(plan), look=1 + looks)
         if not await self._fits(candidate, head, plan):
             await self.bench.forget(candidate)
             base = candidate.base_release_id

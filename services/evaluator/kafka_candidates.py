@@ -11,11 +11,8 @@ class KafkaCandidates:
     candidates: KafkaTopicLog
     evaluations: KafkaTopicLog
 
-    async def unjudged(self) -> list[CandidateProposed]:
-        judged = {
-            event.candidate.event_id
-            for event in await self.evaluations.read()
-            if isinstance(event, CandidateEvaluated)
-        }
+    async def read(self) -> tuple[list[CandidateProposed], list[CandidateEvaluated]]:
+        verdicts = [e for e in await self.evaluations.read() if isinstance(e, CandidateEvaluated)]
         candidates = [e for e in await self.candidates.read() if isinstance(e, CandidateProposed)]
-        return [candidate for candidate in candidates if candidate.event_id not in judged]
+        judged = {verdict.candidate.event_id for verdict in verdicts}
+        return [one for one in candidates if one.event_id not in judged], verdicts

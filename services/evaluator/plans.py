@@ -41,7 +41,14 @@ class Plans:
             wrong = f"{section.score} is not a function (task, answer) -> number"
             raise BadConfig(f"evaluation.score: {wrong}")
         ranges = {name: _score_range(config, name) for name in {b.scenario for b in config.reef}}
-        return cls(config, tasks, verifier, ranges)
+        plans = cls(config, tasks, verifier, ranges)
+        for scenario, recipe in {("", ""), *((b.scenario, b.recipe) for b in config.reef)}:
+            rule = plans.rule(choose(config, scenario, recipe))
+            never = rule.unreachable(max(len(tasks), rule.min_pairs))
+            if never and rule.policy == "paired_confidence":
+                remedy = "lower it, or have more pairs (tasks; min_pairs without them)"
+                raise BadConfig(f"evaluation.confidence: {never}: {remedy}")
+        return plans
 
     def plan(self, candidate: CandidateProposed) -> ChosenPlan:
         return choose(self.config, candidate.scenario, candidate.lineage.recipe)
@@ -49,7 +56,7 @@ class Plans:
     def rule(self, plan: ChosenPlan) -> Rule:
         section = self.config.evaluation
         knobs = section.min_win_margin, section.confidence, section.min_effect
-        return Rule(plan.policy, *knobs, plan.min_pairs)
+        return Rule(plan.policy, *knobs, plan.min_pairs, section.error_per)
 
     def accepts(self, scenario: str, score: float) -> bool:
         """Return whether a sample with this score is evidence in a scenario."""

@@ -4,17 +4,18 @@
 # reef:{<scenario>}:heldout-ids        zset  sample id by the time of its record
 # reef:{<scenario>}:scores:<weights>   hash  sample id -> mean log-probability; expires unless used
 # reef:{<scenario>}:waiting            hash  candidate id -> CandidateProposed as JSON
+# reef:{<scenario>}:judged:<head>      set   ids of the candidates that were compared with a head
 # reef:waiting                         set   scenarios with candidates that may wait
-# reef:waiting-restored                      exists if the waiting candidates of the log are here
+# reef:judged-restored                       exists if candidates and verdicts of the log are here
 
 from redis.asyncio import Redis
 
-from reefcommon.events import CandidateProposed
+from reefcommon.events import CandidateProposed, Evaluation, Release
 from reefkit.redis_heads import answering
 from services.evaluator.domain.replay import KEPT, HeldOut
 
 _WAITING = "reef:waiting"
-_RESTORED = "reef:waiting-restored"
+_RESTORED = "reef:judged-restored"
 _SCORES_KEPT_S = 7 * 24 * 3600
 
 # The hash and its order change in one step, so that the bound holds for every reader.
@@ -75,6 +76,18 @@ class RedisEvidence:
     async def waiting_scenarios(self) -> list[str]:
         async with answering("waiting scenarios"):
             return sorted(str(name) for name in await self._redis.smembers(_WAITING))
+
+    async def judged(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+        if evaluation.p_value is None:
+            return
+        key = _key(candidate.scenario, f"judged:{evaluation.head_release_id}")
+        async with answering("judged candidate"):
+            await self._redis.sadd(key, candidate.event_id)
+
+    async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
+        async with answering("judged candidates"):
+            key = _key(candidate.scenario, f"judged:{head.release_id}")
+            return len(await self._redis.smembers(key) - {candidate.event_id})
 
     async def done(self, candidate: CandidateProposed) -> None:
         async with answering("waiting candidate"):

@@ -3,7 +3,7 @@
 #     candidate -> kept in the evidence store -> offset committed
 #               -> trial of its scenario -> verdict published -> forgotten
 #
-# If the store has lost its contents, the candidates without a verdict come from the log again.
+# If the store has lost its contents, they and the verdicts are read from the log again.
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ import structlog
 from prometheus_client import Histogram
 
 from reefcommon.errors import ReefError, Transient, Unavailable
-from reefcommon.events import CandidateProposed, Evaluation
+from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation
 from reefkit.redis_lease import RedisLease
 from services.evaluator.judge import EvidenceStore, Judge, failed
 
@@ -31,7 +31,8 @@ MAX_ATTEMPTS = 6
 
 
 class CandidateLog(Protocol):
-    async def unjudged(self) -> list[CandidateProposed]: ...
+    async def read(self) -> tuple[list[CandidateProposed], list[CandidateEvaluated]]:
+        """Return the candidates without a verdict, and all verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Trials:
 
     async def add(self, candidate: CandidateProposed) -> None:
         """Keep a candidate and begin its trial. May be repeated."""
+        await self.restore()
         await self.evidence.wait(candidate)
         self._begin(candidate.scenario)
 
@@ -74,11 +76,14 @@ class Trials:
         return [candidate for found in self._waiting.values() for candidate in found]
 
     async def restore(self) -> None:
-        """If the store lost its contents, read the candidates without a verdict from the log."""
+        """If the store lost its contents, read candidates and verdicts from the log."""
         if await self.evidence.restored():
             return
-        for candidate in await self.candidates.unjudged():
+        candidates, verdicts = await self.candidates.read()
+        for candidate in candidates:
             await self.evidence.wait(candidate)
+        for verdict in verdicts:
+            await self.evidence.judged(verdict.candidate, verdict.evaluation)
         await self.evidence.set_restored()
 
     async def settled(self) -> None:
@@ -147,4 +152,5 @@ class Trials:
         duration_s = time.perf_counter() - started
         DURATION.observe(duration_s)
         await self.publish(candidate, evaluation.model_copy(update={"duration_s": duration_s}))
+        await self.evidence.judged(candidate, evaluation)
         return ""

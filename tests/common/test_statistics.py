@@ -8,6 +8,7 @@ import pytest
 from reefcommon.statistics import (
     independent_seed,
     lower_bound,
+    lowest_p,
     mean_interval,
     sign_flip_test,
 )
@@ -54,6 +55,11 @@ def test_lower_bound_is_below_the_mean() -> None:
 )
 def test_sign_flip_test_on_cases_done_by_hand(effects: list[float], p: float) -> None:
     assert sign_flip_test(effects) == pytest.approx(p if sum(effects) > 0 or not effects else 1.0)
+
+
+@pytest.mark.parametrize("n", [1, 5, 12, 13, 40])
+def test_the_lowest_p_is_that_of_equal_signs(n: int) -> None:
+    assert sign_flip_test([1.0] * n) == pytest.approx(lowest_p(n), abs=1 / 2000)
 
 
 @pytest.mark.parametrize("n", [8, 20])

@@ -146,12 +146,13 @@ class EpisodeNode:
 
 @dataclass
 class FakeLog:
-    """The candidates without a verdict that the log holds."""
+    """The candidates without a verdict that the log holds, and the verdicts."""
 
     candidates: list[CandidateProposed] = field(default_factory=list)
+    verdicts: list[CandidateEvaluated] = field(default_factory=list)
 
-    async def unjudged(self) -> list[CandidateProposed]:
-        return self.candidates
+    async def read(self) -> tuple[list[CandidateProposed], list[CandidateEvaluated]]:
+        return self.candidates, self.verdicts
 
 
 @dataclass

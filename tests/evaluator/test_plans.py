@@ -10,6 +10,38 @@ from tests.publisher.fakes import content
 pytestmark = pytest.mark.redis
 
 
+def plans(section: str) -> Plans:
+    return Plans.load(
+        parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\nevaluation: {section}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ("{confidence: 0.97, policy: paired_confidence, min_pairs: 5}", "5 pairs give p = 0.03125"),
+        ("{tasks: [a, b, c, d, e], score: 'math:fsum', confidence: 0.99}", "have more pairs"),
+        ("{tasks: [a, b, c], score: 'math:fsum', min_pairs: 3}", "3 pairs give p = 0.125 at best"),
+        ("{policy: paired_confidence, confidence: 0.9999}", "20 pairs give p = 0.0005 at best"),
+    ],
+)
+def test_a_confidence_that_no_verdict_reaches_is_refused(section: str, words: str) -> None:
+    with pytest.raises(BadConfig, match=f"evaluation.confidence: .*{words}"):
+        plans(section)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "{tasks: [a, b, c, d, e, f, g], score: 'math:fsum', confidence: 0.99}",
+        "{confidence: 0.97, min_pairs: 5}",  # no_regression: no loss is enough
+        "{tasks: [a], score: 'math:fsum', min_pairs: 1, policy: score_comparison}",
+    ],
+)
+def test_a_confidence_that_a_verdict_can_reach_is_taken(section: str) -> None:
+    plans(section)
+
+
 @pytest.mark.parametrize(
     ("section", "words"),
     [
@@ -27,9 +59,7 @@ pytestmark = pytest.mark.redis
 )
 def test_a_configuration_that_cannot_work(section: str, words: str) -> None:
     with pytest.raises(BadConfig, match=words):
-        Plans.load(
-            parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\nevaluation: {section}")
-        )
+        plans(section)
 
 
 def test_tasks_by_name() -> None:
@@ -38,6 +68,6 @@ def test_tasks_by_name() -> None:
             f"evaluation: {{tasks: 'tests.evaluator.verifiers:{name}', "
             "score: 'tests.evaluator.verifiers:length'}"
         )
-        plans = Plans.load(parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\n{text}"))
-        assert len(plans.tasks) == count
+        loaded = Plans.load(parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\n{text}"))
+        assert len(loaded.tasks) == count
     assert content("lora", "a").startswith("lora-")

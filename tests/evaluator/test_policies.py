@@ -62,7 +62,36 @@ def test_paired_confidence(wins: int, losses: int, ties: int, verdict: str) -> N
 def test_paired_confidence_needs_an_effect_too() -> None:
     tiny = results(*[(0.501, 0.5)] * 8)
     assert decide(tiny, Rule("paired_confidence")).verdict == "select"
-    assert decide(tiny, Rule("paired_confidence", min_effect=0.01)).verdict == "reject"
+    for effect in (0.001, 0.01):
+        assert decide(tiny, Rule("paired_confidence", min_effect=effect)).verdict == "reject"
+
+
+@pytest.mark.parametrize("policy", ["paired_confidence", "no_regression"])
+def test_the_effect_is_part_of_the_test(policy: Policy) -> None:
+    """Nine wins of 0.2, one loss: better than equal, and not shown to be better by 0.1."""
+    pairs = results(*[(0.7, 0.5)] * 9, (0.4, 0.5))
+    equal, shifted = Rule(policy), Rule(policy, min_effect=0.1)
+    assert decide(pairs, equal).verdict == "select"
+    found = decide(results(*[(0.7, 0.5)] * 6, *[(0.45, 0.5)] * 4), shifted)
+    assert found.verdict == "reject"
+    assert found.comparison is not None
+    assert found.comparison.p_value > 0.1
+    assert found.comparison.mean > 0.0999
+    assert "above 0.1 with p <= 0.1" in found.reason
+    assert decide(pairs, shifted).verdict == "select", "p = 11 / 1024 of the differences to 0.1"
+
+
+def test_the_budget_of_a_head_is_spent_over_its_candidates() -> None:
+    rules = [Rule("paired_confidence", error_per="head", look=look) for look in range(1, 2000)]
+    assert sum(rule.alpha for rule in rules) <= 0.1
+    assert decide(won(5, 0), rules[0]).verdict == "select"
+    late = decide(won(5, 0), rules[1])
+    assert late.verdict == "reject"
+    assert "p <= 0.0152 (p = 0.0312, at least +1, look 2 at this head)" in late.reason
+    assert late.reason.endswith("5 pairs give p = 0.03125 at best, p <= 0.0152 is needed")
+    assert decide(won(7, 0), rules[1]).verdict == "select"
+    plain = decide(won(5, 0), Rule("paired_confidence", look=99))
+    assert plain.verdict == "select", "by default each comparison has the whole error"
 
 
 @pytest.mark.parametrize("policy", POLICIES[:3])
@@ -113,7 +142,7 @@ def test_five_samples_at_three_to_two_release_nothing(policy: Policy) -> None:
     [(won(6, 0), "strong"), (won(6, 1), "weak"), (won(6, 3), "none"), (won(4, 0), "none")],
 )
 def test_the_strength_of_the_evidence_is_said(tasks: list[TaskResult], strength: str) -> None:
-    found = compare(tasks, 0.9)
+    found = compare(tasks, Rule("paired_confidence"))
     assert found is not None
     assert found.strength == strength, found
 
@@ -138,9 +167,22 @@ def equal_likelihoods(draw: random.Random) -> list[TaskResult]:
     )
 
 
+def equal_clusters(draw: random.Random) -> list[TaskResult]:
+    """Twenty prompts with three answers each, whose likelihoods move together."""
+    scores = [(prompt, float(draw.random() < 0.3)) for prompt in range(20) for _ in range(3)]
+    samples = [
+        HeldOut(sample_id=str(i), score=score, tokens=(prompt, 1), prompt_length=1, loss_mask=(1,))
+        for i, (prompt, score) in enumerate(scores)
+    ]
+    moved = [draw.gauss(-1, 0.05) for _ in range(20)]
+    ours = {one.sample_id: moved[one.tokens[0]] + draw.gauss(0, 0.03) for one in samples}
+    return list(scored_pairs(samples, ours, dict.fromkeys(ours, -1.0)))
+
+
 @pytest.mark.parametrize(
     ("policy", "null", "pairs"),
     [
+        ("no_regression", equal_clusters, MIN_TASKS),
         ("paired_confidence", equal_answers, MIN_TASKS),
         ("no_regression", equal_likelihoods, MIN_HELD_OUT),
     ],
@@ -258,17 +300,34 @@ def test_what_can_be_evidence() -> None:
         assert held_out(sample(**changes)) is None, changes
 
 
-def evidence(*scores: float) -> list[HeldOut]:
+def evidence(*scores: float, prompts: int = 100) -> list[HeldOut]:
+    fixed = {"prompt_length": 1, "loss_mask": (1, 1)}
     return [
-        HeldOut(sample_id=f"s{i}", score=score, tokens=(1, 2, 3), prompt_length=1, loss_mask=(1, 1))
+        HeldOut(sample_id=f"s{i}", score=score, tokens=(i % prompts, 2, 3), **fixed)
         for i, score in enumerate(scores)
     ]
 
 
-def test_lacking_counts_the_samples_that_carry_information() -> None:
-    assert "0 held-out samples differ" in lacking([], 5)
-    assert "0 held-out samples differ" in lacking(evidence(*[1.0] * 20), 5), "equal scores"
-    assert "4 held-out samples differ" in lacking(evidence(0, 1, 0, 1), 5)
+def test_samples_of_one_prompt_are_one_pair() -> None:
+    samples = evidence(1, 0, 1, 0, 1, 0, 0, prompts=3)
+    heads = {f"s{i}": -1.0 for i in range(7)}
+    pairs = scored_pairs(samples, {**heads, "s0": -0.5, "s3": -2.0}, heads)
+    assert [pair.task for pair in pairs] == ["s0", "s1", "s2"]
+    first = compare(pairs, Rule("no_regression"))
+    assert first is not None
+    assert (first.wins, first.losses, first.ties) == (1, 0, 2)
+    weights = [4 / 7, -3 / 7, -3 / 7]  # s0, s3, s6: score - mean
+    moved = (weights[0] * 0.5 + weights[1] * -1.0) / 3
+    assert first.mean == pytest.approx(moved / 3)
+    missing = scored_pairs(samples, {"s0": -0.5}, heads)
+    assert [pair.candidate for pair in missing] == [None] * 3, "a part of a prompt is no pair"
+
+
+def test_lacking_counts_the_prompts_that_carry_information() -> None:
+    assert ": 0 prompts of held-out samples" in lacking([], 5)
+    assert ": 0 prompts of" in lacking(evidence(*[1.0] * 20), 5), "equal scores"
+    assert ": 4 prompts of" in lacking(evidence(0, 1, 0, 1), 5)
+    assert ": 4 prompts of" in lacking(evidence(0, 1, 0, 1, 1, 0, prompts=4), 5)
     assert lacking(evidence(0, 1, 0, 1, 1), 5) == ""
     centred = [advantage for _, advantage in advantages(evidence(0, 1, 0, 1, 1))]
     assert sum(centred) == pytest.approx(0)

@@ -53,7 +53,7 @@ async def test_candidates_before_and_after_the_start_are_waiting(
     )
     outside, _broker = Outside.connect(system, "evaluator")
     logs = (outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS))
-    assert await KafkaCandidates(*logs).unjudged() == [lost]
+    assert await KafkaCandidates(*logs).read() == ([lost], [verdict])
     await outside.close()
     app = application(system, Settings(look_again_every_s=0.2))
     async with (

@@ -24,8 +24,8 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
     (waits,) = await world.look(process)
     assert (waits.scenario, waits.candidate_id) == ("default", event.event_id)
     assert (
-        waits.reason == "insufficient_evidence: 0 held-out samples differ from the mean score, "
-        "5 are needed (0 are there)"
+        waits.reason == "insufficient_evidence: 0 prompts of held-out samples whose scores differ "
+        "from their mean, 5 are needed (0 samples are there)"
     )
     liked = {7, 9}
 
@@ -34,7 +34,9 @@ async def test_replay_waits_for_evidence_and_then_judges(world: World) -> None:
 
     world.nodes[0].logprob = logprob
     for i in range(60):
-        await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
+        await process.on_sample(
+            scored(i, 1.0 if i % 2 else 0.0, (1, 100 + i, 3, 7 if i % 2 else 4))
+        )
     kept = [i for i in range(60) if is_held_out(f"smp-{i}")]
     assert {sample.sample_id for sample in await process.evidence.samples("default")} == {
         f"smp-{i}" for i in kept
@@ -55,9 +57,21 @@ async def test_replay_rejects_what_makes_bad_answers_likelier(world: World) -> N
         -1.0 if ("cand" in model) == (tokens[-1] == 4) else -2.0
     )
     for i in range(60):
-        await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
+        await process.on_sample(
+            scored(i, 1.0 if i % 2 else 0.0, (1, 100 + i, 3, 7 if i % 2 else 4))
+        )
     found = await world.verdict(candidate())
     assert (found.verdict, found.wins) == ("reject", 0)
+
+
+async def test_a_prompt_is_one_pair_however_often_it_was_answered(world: World) -> None:
+    world.text = REPLAY
+    process = await world.process()
+    for i in range(60):
+        await process.on_sample(scored(i, i % 2, (1, 100 + i % 4, 3, 7 if i % 2 else 4)))
+    await world.on_candidate(candidate(), process)
+    (waits,) = await world.look(process)
+    assert waits.reason.startswith("insufficient_evidence: 4 prompts of held-out samples")
 
 
 async def test_a_waiting_candidate_whose_head_is_gone(world: World) -> None:
@@ -103,7 +117,9 @@ def prefers(liked: int) -> Callable[[str, list[int]], float]:
 
 async def fill(process: Handlers, count: int) -> None:
     for i in range(count):
-        await process.on_sample(scored(i, 1.0 if i % 2 else 0.0, (1, 2, 3, 7 if i % 2 else 4)))
+        await process.on_sample(
+            scored(i, 1.0 if i % 2 else 0.0, (1, 100 + i, 3, 7 if i % 2 else 4))
+        )
 
 
 async def test_a_score_is_computed_once_for_weights_and_sample(world: World) -> None:
@@ -153,7 +169,7 @@ async def test_twenty_informative_samples_are_needed_by_default(world: World) ->
     await fill(process, 60)
     await world.on_candidate(candidate(), process)
     (waiting,) = await world.look(process)
-    assert waiting.reason.startswith("insufficient_evidence: 12 held-out samples")
+    assert waiting.reason.startswith("insufficient_evidence: 12 prompts of held-out samples")
     assert "20 are needed" in waiting.reason
     await fill(process, 140)
     assert await world.look(process) == []

@@ -10,7 +10,7 @@ from reefcommon.errors import Unavailable
 from reefcommon.events import CandidateEvaluated, CandidateProposed, Release
 from reefkit.redis_heads import RedisReleaseHeads
 from reefkit.redis_lease import RedisLease
-from tests.evaluator.conftest import World, candidate
+from tests.evaluator.conftest import TASKS, World, candidate
 
 pytestmark = pytest.mark.redis
 
@@ -74,6 +74,26 @@ async def test_an_emptied_store_is_filled_from_the_log(world: World, *, running:
     await world.advance_again()
     await world.look(process if running else None)
     assert [found.verdict for found in world.verdicts()] == ["select"]
+
+
+async def test_the_looks_at_a_head_are_counted_and_survive_an_emptied_store(world: World) -> None:
+    """Two candidates that are no better spend the head's budget; then the store is lost."""
+    world.text = TASKS + ", error_per: head}"
+    for seed in "ab":
+        world.nodes[0].answer = lambda *_: "same"
+        assert "look 2" in (await world.verdict(candidate(seed))).reason or seed == "a"
+    again = await world.verdict(candidate("b"))
+    assert "look 2 at this head" in again.reason, "a repeat is not a further look"
+    world.log.verdicts = world.events.of(CandidateEvaluated)
+    await world.redis.flushdb()
+    await world.advance_again()
+    world.nodes[0].answer = lambda model, *_: "good" if "cand" in model else "x"
+    third = await world.verdict(candidate("c"))
+    assert third.verdict == "reject", "five wins of five"
+    assert "p <= 0.006755 (p = 0.0312, at least +3, look 3 at this head)" in third.reason
+    await world.advance("r1-000000")
+    fourth = await world.verdict(candidate("d", base="r1-000000"))
+    assert fourth.verdict == "select", "a new head has a new budget"
 
 
 async def test_a_mistake_of_ours_becomes_a_verdict_at_last(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from reefcommon.events import CandidateProposed
+from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, Release
 from services.evaluator.domain.replay import HeldOut
 
 
@@ -13,6 +13,7 @@ class MemoryEvidence:
         self.held: dict[str, dict[str, HeldOut]] = defaultdict(dict)
         self.known: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
         self.candidates: dict[str, dict[str, CandidateProposed]] = defaultdict(dict)
+        self.judged_by: dict[str, set[str]] = defaultdict(set)
         self.is_restored = False
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
@@ -37,6 +38,13 @@ class MemoryEvidence:
     async def waiting_scenarios(self) -> list[str]:
         return sorted(scenario for scenario, found in self.candidates.items() if found)
 
+    async def judged(self, candidate: CandidateProposed, evaluation: Evaluation) -> None:
+        if evaluation.p_value is not None:
+            self.judged_by[evaluation.head_release_id].add(candidate.event_id)
+
+    async def others_judged(self, candidate: CandidateProposed, head: Release) -> int:
+        return len(self.judged_by[head.release_id] - {candidate.event_id})
+
     async def done(self, candidate: CandidateProposed) -> None:
         self.candidates[candidate.scenario].pop(candidate.event_id, None)
 
@@ -50,5 +58,5 @@ class MemoryEvidence:
 class MemoryCandidateLog:
     """A log whose candidates all have a verdict."""
 
-    async def unjudged(self) -> list[CandidateProposed]:
-        return []
+    async def read(self) -> tuple[list[CandidateProposed], list[CandidateEvaluated]]:
+        return [], []

@@ -34,6 +34,7 @@ from services.evaluator.settings import Settings as EvaluatorSettings
 from services.publisher import app as publisher
 from services.publisher.settings import Settings as PublisherSettings
 from tests.evaluator.conftest import TASKS, EpisodeNode
+from tests.fakes.evidence import MemoryCandidateLog
 
 pytestmark = pytest.mark.redis
 
@@ -68,7 +69,8 @@ async def test_proposed_judged_published_rolled_back(redis_url: str, tmp_path: P
     seen: list[Event] = []
 
     outside = Outside(system, redis, store, nodes, events)
-    judge = evaluator.build(Plans.load(config), EvaluatorSettings(), outside)
+    log = MemoryCandidateLog()
+    judge = evaluator.build(Plans.load(config), EvaluatorSettings(), outside, candidates=log)
     upkeep = publisher.build(config, PublisherSettings(), outside)
     broker.include_router(evaluator.routes(judge))
     broker.include_router(publisher.routes(upkeep.handlers))

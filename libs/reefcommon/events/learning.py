@@ -52,7 +52,10 @@ class CandidateProposed(Event):
 
 
 class TaskResult(Value):
-    """Mean scores of a held-out task or sample. None: the side could not be run."""
+    """Mean scores of a held-out task, or of a prompt's held-out samples.
+
+    None: the side could not be run.
+    """
 
     task: str
     candidate: float | None = None

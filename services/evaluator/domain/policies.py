@@ -5,12 +5,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum
+from math import fsum, pi
 from typing import Literal
 
+from reefcommon.config_sections import ErrorPer
 from reefcommon.evaluation import MIN_TASKS
 from reefcommon.events import Policy, TaskResult, Verdict
-from reefcommon.statistics import lower_bound, sign_flip_test
+from reefcommon.statistics import lower_bound, lowest_p, sign_flip_test
 
 Strength = Literal["strong", "weak", "none"]
 
@@ -21,13 +22,31 @@ STRONG_P, WEAK_P = 0.05, 0.1
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A policy and its knobs. `confidence` in (0.5, 1); `min_effect` in units of the score."""
+    """A policy and its knobs. `confidence` in (0.5, 1); `min_effect` in units of the score.
+
+    `look` counts the comparisons with one head, from 1.
+    """
 
     policy: Policy
     min_win_margin: int = 0
     confidence: float = 0.9
     min_effect: float = 0.0
     min_pairs: int = MIN_TASKS
+    error_per: ErrorPer = "comparison"
+    look: int = 1
+
+    @property
+    def alpha(self) -> float:
+        """The level of the test. Over all looks at a head it sums up to 1 - confidence at most."""
+        share = 6 / (pi * self.look) ** 2 if self.error_per == "head" else 1.0
+        return (1 - self.confidence) * share
+
+    def unreachable(self, pairs: int) -> str:
+        """Return why so many pairs never pass the test; "" if they can."""
+        if (lowest := lowest_p(pairs)) <= self.alpha:
+            return ""
+        best = f"{_counted(pairs, 'pair')} give p = {lowest:.4g} at best"
+        return f"{best}, p <= {self.alpha:.4g} is needed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +72,14 @@ class Comparison:
         if self.pairs < MIN_TASKS or self.confidence_low <= 0:
             return "none"
         # A bound at another confidence than 0.95 still needs the test to say so.
-        return (
-            "strong" if self.p_value <= STRONG_P else "weak" if self.p_value <= WEAK_P else "none"
-        )
+        if self.p_value <= STRONG_P:
+            return "strong"
+        return "weak" if self.p_value <= WEAK_P else "none"
 
     @property
     def counts(self) -> str:
-        numbers = (
-            (self.wins, "win", "wins"),
-            (self.losses, "loss", "losses"),
-            (self.ties, "tie", "ties"),
-        )
-        return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in numbers)
+        losses = _counted(self.losses, "loss", "losses")
+        return f"{_counted(self.wins, 'win')}, {losses}, {_counted(self.ties, 'tie')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +91,15 @@ class Ruling:
     comparison: Comparison | None = None
 
 
-def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None:
-    """Compare both sides. None if there is no pair, or a pair lacks a score."""
+def compare(tasks: Sequence[TaskResult], rule: Rule) -> Comparison | None:
+    """Compare both sides. None if there is no pair, or a pair lacks a score.
+
+    The p-value is that of a mean difference of at most `rule.min_effect`.
+    """
     run = [(t.candidate, t.head) for t in tasks if t.candidate is not None and t.head is not None]
     if not run or len(run) < len(tasks):
         return None
-    effects = [candidate - head for candidate, head in run]
-    # Differences of rounding are ties for every statistic, or they would decide the test.
-    effects = [effect if abs(effect) > EQUAL_WITHIN else 0.0 for effect in effects]
+    effects = [_rounded(candidate - head) for candidate, head in run]
     wins = sum(effect > 0 for effect in effects)
     losses = sum(effect < 0 for effect in effects)
     return Comparison(
@@ -93,14 +109,14 @@ def compare(tasks: Sequence[TaskResult], confidence: float) -> Comparison | None
         losses=losses,
         ties=len(run) - wins - losses,
         mean=fsum(effects) / len(run),
-        p_value=sign_flip_test(effects),
-        confidence_low=lower_bound(effects, confidence),
+        p_value=sign_flip_test([_rounded(effect - rule.min_effect) for effect in effects]),
+        confidence_low=lower_bound(effects, rule.confidence),
     )
 
 
 def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
     """Decide. Under every policy a pair that could not be run gives `evaluation_failed`."""
-    comparison = compare(tasks, rule.confidence)
+    comparison = compare(tasks, rule)
     if comparison is None:
         broken = sum(task.candidate is None or task.head is None for task in tasks)
         words = f"{broken} of {len(tasks)} tasks could not be run" if tasks else "no task was run"
@@ -108,7 +124,7 @@ def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
     selected, condition = _CONDITIONS[rule.policy](comparison, rule)
     if rule.policy != "always" and comparison.pairs < rule.min_pairs:
         selected = False
-        condition = f"{_pairs(comparison.pairs)}, at least {rule.min_pairs} are needed"
+        condition = f"{_counted(comparison.pairs, 'pair')}, at least {rule.min_pairs} are needed"
     reason = f"{comparison.counts}; mean difference {comparison.mean:+.4g}; {condition}"
     return Ruling("select" if selected else "reject", reason, comparison)
 
@@ -123,20 +139,19 @@ def _score_comparison(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
 
 
 def _no_regression(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    shown, figures = _shown(comparison, rule, 0)
-    condition = f"p <= {1 - rule.confidence:.4g} with a mean difference above 0 {figures}"
-    return comparison.losses == 0 or shown, f"needs no loss, or {condition}"
+    shown, condition = _paired_confidence(comparison, rule)
+    return comparison.losses == 0 or shown, f"needs no loss, or{condition.removeprefix('needs')}"
 
 
 def _paired_confidence(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    shown, figures = _shown(comparison, rule, rule.min_effect)
-    effect = f"a mean difference above {rule.min_effect:g} {figures}"
-    return shown, f"needs p <= {1 - rule.confidence:.4g} and {effect}"
-
-
-def _shown(comparison: Comparison, rule: Rule, effect: float) -> tuple[bool, str]:
-    shown = comparison.p_value <= 1 - rule.confidence and comparison.confidence_low > effect
-    return shown, f"(p = {comparison.p_value:.4f}, at least {comparison.confidence_low:+.4g})"
+    low, p = comparison.confidence_low, comparison.p_value
+    look = f", look {rule.look} at this head" if rule.look > 1 else ""
+    condition = (
+        f"needs a mean difference above {rule.min_effect:g} with p <= {rule.alpha:.4g} "
+        f"(p = {p:.4f}, at least {low:+.4g}{look})"
+    )
+    never = rule.unreachable(comparison.pairs)
+    return p <= rule.alpha and low > rule.min_effect, condition + ("; " + never if never else "")
 
 
 _CONDITIONS = {
@@ -147,5 +162,10 @@ _CONDITIONS = {
 }
 
 
-def _pairs(number: int) -> str:
-    return f"{number} pair" if number == 1 else f"{number} pairs"
+def _rounded(effect: float) -> float:
+    # Differences of rounding are ties for every statistic, or they would decide the test.
+    return effect if abs(effect) > EQUAL_WITHIN else 0.0
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,8 +1,9 @@
 """Judging by experience: does a candidate make held-out answers likelier that users scored high?"""
 
-# A pair is a held-out sample. Its advantage is score - mean score. A side's score is the advantage
-# times the mean log-probability of the sampled tokens: `candidate > head` holds if the likelihood
-# moved in the direction of the advantage.
+# The advantage of a held-out sample is score - mean score. A side's score is the advantage times
+# the mean log-probability of the sampled tokens: `candidate > head` holds if the likelihood moved
+# in the direction of the advantage. A pair is a prompt, with the mean over its samples: answers to
+# one prompt move together, so that they are not independent evidence.
 
 from collections.abc import Mapping, Sequence
 from math import fsum
@@ -24,6 +25,10 @@ class HeldOut(Value):
     tokens: tuple[int, ...]
     prompt_length: int
     loss_mask: tuple[int, ...]
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.tokens[: self.prompt_length]
 
 
 def held_out(sample: SampleReady) -> HeldOut | None:
@@ -50,11 +55,11 @@ def advantages(samples: Sequence[HeldOut]) -> list[tuple[HeldOut, float]]:
 
 def lacking(samples: Sequence[HeldOut], needed: int) -> str:
     """Return why these samples cannot judge yet; "" if they can."""
-    informative = len(advantages(samples))
-    if informative >= needed:
+    prompts = len({sample.prompt for sample, _ in advantages(samples)})
+    if prompts >= needed:
         return ""
-    few = f"{informative} held-out samples differ from the mean score, {needed} are needed"
-    return f"insufficient_evidence: {few} ({len(samples)} are there)"
+    few = f"{prompts} prompts of held-out samples whose scores differ from their mean"
+    return f"insufficient_evidence: {few}, {needed} are needed ({len(samples)} samples are there)"
 
 
 def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
@@ -70,15 +75,22 @@ def mean_logprob(sample: HeldOut, prompt_logprobs: Sequence[float]) -> float:
 def scored_pairs(
     samples: Sequence[HeldOut], candidate: Mapping[str, float], head: Mapping[str, float]
 ) -> tuple[TaskResult, ...]:
-    """Build the pairs from each side's mean log-probability by sample id.
+    """Build a pair for each prompt from each side's mean log-probability by sample id.
 
-    A side without a score for a sample has none.
+    A pair has the name of the prompt's first sample. A side that lacks a sample has no score.
     """
-    weights = {sample.sample_id: advantage for sample, advantage in advantages(samples)}
-    ours = {name: weights[name] * logprob for name, logprob in candidate.items() if name in weights}
-    heads = {name: weights[name] * logprob for name, logprob in head.items() if name in weights}
+    prompts: dict[tuple[int, ...], dict[str, float]] = {}
+    for sample, advantage in advantages(samples):
+        prompts.setdefault(sample.prompt, {})[sample.sample_id] = advantage
+
+    def score(weights: dict[str, float], logprobs: Mapping[str, float]) -> float | None:
+        if not weights.keys() <= logprobs.keys():
+            return None
+        return fsum(weight * logprobs[name] for name, weight in weights.items()) / len(weights)
+
     return tuple(
-        TaskResult(task=name, candidate=ours.get(name), head=heads.get(name)) for name in weights
+        TaskResult(task=next(iter(one)), candidate=score(one, candidate), head=score(one, head))
+        for one in prompts.values()
     )
 
 
