@@ -9,8 +9,8 @@ from recipes.policy_gradient.knobs import PolicyGradientKnobs
 
 class Knobs(PolicyGradientKnobs):
     batch_size: int = Field(1, ge=1, description="rollouts per optimizer step")
-    correction: Literal["dis", "none"] = Field(
-        "dis", description="none: no importance ratio at all (for ablations)"
+    correction: Literal["dis", "ratio", "none"] = Field(
+        "dis", description="for ablations: the importance ratio without the mask, or none"
     )
     critic_steps_per_actor: int = Field(2, ge=1, description="critic updates a step")
     critic_warmup_steps: int = Field(

@@ -38,8 +38,11 @@ def credit(
 
 def correction(ratio_BR: Tensor, knobs: Knobs) -> Tensor:
     """Return the weight of each token's gradient, given the importance ratio."""
-    if knobs.correction == "none":
-        return torch.ones_like(ratio_BR)
+    match knobs.correction:
+        case "none":
+            return torch.ones_like(ratio_BR)
+        case "ratio":
+            return ratio_BR.detach()
     return dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
 
 

@@ -12,7 +12,7 @@ from recipes.policy_gradient.returns import (
 )
 from recipes.policy_gradient.rollouts import micro_batches, rollout, unfit
 from recipes.sao.knobs import Knobs
-from recipes.sao.learner import credit
+from recipes.sao.learner import correction, credit
 from reefcommon.errors import Poison
 from reefcommon.events import Sampling
 from tests.recipes.samples import sample
@@ -64,6 +64,17 @@ def test_dis_bounds_are_strict_and_carry_no_gradient():
     ratio = torch.tensor([0.5, 0.50001, 1.0, 2.9999, 3.0, 100.0], requires_grad=True)
     weight = dis_weight(ratio, 0.5, 2.0)
     assert weight.tolist() == pytest.approx([0.0, 0.50001, 1.0, 2.9999, 0.0, 0.0])
+    assert not weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("arm", "weights"),
+    [("dis", [0.0, 1.0, 0.0]), ("ratio", [0.1, 1.0, 9.0]), ("none", [1.0, 1.0, 1.0])],
+)
+def test_the_arms_of_the_correction(arm, weights):
+    ratio = torch.tensor([0.1, 1.0, 9.0], requires_grad=True)
+    weight = correction(ratio, Knobs(correction=arm))
+    assert weight.tolist() == pytest.approx(weights)
     assert not weight.requires_grad
 
 

@@ -1,11 +1,11 @@
-"""SAO learns, on one core, through its own functions; and its mask is what makes stale experience
-usable.
+"""SAO learns, on one core, through its own functions; and its correction is what makes stale
+experience usable. `sao_arms.py` tells the shares of ratio and mask.
 """
 
 import pytest
 
-from reefcommon.recipe import load_recipe
-from tests.recipes.bandit import ALL_LINEAR, tenth, train, write_model
+from tests.recipes.bandit import tenth, write_model
+from tests.recipes.sao_arms import curve
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]
 
@@ -15,20 +15,6 @@ SEEDS = (0, 1, 2)
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("bandit"))
-
-
-def curve(model_path, seed, *, steps, lag=0, **knobs):
-    defaults = {
-        "batch_size": 32,
-        "max_staleness": 8,
-        "critic_lr": 3e-3,
-        "critic_width": 64,
-        "lora_r": 64,
-        "lora_alpha": 64,
-        "target_modules": ALL_LINEAR,
-    }
-    recipe = load_recipe("recipes.sao.recipe:SAORecipe", {**defaults, "seed": seed, **knobs})
-    return train(recipe, model_path, steps=steps, seed=seed, lag=lag)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -41,12 +27,12 @@ def test_sao_learns_a_bandit(model_path, seed):
 @pytest.mark.parametrize(
     "seed", SEEDS[:1]
 )  # the other two pass as well; they cost a minute and a half each
-def test_at_a_lag_of_eight_the_mask_decides(model_path, seed):
-    """The same experience, eight releases old at every step: corrected by the mask it is learnt
-    from, uncorrected it is not.
+def test_at_a_lag_of_eight_the_correction_decides(model_path, seed):
+    """The same experience, eight releases old at every step: corrected by ratio and mask it is
+    learnt from, uncorrected it is not.
     """
-    with_mask = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4)
-    assert tenth(with_mask, -1) >= 0.9
+    corrected = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4)
+    assert tenth(corrected, -1) >= 0.9
     without = curve(model_path, seed, steps=360, lag=8, policy_lr=4e-4, correction="none")
     assert tenth(without, -1) <= 0.7
 
