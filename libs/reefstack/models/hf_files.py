@@ -4,15 +4,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from reefstack.models.chat_template import chat_template
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from tokenizers import Tokenizer
 
 Progress = Callable[[str, float], None]
 # called as `progress(text, share)`, with a share from 0 to 1, in the working thread; must not block
-
-BYTE_LEVEL_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,57 +37,56 @@ class LlamaShape:
     pad_token_id: int
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write UTF-8 with an indent of two spaces and a final newline."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "dtype": "float32",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+}
+_TOKENIZER_CONFIG = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<|im_start|>",
+    "eos_token": "<|im_end|>",
+    "pad_token": "<|im_end|>",
+    "unk_token": "<|endoftext|>",
+    "add_prefix_space": False,
+    "clean_up_tokenization_spaces": False,
+}
 
 
-def write_config(directory: Path, shape: LlamaShape) -> None:
-    """Write `config.json` and `generation_config.json`. They come last and mark the end."""
-    sizes = asdict(shape)
-    tokens = {name: size for name, size in sizes.items() if name.endswith("_token_id")}
-    write_json(directory / "generation_config.json", tokens)
-    write_json(
-        directory / "config.json",
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "dtype": "float32",
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "attention_dropout": 0.0,
-            "initializer_range": 0.02,
-            "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
-            "use_cache": True,
-            **sizes,
-        },
-    )
+def write_model(
+    directory: Path,
+    shape: LlamaShape,
+    tensors: "Mapping[str, npt.NDArray[np.float32]]",
+    tokenizer: "Tokenizer",
+    *,
+    specials: Sequence[str],
+    system: str,
+) -> None:
+    """Write all files; `config.json` comes last and marks the end.
 
-
-def write_tokenizer_config(directory: Path, *, model_max_length: int, template: str) -> None:
-    """Write `tokenizer_config.json` and `chat_template.jinja` beside `tokenizer.json`."""
-    (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
-    write_json(
-        directory / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": "<|im_start|>",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|im_end|>",
-            "unk_token": "<|endoftext|>",
-            "add_prefix_space": False,
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": model_max_length,
-        },
-    )
-
-
-def save_tokenizer(directory: Path, tokenizer: "Tokenizer", specials: Sequence[str]) -> None:
-    """Write `tokenizer.json` of a byte-level tokenizer, with these special tokens."""
+    `tokenizer` is a byte-level one without its special tokens; `system` is used if a conversation
+    has no system message.
+    """
+    from safetensors.numpy import save_file
     from tokenizers import AddedToken, decoders
 
     tokenizer.decoder = decoders.ByteLevel()
     added = [AddedToken(token, normalized=False, special=True) for token in specials]
     tokenizer.add_special_tokens(added)
     tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "chat_template.jinja").write_text(chat_template(system), encoding="utf-8")
+    save_file(dict(tensors), directory / "model.safetensors", metadata={"format": "pt"})
+    sizes, length = asdict(shape), {"model_max_length": shape.max_position_embeddings}
+    rope = {"rope_type": "default", "rope_theta": shape.rope_theta}
+    for name, value in {
+        "tokenizer_config.json": _TOKENIZER_CONFIG | length,
+        "generation_config.json": {k: v for k, v in sizes.items() if k.endswith("_token_id")},
+        "config.json": _CONFIG | {"rope_parameters": rope, "use_cache": True} | sizes,
+    }.items():
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        (directory / name).write_text(f"{text}\n", encoding="utf-8")

@@ -3,15 +3,19 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from reefstack.models.hf_files import Progress
+from reefstack.models.smollm2 import write_smollm2
+from reefstack.models.tiny import write_tiny
 
-NAMES = ("smollm2", "tiny")
-
-# Part of the directory's name: a changed converter gets a new number and a new cache.
-_FORMATS = {"smollm2": "smollm2-135m-instruct-fp32-v1", "tiny": "tiny-v1"}
+# Name -> directory in the cache, and writer. A changed converter gets a new number and a new cache.
+_MODELS: Mapping[str, tuple[str, Callable[[Path, Progress], None]]] = {
+    "smollm2": ("smollm2-135m-instruct-fp32-v1", write_smollm2),
+    "tiny": ("tiny-v1", write_tiny),
+}
+NAMES = tuple(_MODELS)
 
 
 class UnknownModelError(ValueError):
@@ -39,14 +43,15 @@ def prepare(
     if str(name_or_path) not in NAMES:
         return _existing(Path(name_or_path))
     name = str(name_or_path)
-    target = (cache_dir or default_cache_dir()) / _FORMATS[name]
+    directory, write = _MODELS[name]
+    target = (cache_dir or default_cache_dir()) / directory
     if (target / "config.json").is_file():
         report(f"{name} is ready", 1.0)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        _writer(name)(scratch, report)
+        write(scratch, report)
         _publish(scratch, target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -66,16 +71,6 @@ def _existing(path: Path) -> Path:
         msg = f"model {str(path)!r} is neither {known} nor a directory with a config.json"
         raise UnknownModelError(msg)
     return path
-
-
-def _writer(name: str) -> Callable[[Path, Progress], None]:
-    if name == "tiny":
-        from reefstack.models.tiny import write_tiny
-
-        return write_tiny
-    from reefstack.models.smollm2 import write_smollm2
-
-    return write_smollm2
 
 
 def _publish(scratch: Path, target: Path) -> None:

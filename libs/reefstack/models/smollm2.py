@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reefstack.models import hf_files
-from reefstack.models.chat_template import SMOLLM2_SYSTEM, chat_template
-from reefstack.models.hf_files import LlamaShape, Progress
+from reefstack.models.chat_template import SMOLLM2_SYSTEM
+from reefstack.models.hf_files import LlamaShape, Progress, write_model
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from tokenizers import Tokenizer
 
     Float32 = npt.NDArray[np.float32]
 
@@ -48,24 +48,17 @@ def gguf_path() -> Path:
 def write_smollm2(directory: Path, progress: Progress) -> None:
     """Write the whole model directory; `progress` gets the share of tensors done."""
     from gguf import GGUFReader
-    from safetensors.numpy import save_file
 
     reader = GGUFReader(gguf_path())
     shape = _shape(reader)
     progress("reading the tokenizer", 0.0)
-    _write_tokenizer(directory, reader)
-    hf_files.write_tokenizer_config(
-        directory,
-        model_max_length=shape.max_position_embeddings,
-        template=chat_template(SMOLLM2_SYSTEM),
-    )
+    tokenizer, specials = _tokenizer(reader)
     tensors = {}
     total = len(reader.tensors)
     for done, (name, weights) in enumerate(_tensors(reader, shape), start=1):
         tensors[name] = weights
         progress("dequantising", 0.9 * done / total)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    hf_files.write_config(directory, shape)
+    write_model(directory, shape, tensors, tokenizer, specials=specials, system=SMOLLM2_SYSTEM)
 
 
 def _field(reader: Any, name: str) -> Any:
@@ -109,8 +102,8 @@ def _tensors(reader: Any, shape: LlamaShape) -> "Iterator[tuple[str, Float32]]":
 
 
 def _hf_name(name: str) -> str:
-    if name in _TOP_NAMES:
-        return _TOP_NAMES[name]
+    if top := _TOP_NAMES.get(name):
+        return top
     _, layer, part, _ = name.split(".")
     return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
 
@@ -123,7 +116,7 @@ def _undo_rope_order(weights: "Float32", heads: int) -> "Float32":
     return pairs.swapaxes(1, 2).reshape(rows, columns)
 
 
-def _write_tokenizer(directory: Path, reader: Any) -> None:
+def _tokenizer(reader: Any) -> "tuple[Tokenizer, list[str]]":
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     control_type = 3
@@ -131,11 +124,8 @@ def _write_tokenizer(directory: Path, reader: Any) -> None:
     kinds: list[int] = _field(reader, "tokenizer.ggml.token_type")
     merges = [tuple(merge.split(" ", 1)) for merge in _field(reader, "tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
     specials = [token for token, kind in zip(tokens, kinds, strict=True) if kind == control_type]
-    hf_files.save_tokenizer(directory, tokenizer, specials)
+    return tokenizer, specials

@@ -6,10 +6,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from reefstack.models import hf_files
-from reefstack.models.chat_template import chat_template
-from reefstack.models.hf_files import BYTE_LEVEL_SPECIALS, LlamaShape, Progress
+from reefstack.models.hf_files import LlamaShape, Progress, write_model
 
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 SEED = 20250
 STD = 0.02
 
@@ -34,7 +33,7 @@ TINY = LlamaShape(
 def write_tiny(directory: Path, progress: Progress) -> None:
     """Write the whole model directory."""
     import numpy as np
-    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     progress("drawing weights", 0.0)
     draw = np.random.default_rng(SEED)
@@ -44,11 +43,11 @@ def write_tiny(directory: Path, progress: Progress) -> None:
         else draw.standard_normal(size, dtype=np.float32) * np.float32(STD)
         for name, size in _sizes(TINY)
     }
-    _write_tokenizer(directory)
-    length = TINY.max_position_embeddings
-    hf_files.write_tokenizer_config(directory, model_max_length=length, template=chat_template(""))
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
-    hf_files.write_config(directory, TINY)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: i for i, letter in enumerate([*letters, *SPECIALS])}
+    tokenizer = Tokenizer(models.BPE(vocab, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    write_model(directory, TINY, tensors, tokenizer, specials=SPECIALS, system="")
 
 
 def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -68,13 +67,3 @@ def _sizes(shape: LlamaShape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield prefix + "mlp.down_proj.weight", (hidden, inner)
     yield "model.norm.weight", (hidden,)
     yield "lm_head.weight", (shape.vocab_size, hidden)
-
-
-def _write_tokenizer(directory: Path) -> None:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {letter: i for i, letter in enumerate([*letters, *BYTE_LEVEL_SPECIALS])}
-    tokenizer = Tokenizer(models.BPE(vocab, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    hf_files.save_tokenizer(directory, tokenizer, BYTE_LEVEL_SPECIALS)
