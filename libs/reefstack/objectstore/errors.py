@@ -9,10 +9,6 @@ class InUse(ReefError):
     """Another process has the directory."""
 
 
-class NoRoom(ReefError):
-    """The disk is full. No byte of the log has changed."""
-
-
 class Damaged(ReefError):
     """Bytes that were synced are not what was written."""
 
@@ -30,3 +26,11 @@ class Refused(ReefError):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+
+class NoRoom(Refused):
+    """The disk is full. No byte of the log has changed."""
+
+    def __init__(self, message: str) -> None:
+        # a 5xx is tried again by the broker's client, for three minutes
+        super().__init__(507, "InsufficientStorage", message)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote
 from xml.sax.saxutils import escape, unescape
 
-from reefstack.objectstore.errors import NoRoom, Refused
+from reefstack.objectstore.errors import Refused
 from reefstack.objectstore.index import Entry
 from reefstack.objectstore.store import Store
 
@@ -21,7 +22,6 @@ _KEY = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
 _QUOTES = {"&quot;": '"', "&apos;": "'"}
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _PAGE = 1000
-_REASONS = {200: "OK", 204: "No Content", 206: "Partial Content", 304: "Not Modified"}
 Headers = dict[str, str]
 
 
@@ -46,32 +46,31 @@ class Answer(NamedTuple):
 
     def encode(self) -> bytes:
         """The bytes on the wire."""
-        reason = _REASONS.get(self.status, "Refused")
         length = len(self.body) if self.length < 0 else self.length
-        head = f"HTTP/1.1 {self.status} {reason}\r\ncontent-length: {length}\r\n"
-        lines = "".join(f"{name}: {value}\r\n" for name, value in self.headers)
-        return f"{head}{lines}\r\n".encode() + self.body
+        fields = (*self.headers, ("content-length", length))
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+        first = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"
+        return f"{first}\r\n{lines}\r\n".encode() + self.body
 
 
-def refusal(error: Refused | NoRoom) -> Answer:
+def refusal(error: Refused) -> Answer:
     """The answer that says why a request was not done."""
-    if isinstance(error, NoRoom):  # a 5xx is tried again by the broker's client, for three minutes
-        error = Refused(507, "InsufficientStorage", str(error))
     text = f"<Error><Code>{error.code}</Code><Message>{escape(str(error))}</Message></Error>"
     return Answer(error.status, (("content-type", "application/xml"),), f"{_XML}{text}".encode())
 
 
+@dataclass(frozen=True, slots=True)
 class Requests:
     """Does requests on a store."""
 
-    def __init__(self, store: Store, bucket: str) -> None:
-        self._store, self._bucket = store, bucket
+    store: Store
+    bucket: str
 
     def do(self, request: Request) -> Answer:
-        """Do a request at once. Raises Refused, NoRoom, OSError."""
+        """Do a request at once. Raises Refused, OSError."""
         _, bucket, *rest = unquote(request.path).split("/", 2)
-        if bucket != self._bucket:
-            raise Refused(404, "NoSuchBucket", f"there is only the bucket {self._bucket}")
+        if bucket != self.bucket:
+            raise Refused(404, "NoSuchBucket", f"there is only the bucket {self.bucket}")
         key = rest[0] if rest else ""
         query = parse_qs(request.query, keep_blank_values=True)
         match request.method:
@@ -80,7 +79,7 @@ class Requests:
             case "GET" | "HEAD" if key:
                 return self._get(key, request)
             case "DELETE" if key and not query:
-                self._store.delete(key)
+                self.store.delete(key)
                 return Answer(204)
             case "GET" if query.get("list-type") == ["2"]:
                 return self._list({name: values[0] for name, values in query.items()})
@@ -95,16 +94,14 @@ class Requests:
         chunked = headers.get("x-amz-content-sha256", "").startswith("S")
         if chunked or "x-amz-copy-source" in headers:
             raise Refused(400, "NotImplemented", "copies and chunked signatures are not known")
-        none_match = headers.get("if-none-match", "")
-        if none_match not in ("", "*"):
+        new, if_match = headers.get("if-none-match", ""), headers.get("if-match", "")
+        if new not in ("", "*"):
             raise Refused(400, "NotImplemented", "If-None-Match of a PUT can only be *")
-        if_match = headers.get("if-match", "")
-        new = bool(none_match)
-        entry = self._store.put(key, request.body, if_match=if_match, if_none_match=new)
+        entry = self.store.put(key, request.body, if_match=if_match, if_none_match=bool(new))
         return Answer(200, (("etag", entry.etag),))
 
     def _get(self, key: str, request: Request) -> Answer:
-        entry = self._store.index.entries.get(key)
+        entry = self.store.index.entries.get(key)
         if entry is None:
             raise Refused(404, "NoSuchKey", f"there is no object {key}")
         headers = _headers_of(entry)
@@ -115,13 +112,13 @@ class Requests:
         if request.method == "HEAD":
             return Answer(200, headers, length=entry.size)
         if "range" not in request.headers:
-            return Answer(200, headers, self._store.get(entry))
+            return Answer(200, headers, self.store.get(entry))
         start, end = _range_of(request.headers["range"], entry.size)
         said = ("content-range", f"bytes {start}-{end - 1}/{entry.size}")
-        return Answer(206, (*headers, said), self._store.get(entry, start, end - start))
+        return Answer(206, (*headers, said), self.store.get(entry, start, end - start))
 
     def _list(self, query: Headers) -> Answer:
-        page = self._store.index.list(
+        page = self.store.index.list(
             query.get("prefix", ""),
             after=query.get("start-after", ""),
             start=query.get("continuation-token", ""),
@@ -137,7 +134,7 @@ class Requests:
     def _delete_all(self, body: bytes) -> Answer:
         keys = [unescape(key, _QUOTES) for key in _KEY.findall(body.decode())]
         for key in keys:
-            self._store.delete(key)
+            self.store.delete(key)
         deleted = (f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
         return _xml("DeleteResult", "".join(deleted))
 

@@ -68,7 +68,7 @@ class Commits:
     def _done(self, request: Request) -> Answer:
         try:
             return self._requests.do(request)
-        except (Refused, NoRoom) as error:
+        except Refused as error:
             return refusal(error)
         except ValueError as error:
             return refusal(Refused(400, "InvalidArgument", str(error)))
@@ -112,7 +112,6 @@ class Connection(asyncio.Protocol):
     def __init__(self, commits: Commits, check: Callable[[Request], None]) -> None:
         self._commits, self._check = commits, check
         self._parser = httptools.HttpRequestParser(self)
-        self._transport: asyncio.Transport | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -128,8 +127,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._answer(refusal(Refused(400, "BadRequest", "this is no HTTP")))
-            self._close()
+            self._refuse(400, "BadRequest", "this is no HTTP")
 
     def on_url(self, url: bytes) -> None:
         self._target += url
@@ -140,8 +138,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
         if self._size > _MAX_BODY_BYTES:
-            self._answer(refusal(Refused(413, "EntityTooLarge", "the body is too large")))
-            self._close()
+            self._refuse(413, "EntityTooLarge", "the body is too large")
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -157,9 +154,9 @@ class Connection(asyncio.Protocol):
             self._commits.submit(request, self._answer)
 
     def _answer(self, answer: Answer) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._transport.is_closing():
             self._transport.write(answer.encode())
 
-    def _close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        self._answer(refusal(Refused(status, code, message)))
+        self._transport.close()
