@@ -4,7 +4,6 @@ The `content_id` is the digest of the kind and of the sorted (path, SHA-256) pai
 """
 
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -211,24 +210,6 @@ def staged(destination: Path) -> Iterator[Path]:
         replace_tree(directory, destination)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
-    # Without the sync a rename may be durable before the bytes are.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as stream:
-        for chunk in chunks:
-            stream.write(chunk)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def replace_tree(staged: Path, destination: Path) -> None:

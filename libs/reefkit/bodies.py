@@ -16,9 +16,9 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from reefcommon.artifacts import sync_directory, write_synced
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
+from reefcommon.files import sync_directory, write_synced
 
 CLAIM_HEADER = "reef-claim"
 # Kafka's default limit of a message is 1,048,588 bytes with its key and headers.

@@ -12,7 +12,6 @@
 # a Redis that lost its data gives out a higher one all the same.
 
 import asyncio
-import fcntl
 import os
 import socket
 import time
@@ -25,6 +24,7 @@ import structlog
 from redis.asyncio import Redis
 
 from reefcommon.errors import Unavailable
+from reefcommon.files import lock
 from reefkit.redis_heads import answering
 
 log = structlog.get_logger()
@@ -74,7 +74,9 @@ class RedisLease:
             Unavailable: another process has it for `wait_s`, or Redis does not answer.
         """
         if self._home is not None and self._lock is None:
-            self._lock = _locked(self._home / "host.lock")
+            self._lock = lock(self._home / "host.lock")
+            if self._lock is None:
+                raise Unavailable(f"stands by: another process uses {self._home}")
         deadline = time.monotonic() + wait_s
         while not self.token:
             self.token = await self._hold(0, floor)
@@ -149,14 +151,3 @@ class RedisLease:
         values = (*self._keys, self._holder, token, int(self._ttl_s * 1000), floor)
         async with answering("hold a lease"):
             return int(await self._redis.eval(_HOLD, 2, *values))
-
-
-def _locked(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        raise Unavailable(f"stands by: another process uses {path.parent}") from None
-    return file

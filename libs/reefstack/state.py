@@ -6,7 +6,6 @@ stack.json    the run: ports, URLs, processes. Valid only while its process live
 """
 
 import contextlib
-import fcntl
 import os
 import secrets as random_secrets
 import time
@@ -14,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-import orjson
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from reefcommon.files import lock
 from reefstack.errors import CannotStart
 
 
@@ -99,7 +98,7 @@ def secrets_of(state_dir: Path) -> Secrets:
             s3_access_key=random_secrets.token_hex(10).upper(),
             s3_secret_key=random_secrets.token_hex(20),
         )
-        write_private(path, orjson.dumps(made.model_dump()))
+        write_private(path, made.model_dump_json().encode())
         return made
     except (ValidationError, OSError) as error:
         raise CannotStart(
@@ -140,9 +139,7 @@ def running(state_dir: Path) -> StackState | None:
 
 def write_state(state_dir: Path, state: StackState) -> None:
     """Write `stack.json`."""
-    write_private(
-        state_dir / "stack.json", orjson.dumps(state.model_dump(), option=orjson.OPT_INDENT_2)
-    )
+    write_private(state_dir / "stack.json", state.model_dump_json(indent=2).encode())
 
 
 def new_state(
@@ -166,25 +163,21 @@ def new_state(
 def locked(directory: Path) -> Iterator[Path]:
     """Hold the directory. Raises CannotStart: it is in use, or cannot be written."""
     state_dir = directory.absolute()
-    path = state_dir / "lock"
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = lock(state_dir / "lock")
     except OSError as error:
         reason = (
             f"cannot use the state directory {state_dir}: {error.strerror}."
             " Choose another with --state-dir."
         )
         raise CannotStart(why_no_directory(directory) or reason) from None
+    if descriptor is None:
+        holder = (state_dir / "lock").read_text(errors="replace").strip()
+        raise CannotStart(
+            f"{state_dir} is in use by {holder or 'another process'}. Stop it (Ctrl-C there),"
+            " or start a second stack with another --state-dir."
+        )
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-            raise CannotStart(
-                f"{state_dir} is in use by {holder or 'another process'}. Stop it (Ctrl-C there),"
-                " or start a second stack with another --state-dir."
-            ) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)
         yield state_dir

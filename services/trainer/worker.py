@@ -18,7 +18,8 @@ from typing import Any
 
 import orjson
 
-from reefcommon.artifacts import BASE_CONTENT_ID, sync_directory
+from reefcommon.artifacts import BASE_CONTENT_ID
+from reefcommon.files import sync_directory
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
 from reefkit.jobs.faults import place_of
 from services.trainer import finite

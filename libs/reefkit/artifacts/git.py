@@ -31,9 +31,9 @@ from reefcommon.artifacts import (
     origin,
     safe_path,
     staged,
-    write_synced,
 )
 from reefcommon.errors import Poison, Unavailable
+from reefcommon.files import write_synced
 from reefkit.artifacts.git_refs import detach, move, pointer_of, remove, sweep, tag_of, write_loose
 
 LARGE_BYTES = 64 * 1024

@@ -11,8 +11,8 @@ from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
 from dulwich.refs import Ref, check_ref_format
 from dulwich.repo import Repo
 
-from reefcommon.artifacts import write_synced
 from reefcommon.errors import Unavailable
+from reefcommon.files import write_synced
 
 _FOREIGN_LOCK_S = 10.0
 YOUNG_S = 3600.0

@@ -31,9 +31,9 @@ from reefcommon.artifacts import (
     origin,
     safe_path,
     staged,
-    write_synced,
 )
 from reefcommon.errors import BadConfig, Poison, Unavailable
+from reefcommon.files import write_synced
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 

@@ -7,7 +7,6 @@
 
 import contextlib
 import errno
-import fcntl
 import logging
 import mmap
 import os
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from reefcommon.files import lock, sync_directory
 from reefstack.objectstore.errors import Damaged, InUse, NoRoom
 from reefstack.objectstore.frames import Frame, Kind, encode, frames_of, scattered_frames, size_of
 
@@ -51,13 +51,9 @@ class Segments:
         """Raises InUse, OSError."""
         self._directory, self._skip_damage = directory, skip_damage
         self.segment_bytes = segment_bytes
-        directory.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
-            raise InUse(f"{directory} is in use by another object store") from None
+        if (descriptor := lock(directory / "lock")) is None:
+            raise InUse(f"{directory} is in use by another object store")
+        self._lock = descriptor
         self._reserve = directory / "reserve"
         self._has_reserve = self._reserve.exists()
         self._segments: dict[int, Segment] = {}
@@ -166,7 +162,7 @@ class Segments:
         segment = self._segments.pop(number)
         os.close(segment.descriptor)
         segment.path.unlink()
-        self._sync_directory()
+        sync_directory(self._directory)
         self._refill_reserve()
 
     def close(self) -> None:
@@ -201,7 +197,7 @@ class Segments:
             new, self._has_reserve = self._reserve, False
         self._seal()  # before the next file has its name: only the newest file may have a torn tail
         new.rename(path)
-        self._sync_directory()
+        sync_directory(self._directory)
         segment = Segment(number, path, os.open(path, os.O_RDWR | os.O_CLOEXEC), room=room)
         self._segments[number] = self._active = segment
         self._refill_reserve()
@@ -223,13 +219,6 @@ class Segments:
             with contextlib.suppress(NoRoom):
                 self._allocate(self._reserve, self.segment_bytes)
                 self._has_reserve = True
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _as_no_room(error: OSError) -> OSError | NoRoom:

@@ -5,6 +5,7 @@ read   --oldest first--> the broker --> acknowledge --> removed
 """
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -126,7 +127,7 @@ class Spool:
         if now >= self._refused_until and now - self._disk_checked > REFUSE_AFTER_FAILURE_S:
             self._disk_checked = now
             # Refused before the disk is full: requests in flight need room for their events.
-            free = spool_file.free_bytes(self._root)
+            free = shutil.disk_usage(self._root).free
             if free < min(self._reserve, MAX_FLOOR_BYTES):
                 self._refuse(f"the disk of the spool has {free} bytes left")
         return self._refused_reason if now < self._refused_until else None

@@ -5,7 +5,6 @@
 <root>/<slot>/quarantine/…    a damaged database
 """
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from reefcommon.files import lock, sync_directory
 from reefkit.sqlite_file import check, is_damage
 from services.gateway import metrics
 from services.gateway.domain.log_event import LogEvent
@@ -210,12 +210,12 @@ def claim(root: Path) -> SpoolFile:
     """Take the first slot that no living instance holds. Raises OSError."""
     root.mkdir(parents=True, exist_ok=True)
     number = 0
-    while (lock := _lock(root / str(number))) is None:
+    while (descriptor := lock(root / str(number) / "lock")) is None:
         number += 1
     # A database lasts only as long as the directories that name it.
     for directory in (root.parent, root):
         sync_directory(directory)
-    return _opened(root / str(number), lock)
+    return _opened(root / str(number), descriptor)
 
 
 def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
@@ -223,10 +223,12 @@ def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
     adopted: list[SpoolFile] = []
     ours = {file.directory for file in held}
     for directory in sorted(root.iterdir()):
-        if directory in ours or not _in_use(directory) or (lock := _lock(directory)) is None:
+        if directory in ours or not _in_use(directory):
+            continue
+        if (descriptor := lock(directory / "lock")) is None:
             continue
         try:
-            file = _opened(directory, lock)
+            file = _opened(directory, descriptor)
         except OSError as error:
             log.warning("spool_not_adopted", source=str(directory), reason=str(error))
             continue
@@ -238,27 +240,16 @@ def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
     return adopted
 
 
-def _opened(directory: Path, lock: int) -> SpoolFile:
+def _opened(directory: Path, descriptor: int) -> SpoolFile:
     try:
-        return SpoolFile(directory, lock)
+        return SpoolFile(directory, descriptor)
     except BaseException:
-        os.close(lock)
+        os.close(descriptor)
         raise
 
 
 def _in_use(directory: Path) -> bool:
     return (directory / "spool.db").exists() or bool(old_segments.files(directory))
-
-
-def _lock(directory: Path) -> int | None:
-    directory.mkdir(exist_ok=True)
-    fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
 
 
 def _row(event: LogEvent) -> tuple[str, str, str, bytes, float, str]:
@@ -268,18 +259,3 @@ def _row(event: LogEvent) -> tuple[str, str, str, bytes, float, str]:
 def size_of(event: LogEvent) -> int:
     """The disk space that an event takes, about."""
     return len(event.data) + ROW_BYTES
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def free_bytes(path: Path) -> int:
-    """Free space on the disk."""
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize
