@@ -44,9 +44,18 @@ class Choice:
 class Assembly:
     """Joins the chunks of a stream. `error` is set if the upstream reported one."""
 
+    __slots__ = (
+        "_asked", "_chat", "_choices", "_head", "_hides_ids", "_hides_logprobs", "_mixed", "_named",
+        "_prompt_token_ids", "_sampling", "_usage", "chunks", "error",
+    )  # fmt: skip
+
     def __init__(self, api: Api, asked: Asked) -> None:
         self._chat = api == "chat.completions"
         self._asked = asked
+        self._hides_ids = not asked.token_ids
+        self._hides_logprobs = not asked.logprobs
+        names = {"model": asked.model, "system_fingerprint": asked.fingerprint}
+        self._named = {key: name for key, name in names.items() if name is not None}
         self._head: dict[str, Any] = {}
         self._choices: dict[int, Choice] = {}
         self._usage: object = None
@@ -59,15 +68,14 @@ class Assembly:
     def take(self, chunk: dict[str, Any]) -> bool:
         """Add a chunk and strip it for the client. False if it is then empty."""
         self.chunks += 1
-        if chunk.get("error") is not None:
+        if "error" in chunk and chunk["error"] is not None:
             self.error = dumps(chunk["error"]).decode()[:1000]
             chunk["error"] = relayed(500, chunk["error"])
             return True
-        asked = self._asked
         if not self._head:  # vLLM sends the prompt's ids with the first chunk only
             self._head = {k: v for k, v in chunk.items() if k not in _NOT_HEAD}
             self._prompt_token_ids = integers(chunk.get("prompt_token_ids"))
-            strip(chunk, asked)
+            strip(chunk, self._asked)
         choices = chunk.get("choices")
         if type(choices) is list:
             for part in choices:
@@ -76,20 +84,18 @@ class Assembly:
         chunk.pop("weight_version", None)
         if "sampling_params" in chunk:
             self._sampling = chunk["sampling_params"]
-            if not asked.token_ids:
+            if self._hides_ids:
                 del chunk["sampling_params"]
-        if asked.model is not None and "model" in chunk:
-            chunk["model"] = asked.model
-        if asked.fingerprint is not None:
-            chunk["system_fingerprint"] = asked.fingerprint
+        chunk.update(self._named)
         # Reef asks for usage always; a chunk without other fields is not for the client
         if "usage" not in chunk:
             return True
-        usage = chunk["usage"] if asked.usage else chunk.pop("usage")
+        asked = self._asked.usage
+        usage = chunk["usage"] if asked else chunk.pop("usage")
         if usage is None:
             return True
         self._usage = usage
-        return asked.usage or bool(choices)
+        return asked or bool(choices)
 
     def _add(self, part: dict[str, Any]) -> None:
         # Types of what is collected are checked once, at the end.
@@ -97,14 +103,12 @@ class Assembly:
         choice = self._choices.get(index) if type(index) is int else None
         if choice is None and (choice := self._new(index, part)) is None:
             return
-        asked = self._asked
-        if asked.token_ids:
-            token_ids = part.get("token_ids")
-        else:
-            token_ids = part.pop("token_ids", None)
-            part.pop("prompt_token_ids", None)
+        token_ids = part.get("token_ids")
         if token_ids:  # a value that is no list makes all of them unusable
             choice.token_ids += token_ids if type(token_ids) is list else [None]
+        if self._hides_ids:
+            part.pop("token_ids", None)
+            part.pop("prompt_token_ids", None)
         logprobs = part.get("logprobs")
         if logprobs is not None:
             try:  # nearly always a chunk is one token
@@ -112,10 +116,10 @@ class Assembly:
                 choice.logprobs.append(row["logprob"])
             except (KeyError, TypeError, ValueError):
                 choice.logprobs += unary.raw_logprobs(logprobs)
-            if asked.logprobs:
-                choice.logprob_rows.append(logprobs)
-            else:
+            if self._hides_logprobs:
                 part["logprobs"] = None
+            else:
+                choice.logprob_rows.append(logprobs)
         if part.get("finish_reason"):
             self._end(choice, part, part["finish_reason"])
         delta = part.get("delta") if self._chat else _text_in(part)
@@ -177,10 +181,7 @@ class Assembly:
         kind = "chat.completion" if self._chat else "text_completion"
         choices = [self._whole(choice) for _, choice in sorted(self._choices.items())]
         whole = {**self._head, "object": kind, "choices": choices, "usage": self._usage}
-        if self._asked.model is not None:
-            whole["model"] = self._asked.model
-        if self._asked.fingerprint is not None:
-            whole["system_fingerprint"] = self._asked.fingerprint
+        whole.update(self._named)
         if self._asked.token_ids:
             whole["prompt_token_ids"] = self._prompt_token_ids
         return whole

@@ -77,6 +77,7 @@ class GroupCommit:
         # All brokers of a cluster share the queue: with a queue for each, a partition that gets a
         # new leader could have its events in two of them.
         self._queue: list[Pending] = []
+        self._last = 0  # events of the last round
         self._task: asyncio.Task[None] | None = None
 
     def put(self, event: LogEvent, headers: Headers) -> asyncio.Future[None]:
@@ -96,9 +97,12 @@ class GroupCommit:
     async def _drain(self) -> None:
         try:
             while self._queue:
-                if self._linger_s:
+                # A request to the broker costs twenty times as much as one more event in it: under
+                # load events wait for others. An event that comes alone goes at once.
+                if self._linger_s and self._last > 1:
                     await asyncio.sleep(self._linger_s)
                 queue, self._queue = self._queue, []
+                self._last = len(queue)
                 batches, rest = await self._batches(queue)
                 self._queue = rest + self._queue
                 await self._send(batches)

@@ -52,7 +52,7 @@ class KafkaRecordLog:
         bodies: FilesystemBodies,
         *,
         idempotence: bool,
-        linger_ms: int,
+        linger_ms: float,
         ack_timeout_s: float,
     ) -> None:
         self._bootstrap = bootstrap
