@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from pydantic import TypeAdapter, ValidationError
 
@@ -12,6 +11,7 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event
 from reefcommon.topics import Topic
 from reefkit.bodies import FilesystemBodies, whole_value
+from reefkit.kafka_offsets import open_consumer, real_ends
 
 log = structlog.get_logger()
 
@@ -26,61 +26,30 @@ class KafkaTopicLog:
 
     async def read(self) -> list[Event]:
         """Return every event, in order within a partition. Raises Unavailable."""
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=[address.strip() for address in self.bootstrap.split(",")],
-            client_id="reef-topic-log",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-        )
-        try:
-            await consumer.start()
-            return await self._drain(consumer)
-        except KafkaError as error:
-            raise Unavailable(
-                f"cannot read {self.topic.name} from {self.bootstrap}: {error!r}"
-            ) from error
-        finally:
-            await consumer.stop()
-
-    async def _drain(self, consumer: AIOKafkaConsumer) -> list[Event]:
-        partitions = await self._partitions(consumer)
-        consumer.assign(partitions)
-        await consumer.seek_to_beginning(*partitions)
-        # Tansu may state an end that is too low; the high watermark of a fetch is right.
-        ends = await consumer.end_offsets(partitions)
-        kinds: Any = Union[self.topic.events]  # noqa: UP007
-        reader: TypeAdapter[Event] = TypeAdapter(kinds)
-        events: list[Event] = []
-        while any(
-            [
-                await consumer.position(partition)
-                < max(ends[partition], consumer.highwater(partition) or 0)
-                for partition in partitions
-            ]
-        ):
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
-                for record in records:
-                    # A missing body is waited for: a projection without its event is wrong.
-                    try:
-                        value = await whole_value(record.value, record.headers, self.bodies)
-                        events.append(reader.validate_json(value))
-                    except (ValidationError, Poison) as error:
-                        log.error(
-                            "event_unreadable",
-                            topic=self.topic.name,
-                            partition=record.partition,
-                            offset=record.offset,
-                            reason=str(error),
-                        )
-        return events
-
-    async def _partitions(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
         name = self.topic.name
-        numbers = consumer.partitions_for_topic(name)
-        if not numbers:
-            # Metadata of a topic that was not asked for comes with the first full refresh.
-            await consumer.topics()
-            numbers = consumer.partitions_for_topic(name)
-        if not numbers:
+        try:
+            return await self._read(name)
+        except KafkaError as error:
+            raise Unavailable(f"cannot read {name} from {self.bootstrap}: {error!r}") from error
+
+    async def _read(self, name: str) -> list[Event]:
+        ends = (await real_ends(self.bootstrap, [name]))[name]
+        if not ends:
             raise Unavailable(f"topic {name} does not exist yet")
-        return [TopicPartition(name, number) for number in sorted(numbers)]
+        kinds: Any = Union[self.topic.events]  # noqa: UP007
+        decoder: TypeAdapter[Event] = TypeAdapter(kinds)
+        events: list[Event] = []
+        async with open_consumer(self.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign(list(ends))
+            await consumer.seek_to_beginning(*ends)
+            while any([await consumer.position(place) < end for place, end in ends.items()]):
+                for records in (await consumer.getmany(timeout_ms=1000)).values():
+                    for record in records:
+                        # A missing body is waited for: a projection without its event is wrong.
+                        try:
+                            value = await whole_value(record.value, record.headers, self.bodies)
+                            events.append(decoder.validate_json(value))
+                        except (ValidationError, Poison) as error:
+                            at = {"partition": record.partition, "offset": record.offset}
+                            log.error("event_unreadable", topic=name, reason=str(error), **at)
+        return events

@@ -148,6 +148,6 @@ class RedisLease:
                 await self._redis.eval(_RETURN, 1, self._keys[0], mine)
 
     async def _hold(self, token: int, floor: int) -> int:
-        values = (*self._keys, self._holder, token, int(self._ttl_s * 1000), floor)
+        limits = (token, int(self._ttl_s * 1000), floor)
         async with answering("hold a lease"):
-            return int(await self._redis.eval(_HOLD, 2, *values))
+            return int(await self._redis.eval(_HOLD, 2, *self._keys, self._holder, *limits))

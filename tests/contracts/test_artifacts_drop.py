@@ -217,4 +217,4 @@ def test_a_branch_of_an_earlier_version_is_taken_over(tmp_path, monkeypatch, kil
     assert kept == [True, False, True, True]
     with Repo(str(repository)) as repo:
         assert Ref(b"refs/heads/default") not in repo.refs
-        assert not any(repo[tip].parents for tip in git_refs._tips(repo))
+        assert not any(repo[tip].parents for tip in repo.refs.as_dict().values())

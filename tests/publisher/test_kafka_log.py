@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from reefcommon import topics
 from reefcommon.events import ReleaseRejected, utc_now
-from reefkit import kafka_topic_log
+from reefkit import kafka_offsets
 from reefkit.bodies import FilesystemBodies
 from reefkit.kafka_topic_log import KafkaTopicLog
 from reefkit.kafka_topics import ensure_topics
@@ -25,7 +25,7 @@ async def test_every_event_of_the_last_batch_is_read(
     """
     await ensure_topics(kafka_bootstrap, (topics.RELEASES,))
     monkeypatch.setattr(
-        kafka_topic_log, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)
+        kafka_offsets, "AIOKafkaConsumer", partial(AIOKafkaConsumer, max_poll_records=1)
     )
     log = KafkaTopicLog(topics.RELEASES, kafka_bootstrap, FilesystemBodies(tmp_path))
     before = len(await log.read())

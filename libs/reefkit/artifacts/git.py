@@ -9,7 +9,6 @@ a crash leaves only garbage.
 
 import fcntl
 import hashlib
-import stat
 import tempfile
 import time
 import zlib
@@ -18,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
+from dulwich.index import commit_tree
 from dulwich.lfs import LFSPointer, LFSStore
-from dulwich.object_store import iter_tree_contents
-from dulwich.objects import Blob, Commit, ObjectID, Tree
+from dulwich.object_store import MemoryObjectStore, iter_tree_contents
+from dulwich.objects import Blob, Commit, ObjectID
 from dulwich.repo import Repo
 
 from reefcommon.artifacts import (
@@ -162,20 +162,13 @@ class GitArtifactStore:
         partial.replace(target)
 
     def _write_trees(self, repo: Repo, blobs: dict[str, Blob]) -> ObjectID:
-        trees: dict[str, Tree] = {"": Tree()}
-        for name, blob in blobs.items():
-            folder, _, leaf = name.rpartition("/")
-            while folder not in trees:
-                trees[folder] = Tree()
-                folder = folder.rpartition("/")[0]
-            trees[name.rpartition("/")[0]].add(leaf.encode(), 0o100644, blob.id)
-            write_loose(repo, blob)
-        for folder in sorted(trees, key=lambda f: (-f.count("/") - bool(f), f)):
-            write_loose(repo, trees[folder])
-            if folder:
-                above, _, leaf = folder.rpartition("/")
-                trees[above].add(leaf.encode(), stat.S_IFDIR, trees[folder].id)
-        return trees[""].id
+        made = MemoryObjectStore()
+        made.add_objects([(blob, None) for blob in blobs.values()])
+        entries = [(name.encode(), blob.id, 0o100644) for name, blob in blobs.items()]
+        root = commit_tree(made, entries)
+        for name in made:
+            write_loose(repo, made[name])
+        return root
 
     def _content(self, blob: Blob) -> Iterator[bytes]:
         pointer = pointer_of(blob)

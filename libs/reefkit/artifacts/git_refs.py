@@ -5,9 +5,10 @@ import time
 from pathlib import Path
 
 from dulwich.file import FileLocked
+from dulwich.gc import find_reachable_objects
 from dulwich.lfs import LFSPointer
-from dulwich.object_store import DiskObjectStore, iter_tree_contents
-from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
+from dulwich.object_store import DiskObjectStore
+from dulwich.objects import Blob, Commit, ObjectID, ShaFile
 from dulwich.refs import Ref, check_ref_format
 from dulwich.repo import Repo
 
@@ -99,27 +100,12 @@ def pointer_of(blob: Blob) -> LFSPointer | None:
     return LFSPointer.from_bytes(data) if len(data) < 1024 else None
 
 
-def _reached(repo: Repo) -> tuple[set[bytes], set[str]]:
-    reached: set[bytes] = set()
-    pointed: set[str] = set()
-    for walked in repo.get_walker(include=_tips(repo)):
-        commit = walked.commit
-        reached |= {commit.id, commit.tree}
-        for entry in iter_tree_contents(repo.object_store, commit.tree, include_trees=True):
-            assert entry.sha is not None
-            if entry.sha in reached:
-                continue
-            reached.add(entry.sha)
-            blob = repo.object_store[entry.sha]
-            if not isinstance(blob, Tree):
-                assert isinstance(blob, Blob)
-                pointer = pointer_of(blob)
-                pointed |= {pointer.oid} if pointer is not None else set()
-    return reached, pointed
-
-
-def _tips(repo: Repo) -> list[ObjectID]:
-    return [tip for ref in repo.refs.allkeys() if (tip := read_ref(repo, ref)) is not None]
+def _reached(repo: Repo) -> tuple[set[ObjectID], set[str]]:
+    reached = find_reachable_objects(repo.object_store, repo.refs)
+    # An object that is missing raises KeyError: then it is unknown what it reaches.
+    found = (repo.object_store[name] for name in reached)
+    pointers = [pointer_of(blob) for blob in found if isinstance(blob, Blob)]
+    return reached, {pointer.oid for pointer in pointers if pointer is not None}
 
 
 def _loose_root(repo: Repo) -> Path:

@@ -141,7 +141,7 @@ def promoted(
     if not releases.may_follow("merge", parent, head, pending.kind):
         base = f"{pending.release_id} was made from {pending.parent_id}"
         raise NotPublished("conflicted", f"{base}, but {head.release_id} is the head")
-    changes = {"release_id": pending.release_id, "operation": "promote"}
+    changes: dict[str, Any] = {"release_id": pending.release_id, "operation": "promote"}
     if pending.kind in _WITHOUT_NODES:
         changes["adapter"] = head.adapter
     if reason:
