@@ -18,7 +18,7 @@ def test_the_demonstration_reaches_its_goal_without_a_failed_request(demonstrati
     summary = demonstration.summary
     assert demonstration.code == 0, summary
     assert summary["heldout_first_interval"][1] < 0.5
-    assert summary["heldout_interval"][0] >= 0.9, "the lower bound of a fresh measurement"
+    assert summary["heldout_last_interval"][0] >= 0.9, "the lower bound of a fresh measurement"
     assert len({tuple(point["interval"]) for point in summary["heldout_curve"]}) > 3
     assert len(summary["answers_before"]) == len(summary["answers_after"]) == 3
     assert summary["releases_published"] >= 5

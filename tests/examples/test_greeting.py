@@ -6,9 +6,13 @@ import pytest
 
 from recipes.feedback_rules.recipe import rule_text
 from reefcommon.config import load
+from reefcommon.evaluation import choose
+from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Entry, episode_messages
 from reefcommon.recipe import resolve
 from reefstack.models import default_cache_dir, prepare
+from services.evaluator.domain.policies import decide
+from services.evaluator.plans import Plans
 from tests.engine.conftest import serving
 
 CONFIG = Path(__file__).parents[2] / "recipes/feedback_rules/examples/greeting/serve.yaml"
@@ -22,7 +26,7 @@ def test_the_shipped_rule_wins_its_held_out_tasks():
     section = load(CONFIG).evaluation
     score = resolve(section.score)
     tree = (Entry("feedback-1", "rules", {"text": rule_text(WISH)}),)
-    wins = losses = 0
+    results = []
     with serving(prepare("smollm2", default_cache_dir())) as node:
         for number, task in enumerate(resolve(section.tasks)):
             means = []
@@ -37,6 +41,9 @@ def test_the_shipped_rule_wins_its_held_out_tasks():
                 )
                 texts = [choice["message"]["content"] for choice in answer["choices"]]
                 means.append(sum(score(task, text) for text in texts) / len(texts))
-            wins += means[0] > means[1]
-            losses += means[0] < means[1]
-    assert wins - losses >= 3
+            results.append(TaskResult(task=task, candidate=means[0], head=means[1]))
+    plans = Plans.load(load(CONFIG))
+    rule = plans.rule(choose(plans.config, "default", "feedback_rules"))
+    assert (rule.policy, rule.confidence) == ("paired_confidence", 0.9)
+    ruling = decide(results, rule)
+    assert ruling.verdict == "select", ruling.reason
