@@ -108,11 +108,9 @@ def group_members(group: int) -> list[int]:
     """The living processes of a group. Zombies do not count."""
     found = []
     for pid in psutil.pids():
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.Error):
             if os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                 found.append(pid)
-        except (ProcessLookupError, PermissionError, psutil.Error):
-            continue
     return found
 
 

@@ -58,8 +58,7 @@ class Supervisor:
         self._policy = policy or RestartPolicy()
         self._base_env = _loopback_without_proxy(dict(os.environ if base_env is None else base_env))
         self._programs: dict[str, _Program] = {}
-        self._done: dict[str, asyncio.Event] = {}
-        self._step_after: dict[str, str] = {}
+        self._steps: dict[str, tuple[str, asyncio.Event]] = {}
         self._failure: asyncio.Future[ReefError] | None = None
 
     @property
@@ -88,26 +87,20 @@ class Supervisor:
             self._failure = asyncio.get_running_loop().create_future()
         for spec in specs:
             self._programs[spec.name] = _Program(spec)
-        for name, (after, _) in (steps or {}).items():
-            self._done[name], self._step_after[name] = asyncio.Event(), after
+        steps = steps or {}
+        self._steps |= {name: (after, asyncio.Event()) for name, (after, _) in steps.items()}
         works = [self._bring_up(self._programs[spec.name]) for spec in specs]
-        works += [
-            self._run_step(name, after, step) for name, (after, step) in (steps or {}).items()
-        ]
+        works += [self._run_step(name, step) for name, (_, step) in steps.items()]
         jobs = [asyncio.ensure_future(work) for work in works]
-        waiting: set[asyncio.Future[None] | asyncio.Future[ReefError]] = {*jobs}
+        everything = asyncio.gather(*jobs)
         try:
-            while waiting:
-                done, _ = await asyncio.wait(
-                    {*waiting, self._failure}, return_when=asyncio.FIRST_COMPLETED
-                )
-                for job in done:
-                    if job is self._failure:
-                        raise self._failure.result()
-                    job.result()
-                waiting -= done
+            first: set[asyncio.Future[Any]] = {everything, self._failure}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                raise self._failure.result()
+            everything.result()
         finally:
-            await cancel(jobs)
+            await cancel([*jobs, everything])
 
     async def failed(self) -> ReefError:
         """Wait until a program has died for good."""
@@ -123,16 +116,15 @@ class Supervisor:
 
     async def kill(self) -> None:
         """End every program at once, without grace."""
-        await cancel([p.task for p in self._programs.values() if p.task is not None])
-        await asyncio.gather(
-            *(p.child.stop(0.0) for p in self._programs.values() if p.child is not None)
-        )
+        programs = self._programs.values()
+        await cancel([p.task for p in programs if p.task is not None])
+        await asyncio.gather(*(p.child.stop(0.0) for p in programs if p.child is not None))
 
     async def _stop_one(self, program: _Program, gone: dict[str, asyncio.Event]) -> None:
         name = program.spec.name
-        later = [other for other, p in self._programs.items() if self._waits_for(p.spec, name)]
-        for other in later:
-            await gone[other].wait()
+        for other, later in self._programs.items():
+            if self._waits_for(later.spec, name):
+                await gone[other].wait()
         if program.child is not None:
             self._tell(StackEvent(name, "stopping"))
             await program.child.stop(program.spec.stop_within_s)
@@ -142,14 +134,15 @@ class Supervisor:
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
         # it ends before `name` if it needs it, or a step that came after it
         needs = (*spec.depends_on, *spec.ends_before)
-        return name in {self._step_after.get(need, need) for need in needs}
+        return name in {self._steps[need][0] if need in self._steps else need for need in needs}
 
-    async def _run_step(self, name: str, after: str, step: Step) -> None:
+    async def _run_step(self, name: str, step: Step) -> None:
+        after, done = self._steps[name]
         if after in self._programs:
             await self._programs[after].ready.wait()
         self._tell(StackEvent(name, "starting"))
         await step()
-        self._done[name].set()
+        done.set()
         self._tell(StackEvent(name, "ready"))
 
     async def _bring_up(self, program: _Program) -> None:
@@ -162,25 +155,23 @@ class Supervisor:
             program.task.result()
 
     async def _keep(self, program: _Program) -> None:
-        spec, first, needs = program.spec, True, program.spec.depends_on
+        spec = program.spec
         while True:
-            for other in needs:
+            for other in spec.restarts_after if program.was_ready else spec.depends_on:
                 needed = self._programs.get(other)
-                await (needed.ready if needed else self._done[other]).wait()
+                await (needed.ready if needed else self._steps[other][1]).wait()
             await self._while_held(spec)
-            self._tell(StackEvent(spec.name, "starting" if first else "restarting"))
+            self._tell(StackEvent(spec.name, "restarting" if program.was_ready else "starting"))
             await self._await_free_ports(spec)
             program.child = child = await spawn(spec, self._base_env, self._stack_id)
-            how = await self._live(program, child, first=first)
+            how = await self._live(program, child)
             await child.stop(0.0)  # its own children must not live on beside its successor
-            ready_s = time.monotonic() - program.ready_at if program.ready.is_set() else -1.0
-            first = first and ready_s < 0
+            settled = time.monotonic() - program.ready_at >= self._policy.settled_s
+            quick = not (program.ready.is_set() and settled)
             program.ready.clear()
             hopeless = child.process.returncode in EXIT_CONFIG and not _held_ports(spec)
-            quick = ready_s < self._policy.settled_s
             self._count_death(program, how, quick=quick, hopeless=hopeless)
             await asyncio.sleep(self._policy.delay_s(program.deaths))
-            needs = spec.restarts_after if not first else spec.depends_on
 
     async def _while_held(self, spec: ProcessSpec) -> None:
         hold = self._holds / spec.name if self._holds is not None else None
@@ -195,10 +186,10 @@ class Supervisor:
                 told.add(kind)
             await asyncio.sleep(self._policy.probe_every_s)
 
-    async def _live(self, program: _Program, child: Child, *, first: bool) -> str:
+    async def _live(self, program: _Program, child: Child) -> str:
         spec = program.spec
         # only the first life must be ready within a time: later, its needs may be away for long
-        within_s = spec.ready_within_s if first else math.inf
+        within_s = math.inf if program.was_ready else spec.ready_within_s
         ready = asyncio.ensure_future(until_ready(child, within_s, self._policy, self._tell))
         ended = asyncio.ensure_future(child.process.wait())
         hung = asyncio.ensure_future(until_hung(spec, program.ready.is_set, self._policy))
