@@ -4,11 +4,11 @@ import importlib
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from infra.docs.markdown import table
 from infra.jobs import setup
+from reefcli.field_words import default
 from reefcommon.settings import SystemSettings, meaning
 from reefstack import settings as stack
 from reefstack.objectstore import settings as objectstore
@@ -34,7 +34,7 @@ def variables(settings: type[BaseSettings]) -> dict[str, FieldInfo]:
 
 def settings_table(settings: type[BaseSettings]) -> str:
     rows = [
-        (f"`{variable}`", _default(field), meaning(field).replace("|", "/"))
+        (f"`{variable}`", default(field), meaning(field).replace("|", "/"))
         for variable, field in variables(settings).items()
     ]
     return table(("variable", "default", "what it says"), rows)
@@ -44,10 +44,3 @@ def section() -> str:
     return "\n\n".join(
         f"#### {owner}\n\n{settings_table(found)}" for owner, found in settings_classes().items()
     )
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True, validated_data={})
-    if value is PydanticUndefined:
-        return "required"
-    return "" if value in (None, "") else f"`{value}`"

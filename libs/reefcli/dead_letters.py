@@ -34,7 +34,7 @@ class Letter:
 
     first: DeadLettered
     last: DeadLettered
-    count: int = 1
+    count: int = 0
     settled: DeadLetterSettled | None = None
 
     @property
@@ -91,18 +91,13 @@ class Letters:
             return
         # The note may come before the letter: topics are read in the order of time, not of cause.
         if isinstance(event, DeadLetterSettled):
-            self._settled.setdefault(event.dead_id, event)
-            letter_id = event.dead_id
+            note = self._settled.setdefault(event.dead_id, event)
+            if event.dead_id in self.by_id:
+                self.by_id[event.dead_id].settled = note
         else:
-            letter_id = event.event_id
-            letter = self.by_id.get(letter_id)
-            if letter is None:
-                self.by_id[letter_id] = Letter(event, event)
-            else:
-                letter.count += 1
-                letter.last = event
-        if letter_id in self.by_id:
-            self.by_id[letter_id].settled = self._settled.get(letter_id)
+            letter = self.by_id.setdefault(event.event_id, Letter(event, event))
+            letter.last, letter.count = event, letter.count + 1
+            letter.settled = self._settled.get(event.event_id)
 
     def meeting(self, wanted: LetterFilter) -> list[Letter]:
         return [letter for letter in self.by_id.values() if wanted.meets(letter)]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -27,16 +26,9 @@ def kind(field: FieldInfo) -> str:
 
 
 def _bound(constraint: object) -> str:
-    match constraint:
-        case Ge(ge=value):
-            return f">= {value}"
-        case Gt(gt=value):
-            return f"> {value}"
-        case Le(le=value):
-            return f"<= {value}"
-        case Lt(lt=value):
-            return f"< {value}"
-    return ""
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = {sign: getattr(constraint, name, None) for name, sign in signs.items()}
+    return ", ".join(f"{sign} {value}" for sign, value in bounds.items() if value is not None)
 
 
 def _words(annotation: Any) -> str:

@@ -30,9 +30,8 @@ class Gateway:
         Raises:
             CommandFailed: no answer, or an error, with advice.
         """
-        return self._ask(
-            "GET", path, params={key: value for key, value in query.items() if value is not None}
-        )
+        params = {key: value for key, value in query.items() if value is not None}
+        return self._ask("GET", path, params=params)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Return the JSON that POST answers with. Raises as `get`."""
@@ -121,13 +120,12 @@ def _explain(response: httpx.Response, where: str, *, token: bool) -> str:
     for path, command in _COMMANDS:
         message = path.sub(command, message)
     message = message.replace("{where}", where).rstrip(".") or response.reason_phrase
-    hint = ""
-    if status == 401 and token:
-        hint = " The token in $REEF_TOKEN is not one that this Reef knows."
-    elif status == 401:
-        hint = " Put a token into $REEF_TOKEN."
-    elif status == 403 and facts.get("code") != "scenario_not_allowed":
-        hint = " The token in $REEF_TOKEN lacks the scope for this."
-    elif status == 503:
-        hint = f" `reef status{where}` shows what is not ready."
-    return f"{message} (HTTP {status}).{hint}"
+    hints = {
+        401: "The token in $REEF_TOKEN is not one that this Reef knows.",
+        403: "The token in $REEF_TOKEN lacks the scope for this.",
+        503: f"`reef status{where}` shows what is not ready.",
+    }
+    if not token:
+        hints[401] = "Put a token into $REEF_TOKEN."
+    hint = "" if facts.get("code") == "scenario_not_allowed" else hints.get(status, "")
+    return f"{message} (HTTP {status}). {hint}".rstrip()

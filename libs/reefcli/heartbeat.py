@@ -19,8 +19,7 @@ CHECK_EVERY_S = 5.0
 # Long enough that a busy gateway does not fill the terminal.
 TRAFFIC_EVERY_S = 30.0
 _AGAIN_AFTER_S = 5.0
-# The parser takes `_total` off the name of a counter.
-_COUNTED = "reef_gateway_requests"
+_COUNTED = "reef_gateway_requests_total"
 _MODEL_ROUTES = ("/v1/", "/anthropic/")
 
 
@@ -41,9 +40,8 @@ class Heartbeat:
             httpx.AsyncClient(timeout=10.0, trust_env=False) as http,
             asyncio.TaskGroup() as group,
         ):
-            group.create_task(self._events())
-            group.create_task(self._checks(http))
-            group.create_task(self._traffic(http))
+            for work in (self._events(), self._checks(http), self._traffic(http)):
+                group.create_task(work)
 
     async def _events(self) -> None:
         # The embedded broker may name an end that is too low: what is older was told by an
@@ -67,13 +65,9 @@ class Heartbeat:
             for name, url in self.services.items():
                 reason = await _why_not_ready(http, url)
                 # The same reason is told once, not every five seconds.
-                if reason and reason != self._failing.get(name):
-                    self.say(f"{name} is not ready: {reason}")
-                elif not reason and name in self._failing:
-                    self.say(f"{name} is ready again")
-                    del self._failing[name]
-                if reason:
-                    self._failing[name] = reason
+                if reason != self._failing.get(name, ""):
+                    self.say(f"{name} is {f'not ready: {reason}' if reason else 'ready again'}")
+                self._failing[name] = reason
 
     async def _traffic(self, http: httpx.AsyncClient) -> None:
         while True:
@@ -113,13 +107,11 @@ async def _why_not_ready(http: httpx.AsyncClient, url: str) -> str:
 
 def _answered(text: str) -> tuple[float, float]:
     """Returns (requests to the model, those with 5xx) since the gateway started."""
-    total = failed = 0.0
-    for family in text_string_to_metric_families(text):
-        if family.name == _COUNTED:
-            for sample in family.samples:
-                if sample.name.endswith("_total") and sample.labels["route"].startswith(
-                    _MODEL_ROUTES
-                ):
-                    total += sample.value
-                    failed += sample.value * sample.labels["status"].startswith("5")
-    return total, failed
+    counts = [
+        (sample.value, sample.labels["status"])
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == _COUNTED and sample.labels["route"].startswith(_MODEL_ROUTES)
+    ]
+    failed = [count for count, status in counts if status.startswith("5")]
+    return sum(count for count, _ in counts), sum(failed)

@@ -18,6 +18,7 @@ LoopEvent = (
     | e.ReleasePublished | e.ReleasePending | e.ReleaseRejected | e.ServingSynced | e.DeadLettered
 )  # fmt: skip
 _EVENT: TypeAdapter[LoopEvent] = TypeAdapter(Annotated[LoopEvent, Field(discriminator="type")])
+_SHOWN = {"reward_mean": "reward {:.2f}", "lag_mean": "lag {:.1f}", "pg_clipfrac": "masked {:.0%}"}
 _TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEASES)
 
 
@@ -73,16 +74,11 @@ def describe(event: LoopEvent, *, means: bool = True) -> str | None:
 
 
 def _step(event: e.StepCompleted) -> str:
-    metrics = event.metrics
-    parts = [counted(len(event.sample_ids), "sample")]
-    if (reward := metrics.get("reward_mean")) is not None:
-        parts.append(f"reward {reward:.2f}")
-    if (lag := metrics.get("lag_mean")) is not None:
-        parts.append(f"lag {lag:.1f}")
-    if (masked := metrics.get("pg_clipfrac")) is not None:
-        parts.append(f"masked {masked:.0%}")
+    found = event.metrics
+    shown = [text.format(found[name]) for name, text in _SHOWN.items() if name in found]
+    parts = ", ".join([counted(len(event.sample_ids), "sample"), *shown])
     outcome = "candidate" if event.candidate_id else event.reason or "no candidate"
-    return f"step {event.step:<4} {', '.join(parts)}, {event.duration_s:.1f} s: {outcome}"
+    return f"step {event.step:<4} {parts}, {event.duration_s:.1f} s: {outcome}"
 
 
 def _why(found: e.Evaluation, *, means: bool) -> str:
