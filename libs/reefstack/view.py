@@ -23,7 +23,10 @@ _SYMBOL = {
 
 
 class PlainView:
-    """A line for each event with the seconds since the start; progress in steps of a quarter."""
+    """A line for each event with the seconds since the start; progress in steps of a quarter.
+
+    A view is a context manager around the start, and is called with each event.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -70,15 +73,14 @@ class _Row:
     took: float | None = None
 
 
-class LiveView:
+class LiveView(PlainView):
     """A table that fills during the start. Events after the start are lines below it."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._rows: dict[str, _Row] = {}
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self.render)
-        self._after = PlainView(console)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -89,7 +91,7 @@ class LiveView:
 
     def __call__(self, event: StackEvent) -> None:
         if not self._live.is_started or event.kind == "note":  # printed above the table
-            self._after(event)
+            super().__call__(event)
             return
         row = self._rows.setdefault(event.name, _Row())
         if event.kind in ("starting", "restarting") and row.kind != "progress":
@@ -137,10 +139,7 @@ class LiveView:
         return took, Text(shown.partition("\n")[0][:90], style=style)
 
 
-View = PlainView | LiveView  # a context manager around the start; called with each event
-
-
-def view_for(console: Console, *, as_json: bool = False) -> View:
+def view_for(console: Console, *, as_json: bool = False) -> PlainView:
     """The view that suits where the output goes."""
     if as_json:
         return JsonView(console)

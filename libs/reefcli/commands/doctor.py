@@ -1,6 +1,7 @@
 """`reef doctor`: the parts that are missing on this machine, and how to get them."""
 
 import importlib.util
+import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -30,12 +31,15 @@ _LFS_ADVICE = "optional: apt-get install git-lfs; without it artifacts go throug
 _MEMORY_NEEDED = 4 * 1024**3
 
 
+State = Literal["ok", "warning", "missing", "wrong"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A finding. `advice`: how to mend it."""
 
     what: str
-    state: Literal["ok", "warning", "missing", "wrong"]
+    state: State
     detail: str
     advice: str = ""
 
@@ -72,7 +76,8 @@ def doctor(
 def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
     """Yield all findings in order. `named`: the state directory, if it is not the file's."""
     checked, state_dir = _config(config, named)
-    yield _python()
+    # Without Python 3.11 this command does not start.
+    yield Finding("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield _attempt("broker (Tansu)", tansu.binary)
     yield _attempt("object store (SeaweedFS)", seaweedfs.binary)
     yield _attempt("release heads (Valkey)", valkey.binary)
@@ -90,24 +95,13 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
         yield checked
 
 
-def _python() -> Finding:
-    found = f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}"
-    good = sys.version_info >= (3, 11)
-    advice = "" if good else "install Python 3.11 or newer"
-    return Finding("python", "ok" if good else "missing", found, advice)
+def _found(what: str, detail: str | None, otherwise: State, advice: str) -> Finding:
+    if detail is None:
+        return Finding(what, otherwise, "not installed", advice)
+    return Finding(what, "ok", detail)
 
 
-def _found(
-    what: str, detail: str | None, otherwise: Literal["warning", "missing"], advice: str
-) -> Finding:
-    if detail is not None:
-        return Finding(what, "ok", detail)
-    return Finding(what, otherwise, "not installed", advice)
-
-
-def _attempt(
-    what: str, look: Callable[[], str], otherwise: Literal["missing", "wrong"] = "missing"
-) -> Finding:
+def _attempt(what: str, look: Callable[[], str], otherwise: State = "missing") -> Finding:
     try:
         return Finding(what, "ok", look())
     except ReefError as error:
@@ -127,11 +121,9 @@ def _disk(state_dir: Path) -> str:
 
 def _memory() -> Finding:
     available = psutil.virtual_memory().available
-    text = f"{available / 1024**3:.1f} GB available"
-    if available >= _MEMORY_NEEDED:
-        return Finding("memory", "ok", text)
+    enough, text = available >= _MEMORY_NEEDED, f"{available / 1024**3:.1f} GB available"
     advice = "the 135M model wants about 4 GB: close something, or use `model: tiny`"
-    return Finding("memory", "warning", text, advice)
+    return Finding("memory", "ok", text) if enough else Finding("memory", "warning", text, advice)
 
 
 def _ports(state: StackState | None) -> Finding:

@@ -19,8 +19,7 @@ from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, no_stack_words
 from reefcli.output import console, print_json, print_table
 from reefcommon.ids import digest
-from reefstack.state import StackState
-from reefstack.state import running as running_stack
+from reefstack.state import StackState, running
 
 if TYPE_CHECKING:
     from reefcli.replay.run import Plan, Say, Verdict
@@ -95,7 +94,7 @@ def replay(
     # As the service does: a batch is many small objects without cycles.
     gc.set_threshold(100_000, 20, 20)
     urls = {"kafka": bootstrap, "redis": redis, "experience": experience}
-    plan = _plan(running_stack(state_dir), state_dir, into, urls)
+    plan = _plan(running(state_dir), state_dir, into, urls)
     plan = replace(plan, keep=keep or into is not None, fresh=fresh, shown=shown)
     try:
         with _progress(shown=not as_json) as say:
@@ -131,8 +130,8 @@ def _plan(
 ) -> "Plan":
     from reefcli.replay.run import Plan
 
-    running = stack.urls if stack else {}
-    urls = {name: given or running.get(name, "") for name, given in named.items()}
+    known = stack.urls if stack else {}
+    urls = {name: given or known.get(name, "") for name, given in named.items()}
     # The embedded broker's log is here, and the file to start it with.
     log_is_here = stack is None and (state_dir / "serve.yaml").exists()
     needed = ("kafka", "redis", "experience") if not into else () if log_is_here else ("kafka",)
@@ -140,18 +139,15 @@ def _plan(
     if missing := [options[name] for name in needed if not urls[name]]:
         raise CommandFailed(no_stack_words(state_dir, f"name {', '.join(missing)}"))
     home = state_dir.absolute()
-    place = into or str(home / "replay" / "chdb")
+    place = _whole(into or str(home / "replay" / "chdb"))
     embedded = not named["kafka"] and (stack is None or "tansu" in stack.processes)
-    checkpoint = home / "replay" / f"{digest(_whole(place), length=12)}.json"
-    if "://" not in place:
-        place = _whole(place)
-        own = place == _whole(str(home / "chdb"))
-        if into and own and stack is not None and "experience" in stack.processes:
+    checkpoint = home / "replay" / f"{digest(place, length=12)}.json"
+    if into and "://" not in place:
+        if place == _whole(str(home / "chdb")) and stack and "experience" in stack.processes:
             raise CommandFailed(
                 f"{place} is the store of the Reef that runs on {state_dir}; stop it first"
             )
-        if into:
-            check_place(Path(place), begun=checkpoint.exists())
+        check_place(Path(place), begun=checkpoint.exists())
     return Plan(
         # The embedded broker has another port at each start, so its log is named by its place.
         log_id=f"the log of {home.resolve()}" if embedded else urls["kafka"],
@@ -175,11 +171,9 @@ def check_place(place: Path, *, begun: bool) -> None:
     Raises:
         CommandFailed: the place holds other things.
     """
-    if place.is_dir():
-        names = {path.name for path in place.iterdir()}
-    else:
-        names = {place.name} if place.exists() else set()
-    if names and not (names <= STORE_PARTS and (begun or {"metadata", "store"} <= names)):
+    names = {path.name for path in place.glob("*")}
+    ours = names <= STORE_PARTS and (begun or {"metadata", "store"} <= names)
+    if place.is_file() or (names and not ours):
         raise CommandFailed(
             f"{place} holds other things than a store; name an empty or a new directory"
         )
@@ -203,9 +197,8 @@ def _progress(*, shown: bool) -> "Iterator[Say]":
 def _tell(verdict: "Verdict", *, kept: bool) -> None:
     out, rate = console(), verdict.as_json()["events_per_s"]
     resumed = f" (went on from event {verdict.resumed_at:,})" if verdict.resumed_at else ""
-    out.print(
-        f"{verdict.events:,} events read in {verdict.seconds:.1f} s, {rate:,} a second{resumed}"
-    )
+    took = f"{verdict.seconds:.1f} s, {rate:,} a second{resumed}"
+    out.print(f"{verdict.events:,} events read in {took}")
     counts = {table: sum(found.values()) for table, found in verdict.different.items()}
     if verdict.rows:
         rows = [(table, count, counts.get(table, 0)) for table, count in verdict.rows.items()]
@@ -226,21 +219,17 @@ def _tell(verdict: "Verdict", *, kept: bool) -> None:
         out.print(f"not compared: {names}", style="dim")
     if kept:
         out.print(f"the new store is kept: {verdict.into}", soft_wrap=True)
-    if not verdict.compared:
-        out.print(
-            "Rebuilt as far as the experience service had handled the log. "
-            "Start it on this store; it goes on from there.",
-            style="bold",
-        )
-    elif verdict.equal:
-        out.print("Equal.", style="bold green")
+    different = ", ".join(f"{table} {count}" for table, count in counts.items())
+    outcome, color = ("Equal.", "green") if verdict.equal else (f"Different: {different}", "red")
+    if verdict.compared:
+        out.print(outcome, style=f"bold {color}")
     else:
-        different = ", ".join(f"{table} {count}" for table, count in counts.items())
-        out.print(f"Different: {different}", style="bold red")
+        out.print("Rebuilt as far as the experience service had handled the log.", style="bold")
+        out.print("Start it on this store; it goes on from there.", style="bold")
 
 
 def _tell_difference(difference: dict[str, Any]) -> None:
     typer.echo(f"{difference['table']} {difference['id']}: {_KINDS[difference['kind']]}")
     for name, sides in difference["fields"].items():
-        running, replayed = (str(sides[side])[:120] for side in ("running", "replayed"))
-        typer.echo(f"  {name}: running {running}, from the log {replayed}")
+        here, replayed = (str(sides[side])[:120] for side in ("running", "replayed"))
+        typer.echo(f"  {name}: running {here}, from the log {replayed}")

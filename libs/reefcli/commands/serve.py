@@ -23,7 +23,7 @@ from reefstack.effective_config import override
 
 if TYPE_CHECKING:
     from reefstack.embedded import Stack
-    from reefstack.view import View
+    from reefstack.view import PlainView
 
 _External = partial(typer.Option, rich_help_panel="External systems")
 _CLICKHOUSE = "http://user:password@host:8123/database"
@@ -88,18 +88,17 @@ def serve(
     sys.path.insert(0, str(Path.cwd()))
     wanted = override(read_config(config), changes)
     check_config(wanted)
-    out, place = console(), state_dir or wanted.state_dir
-    with view_for(out, as_json=as_json) as view:
-        asyncio.run(_run(wanted, config, place, view, out, as_json=as_json))
+    with view_for(console(), as_json=as_json) as view:
+        asyncio.run(_run(wanted, config, state_dir or wanted.state_dir, view, as_json=as_json))
 
 
 async def _run(
-    config: ServeConfig, path: Path, state_dir: Path, view: "View", out: Console, *, as_json: bool
+    config: ServeConfig, path: Path, state_dir: Path, view: "PlainView", *, as_json: bool
 ) -> None:
     from reefstack.embedded import Options, embedded_stack
     from reefstack.settings import Settings
 
-    task = asyncio.current_task()
+    task, out = asyncio.current_task(), console()
     assert task is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
