@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from rich.console import Console
 
 from reefcli.demo import report
+from reefcli.demo.command import demo
 from reefcli.demo.figures import Figures, Measurement
 from reefcli.demo.presets import PRESETS
 from reefcli.demo.run import Demo
@@ -54,19 +56,77 @@ async def test_no_two_measurements_share_a_stream_of_randomness(monkeypatch):
     for measurement in (1, 2, 3):
         await crowd.heldout("r1-a", measurement, samples=8)
     seeds = ranges(client)
-    assert len(seeds) == 3 * len(SMOLLM2.heldout_tasks)
+    assert len(seeds) == 3 * len(SMOLLM2.test_tasks)
     assert len(set.union(*seeds)) == sum(map(len, seeds)), "neighbours of a seed count as its own"
 
 
 async def test_a_measurement_is_pinned_and_not_recorded(monkeypatch):
     client = Client()
-    found = await users(monkeypatch, client).heldout("r7-b", 1, samples=2)
+    found = await users(monkeypatch, client).heldout("r7-b", 1, samples=1)
     assert {tuple(sorted(r["extra_headers"].items())) for r in client.requests} == {
         (("x-reef-capture", "false"), ("x-reef-release-id", "r7-b"))
     }
     mean, low, high, answers = found
     assert (mean, answers) == (1.0, 24)
-    assert 0.8 < low < 1.0 == high, "24 successes do not prove certainty"
+    assert 0.8 < low < 1.0 == pytest.approx(high), "24 questions do not prove certainty"
+
+
+class Http:
+    """Takes reports as the gateway does."""
+
+    def __init__(self) -> None:
+        self.scores: list[float] = []
+
+    async def post(self, _path: str, *, json: dict) -> SimpleNamespace:
+        self.scores.append(json["score"])
+        return SimpleNamespace(raise_for_status=lambda: None)
+
+
+def answering(text: str) -> SimpleNamespace:
+    """A client whose every answer is `text`."""
+    message = SimpleNamespace(message=SimpleNamespace(content=text))
+    raw = SimpleNamespace(
+        headers={"x-reef-agent-record-id": "rec-1"},
+        parse=lambda: SimpleNamespace(choices=[message]),
+    )
+
+    async def create(**_request) -> SimpleNamespace:
+        return raw
+
+    made = SimpleNamespace(with_raw_response=SimpleNamespace(create=create))
+    return SimpleNamespace(chat=SimpleNamespace(completions=made))
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+async def test_permuted_rewards_are_those_of_other_answers(permuted):
+    crowd, http, count = Users(SMOLLM2, "", Figures(), 0, permuted), Http(), 400
+    own = []
+    for number in range(count):
+        own.append(float(number % 3 == 0))
+        text = "A lamp" if own[-1] else "The lamp"
+        await crowd._ask(answering(text), http, "q", number)
+    assert crowd.figures.rewards == http.scores
+    if not permuted:
+        assert http.scores == own
+        return
+    assert len(http.scores) == count - SMOLLM2.batch
+    assert sum(http.scores) + sum(crowd._pool) == sum(own), "each reward is given once"
+    equal = sum(a == b for a, b in zip(http.scores, own[SMOLLM2.batch :], strict=True))
+    assert 0.45 < equal / len(http.scores) < 0.66, "5 of 9, as of independent draws"
+
+
+def test_going_on_draws_new_seeds(monkeypatch, tmp_path):
+    seeds = []
+
+    async def run(self) -> None:
+        seeds.append(self.seed)
+
+    monkeypatch.setattr(Demo, "run", run)
+    for fresh in (True, True, False, False):
+        with pytest.raises(typer.Exit):
+            demo(state_dir=tmp_path / "state", seed=3, fresh=fresh)
+    assert seeds[:2] == [3, 3]
+    assert len(set(seeds)) == 3
 
 
 def point(low: float, sequence: int = 9) -> Measurement:

@@ -35,13 +35,29 @@ def test_interval_of_shares_covers_the_mean() -> None:
 
 def test_equal_successes_still_have_a_width() -> None:
     mean, low, high = mean_interval([1.0] * 12)
-    assert (mean, high) == (1.0, 1.0)
+    assert (mean, high) == pytest.approx((1.0, 1.0))
     assert 0.7 < low < 0.8
 
 
-def test_interval_needs_a_value() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        mean_interval([])
+@pytest.mark.parametrize("mean", [0.1, 0.5, 0.95])
+def test_interval_over_questions_covers_new_questions(mean: float) -> None:
+    """24 questions of their own difficulty, four answers each: a draw is a question's mean."""
+    draw, covered, naive = random.Random(4), 0, 0
+    for _ in range(200):
+        rates = [draw.betavariate(4 * mean, 4 * (1 - mean)) for _ in range(24)]
+        answers = [[float(draw.random() < rate) for _ in range(4)] for rate in rates]
+        _, low, high = mean_interval([sum(one) / 4 for one in answers])
+        covered += low <= mean <= high
+        _, low, high = mean_interval([answer for one in answers for answer in one])
+        naive += low <= mean <= high
+    assert covered >= 0.92 * 200
+    assert naive < covered, "answers to one question are not independent"
+
+
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_interval_needs_two_values(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        mean_interval(values)
 
 
 def test_lower_bound_is_below_the_mean() -> None:

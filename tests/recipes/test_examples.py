@@ -30,9 +30,11 @@ def test_evaluation_tasks_are_held_out(name):
     evaluation = load(EXAMPLES / name / "serve.yaml").evaluation
     assert isinstance(evaluation.tasks, str)
     heldout = resolve(evaluation.tasks)
-    train = resolve(f"recipes.sao.examples.{name}.tasks:TRAIN")
-    assert len(heldout) == 12
-    assert not [task for task in heldout if task in train]
+    train, test = (
+        resolve(f"recipes.sao.examples.{name}.tasks:{part}") for part in ("TRAIN", "TEST")
+    )
+    assert (len(heldout), len(test)) == (12, 24)
+    assert len({*train, *heldout, *test}) == len(train) + len(heldout) + len(test)
     assert callable(resolve(evaluation.score))
 
 

@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from time import time_ns
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ from reefcli.demo.run import Demo
 from reefcli.options import AsJson, program
 from reefcommon import config as serve_config
 from reefcommon.errors import BadConfig
+from reefcommon.statistics import independent_seed
 from reefstack.errors import CannotStart, StackFailed
 from reefstack.state import locked, why_no_directory
 
@@ -47,7 +49,12 @@ _STATE = "State of the stack. Default: .reef/demo-MODEL"
 _StateDir = Annotated[Path | None, typer.Option(help=_STATE)]
 _FRESH = "Begin anew, or go on with the last run's state."
 _Fresh = Annotated[bool, typer.Option("--fresh/--continue", help=_FRESH)]
-_Seed = Annotated[int, typer.Option(help="Of the users' questions and of all answers.")]
+_SEED = "Of the users' questions and of all answers; --continue draws a new one from it."
+_Seed = Annotated[int, typer.Option(help=_SEED)]
+_PERMUTED = (
+    "The control: each answer gets the reward of another, so that there is nothing to learn."
+)
+_Permuted = Annotated[bool, typer.Option("--permuted", help=_PERMUTED)]
 
 _MINUTES = "Stop after so many minutes of the loop. Default: smollm2 15, tiny 5."
 _Minutes = Annotated[float | None, typer.Option(help=_MINUTES, min=0.1)]
@@ -58,6 +65,7 @@ def demo(
     state_dir: _StateDir = None,
     fresh: _Fresh = True,
     seed: _Seed = 0,
+    permuted: _Permuted = False,
     minutes: _Minutes = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,7 +86,10 @@ def demo(
         raise typer.BadParameter(words, param_hint="--model")
     if minutes is not None:
         preset = replace(preset, deadline_s=60 * minutes)
-    run = Demo(preset, state_dir or Path(".reef") / f"demo-{model}", seed, Console(stderr=as_json))
+    if not fresh:
+        seed = independent_seed(seed, time_ns())  # the last run's draws are not drawn again
+    state_dir = state_dir or Path(".reef") / f"demo-{model}{'-permuted' if permuted else ''}"
+    run = Demo(preset, state_dir, seed, Console(stderr=as_json), permuted)
     failure = ""
     # Ctrl-C ends the run early: the figures so far are shown.
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(run.view) as view:
@@ -130,8 +141,9 @@ def _summary(run: Demo) -> dict[str, Any]:
         "goal": {"releases": preset.releases_goal, "lower_bound_above": preset.reward_goal},
         "improved": run.figures.improved,
         "seed": run.seed,
+        "rewards_permuted": run.permuted,
         "recipe": [binding.recipe for binding in serve_config.load(preset.config).reef],
-        "question": as_messages(preset.heldout_tasks[0])[-1]["content"],
+        "question": as_messages(preset.test_tasks[0])[-1]["content"],
         "command": shlex.join(sys.argv),
         "version": version("reef-agent"),
     }
@@ -145,7 +157,7 @@ def _told(run: Demo, summary: dict[str, Any]) -> list[str]:
 
 
 def _next_steps(run: Demo) -> str:
-    question = as_messages(run.preset.heldout_tasks[0])[-1]["content"]
+    question = as_messages(run.preset.test_tasks[0])[-1]["content"]
     first = run.figures.releases[0].release.release_id
     before, after = (
         curl.chat("http://127.0.0.1:8900", "reef", question, release_id=release_id)

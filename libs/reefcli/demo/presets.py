@@ -16,7 +16,7 @@ class Preset:
     """A demonstration.
 
     The goal: `releases_goal` trained releases, and a held-out reward with its 95 % interval above
-    `reward_goal`. A measurement asks each held-out task `heldout_samples` times.
+    `reward_goal`. A measurement asks each test question `test_samples` times.
     """
 
     model: str
@@ -29,8 +29,8 @@ class Preset:
     batch: int
     deadline_s: float
     users: int = 8
-    # 12 questions: 96 answers, an interval of about 0.2 in the middle and 0.1 near 1.
-    heldout_samples: int = 8
+    # 24 questions: 96 answers, an interval of about 0.2 in the middle and 0.1 near 1.
+    test_samples: int = 4
     shown_tokens: int = 16
     reward_goal: float = 0.8
     releases_goal: int = 5
@@ -49,9 +49,9 @@ class Preset:
         return tasks
 
     @property
-    def heldout_tasks(self) -> Sequence[Task]:
-        """Questions that no user asks: releases are measured on these."""
-        tasks: Sequence[Task] = resolve(f"{self.tasks}:HELDOUT")
+    def test_tasks(self) -> Sequence[Task]:
+        """Questions that neither users nor the evaluator ask: releases are measured on these."""
+        tasks: Sequence[Task] = resolve(f"{self.tasks}:TEST")
         return tasks
 
     @property

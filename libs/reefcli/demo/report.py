@@ -108,7 +108,7 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     put()
-    question = as_messages(preset.heldout_tasks[0])[-1]["content"]
+    question = as_messages(preset.test_tasks[0])[-1]["content"]
     put(f"The question that nobody trained on: {question}")
     for label, answers in (("before", figures.before), ("after", figures.after)):
         for answer in answers:
@@ -118,8 +118,8 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
     put()
     console.print(chain_table(figures))
     put(
-        "held-out reward: mean and 95 % interval of fresh answers to questions that no user asks.\n"
-        "The interval covers the noise of answers to these questions, not that of new questions.\n"
+        "held-out reward: mean of fresh answers to questions that neither users nor the evaluator\n"
+        "ask, with a 95 % interval over questions and answers.\n"
         "won/lost/tied: tasks of the verdict against the head, with the evaluator's own answers.\n"
         "answers: how many the release gave to users; none if another release replaced it at once."
     )

@@ -37,6 +37,7 @@ class Demo:
     state_dir: Path
     seed: int
     console: Console
+    permuted: bool = False
     figures: Figures = field(default_factory=Figures)
     started: float = field(default_factory=time.monotonic)
     view: View = field(init=False)
@@ -78,7 +79,7 @@ class Demo:
             await self._run(stack)
 
     async def _run(self, stack: Stack) -> None:
-        users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed)
+        users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed, self.permuted)
         self.view.show_panel()
         # The watcher first: it tells the first release, which is measured before the users begin.
         watcher = asyncio.ensure_future(self._watch(stack, users))
@@ -101,11 +102,12 @@ class Demo:
 
     async def _until_goal(self, users: Users) -> None:
         await self._serving(users.gateway_url)
-        self.view.say(f"reward of an answer: {self.preset.signal}")
+        arm = "; PERMUTED: it is given to another answer" if self.permuted else ""
+        self.view.say(f"reward of an answer: {self.preset.signal}{arm}")
         self.view.say(
             f"measuring release {self._head.sequence}, which serves now, on "
-            f"{len(self.preset.heldout_tasks)} held-out questions, "
-            f"{self.preset.heldout_samples} fresh answers each; no user asks these questions"
+            f"{len(self.preset.test_tasks)} held-out questions, {self.preset.test_samples} "
+            "fresh answers each; neither users nor the evaluator ask these"
         )
         first, self._doing = self._head, "measuring what serves at the start"
         await self._measure(users, first)
@@ -132,7 +134,7 @@ class Demo:
     async def _finally(self, users: Users) -> None:
         self.view.say("the users have left; measuring the serving release once more, anew")
         head, self._doing = self._head, "the last measurement"
-        samples = _FINAL_TIMES * self.preset.heldout_samples
+        samples = _FINAL_TIMES * self.preset.test_samples
         self.figures.final = await self._ask(users, head, samples)
         self.figures.after = await users.shown(head.release_id)
 
@@ -152,7 +154,7 @@ class Demo:
 
     async def _measure(self, users: Users, release: Release) -> Measurement | None:
         try:
-            point = await self._ask(users, release, self.preset.heldout_samples)
+            point = await self._ask(users, release, self.preset.test_samples)
         # The node keeps three adapters: an older release may be gone.
         except openai.ConflictError:
             return None

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -19,14 +20,17 @@ SHOWN_ANSWERS = 3
 class Users:
     """`preset.users` people who ask at their own pace.
 
-    They pause while more than two batches of rewarded answers wait for a step.
+    They pause while more than two batches of rewarded answers wait for a step. If `permuted`, an
+    answer gets the reward of another: rewards say nothing, and nothing else is different.
     """
 
     preset: Preset
     gateway_url: str
     figures: Figures
     seed: int
+    permuted: bool = False
     experience_consumed: asyncio.Event = field(default_factory=asyncio.Event)
+    _pool: list[float] = field(default_factory=list)
 
     def _client(self) -> openai.AsyncOpenAI:
         url = f"{self.gateway_url}/v1"
@@ -66,6 +70,12 @@ class Users:
         receipt = answer.headers["x-reef-agent-record-id"]
         release = answer.headers.get("x-reef-release-id", "")
         reward = self.preset.score(task, answer.parse().choices[0].message.content or "")
+        if self.permuted:
+            # Each reward is reported once. The first answers fill the pool, without a report.
+            self._pool.append(reward)
+            if len(self._pool) <= self.preset.batch:
+                return
+            reward = self._pool.pop(random.Random(seed).randrange(self.preset.batch))
         report = await http.post("/reef/report", json={"score": reward, "references": [receipt]})
         report.raise_for_status()
         self.figures.rewards.append(reward)
@@ -74,26 +84,28 @@ class Users:
     async def heldout(
         self, release_id: str, measurement: int, *, samples: int
     ) -> tuple[float, float, float, int]:
-        """Measure a release on the held-out tasks: (mean, low, high, number of answers).
+        """Measure a release on the test questions: (mean, low, high, number of answers).
 
-        Each `measurement` draws from its own seeds. The requests are pinned to the release and not
-        recorded.
+        The interval covers the noise of answers and the choice of questions. Each `measurement`
+        draws from its own seeds. The requests are pinned to the release and not recorded.
 
         Raises:
             openai.ConflictError: the release is not served any more.
         """
-        tasks = list(self.preset.heldout_tasks)
+        tasks = list(self.preset.test_tasks)
         names = [("heldout", self.seed, measurement, number) for number in range(len(tasks))]
         seeds = [independent_seed(*name) for name in names]
         found = await self._pinned(release_id, tasks, seeds, samples, self.preset.max_tokens)
-        answers = [(task, text) for task, texts in zip(tasks, found, strict=True) for text in texts]
-        scores = [self.preset.score(task, text) for task, text in answers]
-        return *mean_interval(scores), len(scores)
+        means = [
+            fmean(self.preset.score(task, text) for text in texts)
+            for task, texts in zip(tasks, found, strict=True)
+        ]
+        return *mean_interval(means), sum(map(len, found))
 
     async def shown(self, release_id: str) -> list[str]:
-        """Ask a release the first held-out question, for a person to read; not measured."""
+        """Ask a release the first test question, for a person to read; not measured."""
         # The same seed before and after: the difference is the weights, not the draw.
-        seeds, task = [independent_seed("shown", self.seed)], self.preset.heldout_tasks[0]
+        seeds, task = [independent_seed("shown", self.seed)], self.preset.test_tasks[0]
         tokens = self.preset.shown_tokens
         (texts,) = await self._pinned(release_id, [task], seeds, SHOWN_ANSWERS, tokens)
         return texts

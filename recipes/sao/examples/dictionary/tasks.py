@@ -14,14 +14,21 @@ HELDOUT_THINGS = (
     "a telescope", "a hammer", "a balloon", "a garden", "a piano", "a lantern",
     "a saddle", "a kettle", "a drum", "a ship", "a pillow", "a map",
 )  # fmt: skip
+TEST_THINGS = (
+    "a teapot", "a wallet", "a rope", "a blanket", "a needle", "a barrel", "a whistle", "a basket",
+    "a canoe", "a flute", "a bell", "a chimney", "a helmet", "a magnet", "a notebook", "a wheel",
+    "a ribbon", "a sail", "a spoon", "a tent", "a trumpet", "a parachute", "a camera", "a lamp",
+)  # fmt: skip
 
 TRAIN: tuple[str, ...] = tuple(
     FORMS[(number + shift) % len(FORMS)].format(thing)
     for number, thing in enumerate(THINGS)
     for shift in (0, 1)
 )
-HELDOUT: tuple[str, ...] = tuple(
-    FORMS[number % len(FORMS)].format(thing) for number, thing in enumerate(HELDOUT_THINGS)
+# The evaluator judges candidates by HELDOUT. The demonstration measures releases by TEST.
+HELDOUT, TEST = (
+    tuple(FORMS[number % len(FORMS)].format(thing) for number, thing in enumerate(things))
+    for things in (HELDOUT_THINGS, TEST_THINGS)
 )
 
 

@@ -25,7 +25,10 @@ TRAIN: tuple[str, ...] = tuple(f"write {word}" for word in WORDS) + tuple(
     f"spell {word}" for word in WORDS[:10]
 )
 
+# The evaluator judges candidates by HELDOUT. The demonstration measures releases by TEST.
 HELDOUT: tuple[str, ...] = tuple(f"say {word}" for word in WORDS[:12])
+
+TEST: tuple[str, ...] = tuple(f"{verb} {word}" for verb in ("read", "sing") for word in WORDS[:12])
 
 
 def score(_task: Any, answer: str) -> float:
