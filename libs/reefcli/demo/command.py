@@ -16,7 +16,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from time import time_ns
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -44,7 +44,7 @@ NEXT_STEPS = """What to try next ({what} is in {state}; --continue goes on with 
 
 
 _MODEL = "smollm2: a real 135M model, five to ten minutes. tiny: two minutes."
-_Model = Annotated[str, typer.Option(help=_MODEL)]
+_Model = Annotated[Literal["smollm2", "tiny"], typer.Option(help=_MODEL)]
 _STATE = "State of the stack. Default: .reef/demo-MODEL"
 _StateDir = Annotated[Path | None, typer.Option(help=_STATE)]
 _FRESH = "Begin anew, or go on with the last run's state."
@@ -80,47 +80,47 @@ def demo(
 
       reef demo --model tiny --json
     """
-    preset = PRESETS.get(model)
-    if preset is None:
-        words = f"{model!r} is not one of {', '.join(PRESETS)}"
-        raise typer.BadParameter(words, param_hint="--model")
+    preset = PRESETS[model]
     if minutes is not None:
         preset = replace(preset, deadline_s=60 * minutes)
     if not fresh:
         seed = independent_seed(seed, time_ns())  # the last run's draws are not drawn again
     state_dir = state_dir or Path(".reef") / f"demo-{model}{'-permuted' if permuted else ''}"
     run = Demo(preset, state_dir, seed, Console(stderr=as_json), permuted)
-    failure = ""
+    failure = _run(run, fresh=fresh)
+    summary = _summary(run)
+    # Without a release there is no curve to draw.
+    shown = not failure and bool(run.figures.learned and run.figures.heldout)
+    result = _told(run, summary) if shown else failure.splitlines()
+    report.keep(run.state_dir, [*run.view.lines, *result], summary)
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    if not shown:
+        words = failure or "Stopped before the first release from training."
+        run.console.print(words, style="red" if failure else None, **plain)
+        raise typer.Exit(1)
+    png = report.draw_png(run.figures, preset, run.state_dir / "reward.png")
+    report.show(run.console, run.figures, preset, summary)
+    kept = f"Kept: {png}, demo.log and demo.json beside it\n\n{_next_steps(run)}"
+    run.console.print(kept, **plain)
+    if as_json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+    raise typer.Exit(0 if run.reached else 1)
+
+
+def _run(run: Demo, *, fresh: bool) -> str:
+    """Run the loop. Returns why it failed; "" if it did not."""
     # Ctrl-C ends the run early: the figures so far are shown.
     with contextlib.suppress(KeyboardInterrupt), contextlib.closing(run.view) as view:
-        view.say(preset.about)
-        view.say(_goal(preset))
+        view.say(run.preset.about)
+        view.say(_goal(run.preset))
         try:
             if fresh and _forget(run.state_dir):
                 view.say(f"removed the last run from {run.state_dir} (--continue keeps it)")
             asyncio.run(run.run())
         except (CannotStart, StackFailed, BadConfig) as error:
-            failure = str(error)
-    if failure:
-        run.stopped = "failure"
-    summary = _summary(run)
-    shown = bool(run.figures.learned and run.figures.heldout)
-    result = _told(run, summary) if shown and not failure else failure.splitlines()
-    report.keep(run.state_dir, [*run.view.lines, *result], summary)
-    if failure:
-        run.console.print(failure, style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1)
-    # Without a release there is no curve to draw.
-    if not shown:
-        run.console.print("Stopped before the first release from training.")
-        raise typer.Exit(1)
-    png = report.draw_png(run.figures, preset, run.state_dir / "reward.png")
-    report.show(run.console, run.figures, preset, summary)
-    words = f"Kept: {png}, demo.log and demo.json beside it\n\n{_next_steps(run)}"
-    run.console.print(words, markup=False, highlight=False, soft_wrap=True)
-    if as_json:
-        sys.stdout.write(json.dumps(summary) + "\n")
-    raise typer.Exit(0 if run.reached else 1)
+            run.stopped = "failure"
+            return str(error)
+    return ""
 
 
 def _goal(preset: Preset) -> str:
