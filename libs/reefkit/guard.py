@@ -12,15 +12,17 @@
 import asyncio
 import json
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 from aiokafka import ConsumerRecord
 from aiokafka.errors import KafkaError
 from faststream import BaseMiddleware, ContextRepo
+from faststream.kafka import KafkaBroker
 from faststream.message import StreamMessage
 from prometheus_client import Counter, Gauge
 from pydantic import ValidationError
@@ -82,14 +84,6 @@ class Waits:
         }
 
 
-class Sender(Protocol):
-    """A broker, as far as the guard uses it."""
-
-    async def publish(
-        self, message: bytes, *, topic: str, key: bytes | None, headers: dict[str, str]
-    ) -> Any: ...
-
-
 @dataclass(slots=True, eq=False)
 class Guard:
     """The retries, dead letters and waits of a broker. FastStream calls it for each message."""
@@ -98,7 +92,7 @@ class Guard:
     group: str
     bodies: FilesystemBodies
     limit: DeadLetterLimit
-    sender: Sender | None = None
+    sender: KafkaBroker | None = None
     waits: Waits = field(default_factory=Waits)
 
     def __call__(self, msg: Any, /, *, context: ContextRepo) -> "GuardedMessage":
@@ -141,7 +135,6 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         super().__init__(msg, context=context)
         self.guard = guard
         self._began = time.monotonic()
-        self._pieces: list[tuple[ConsumerRecord, ...]] = []
 
     async def consume_scope(
         self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
@@ -149,13 +142,16 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         service, waits = self.guard.service, self.guard.waits
         raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
         records = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
-        self._pieces = _pieces(records)
-        topic, attempt = records[0].topic, 0
+        pieces, topic, attempt = deque(_pieces(records)), records[0].topic, 0
+        result = None
         try:
             while True:
                 attempt += 1
                 try:
-                    return await self._once(call_next, msg, attempt)
+                    while pieces:
+                        result = await self._handle(call_next, msg, pieces[0], attempt)
+                        pieces.popleft()
+                    return result
                 except Conflict as error:
                     EVENTS.labels(service, topic, "conflict").inc(len(records))
                     log.info("event_conflict", topic=topic, reason=str(error))
@@ -180,30 +176,22 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             WAITING.labels(service, topic).set(0)
             waits.ended(topic)
 
-    async def _once(
-        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any], attempt: int
-    ) -> Any:
-        result = None
-        while self._pieces:
-            result = await self._handle(call_next, msg, self._pieces[0], attempt)
-            self._pieces.pop(0)
-        return result
-
     async def _handle(
         self,
         call_next: Callable[[Any], Awaitable[Any]],
         msg: StreamMessage[Any],
-        records: tuple[ConsumerRecord, ...],
+        records: list[ConsumerRecord],
         attempt: int,
     ) -> Any:
-        resolved = [(record, *await self._resolved(record)) for record in records]
-        for record, _, flaw in resolved:
-            if flaw:
-                await self.guard.bury(record, flaw, attempt)
-        whole = [whole for _, whole, flaw in resolved if not flaw]
+        resolved = [(record, await self._resolved(record)) for record in records]
+        for record, found in resolved:
+            if isinstance(found, str):
+                await self.guard.bury(record, found, attempt)
+        sound = [(record, found) for record, found in resolved if not isinstance(found, str)]
+        whole = [found for _, found in sound]
         if not whole:
             return None
-        if any(map(_claimed_bytes, records)):
+        if whole != records:
             _put(msg, whole)
         try:
             result = await call_next(msg)
@@ -213,49 +201,45 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         except Exception as error:
             if attempt < MAX_ATTEMPTS and not isinstance(error, NEVER):
                 raise
-            for record, _, flaw in resolved:
-                if not flaw:
-                    await self.guard.bury(record, f"{type(error).__name__}: {error}", attempt)
+            for record, _ in sound:
+                await self.guard.bury(record, f"{type(error).__name__}: {error}", attempt)
             return None
         EVENTS.labels(self.guard.service, records[0].topic, "done").inc(len(whole))
         self.guard.limit.done(len(whole))
         return result
 
-    async def _resolved(self, record: ConsumerRecord) -> tuple[ConsumerRecord, str]:
+    async def _resolved(self, record: ConsumerRecord) -> ConsumerRecord | str:
+        """Return the record with its body, or why it is dead."""
         try:
             claim = claim_in(record.headers)
             if claim is None:
-                return record, ""
+                return record
             value = await self.guard.bodies.read(claim)
         except Poison as error:
-            return record, f"Poison: {error}"
+            return f"Poison: {error}"
         except BodyMissing as error:
             if time.monotonic() - self._began < BODY_WAIT_S:
                 raise
-            return record, f"{error}, waited for {BODY_WAIT_S:g} s"
+            return f"{error}, waited for {BODY_WAIT_S:g} s"
         headers = tuple(pair for pair in record.headers if pair[0] != CLAIM_HEADER)
-        return replace(record, value=value, headers=headers), ""
+        return replace(record, value=value, headers=headers)
 
 
-def _pieces(records: tuple[ConsumerRecord, ...]) -> list[tuple[ConsumerRecord, ...]]:
+def _pieces(records: tuple[ConsumerRecord, ...]) -> list[list[ConsumerRecord]]:
     pieces: list[list[ConsumerRecord]] = [[]]
     size = 0
     for record in records:
-        claimed = _claimed_bytes(record)
+        try:
+            claim = claim_in(record.headers)
+        except Poison:
+            claim = None  # buried when it is resolved
+        claimed = claim.size_bytes if claim is not None else 0
         if claimed and size and size + claimed > PIECE_BYTES:
             pieces.append([])
             size = 0
         pieces[-1].append(record)
         size += claimed
-    return [tuple(piece) for piece in pieces]
-
-
-def _claimed_bytes(record: ConsumerRecord) -> int:
-    try:
-        claim = claim_in(record.headers)
-    except Poison:
-        return 0  # buried when it is resolved
-    return 0 if claim is None else claim.size_bytes
+    return pieces
 
 
 def _put(msg: StreamMessage[Any], records: list[ConsumerRecord]) -> None:
