@@ -35,6 +35,10 @@ class NotOffered(Poison):
     """The node has no such route."""
 
 
+class WrongModel(Poison):
+    """Another model, or other weights, answered."""
+
+
 class ServingNode(Protocol):
     """Control of a node, and episodes on it.
 
@@ -107,3 +111,13 @@ class WeightNode(ServingNode, Protocol):
 
     async def reset_prefix_cache(self, *, timeout_s: float) -> None:
         """Drop the old keys and values."""
+
+
+async def ping(node: ServingNode, model: str, **params: Any) -> Answer:
+    """Ask for a token. Raises WrongModel if another model answers, else as `ServingNode.chat`."""
+    messages = [{"role": "user", "content": "ping"}]
+    answers = await node.chat(model, messages, max_tokens=1, temperature=0.0, **params)
+    answered = answers[0].model if answers else "nothing"
+    if answered != model:
+        raise WrongModel(f"{node.url} was asked for {model} and answered with {answered}")
+    return answers[0]

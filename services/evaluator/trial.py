@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 
@@ -21,8 +21,8 @@ from reefcommon.harness.files import read_tree
 from reefcommon.harness.tree import Inadmissible, Tree
 from reefcommon.ids import digest
 from reefcommon.releases import adapter_name
-from reefcommon.serving import ServingNode
-from reefkit.redis_rotation import usable
+from reefcommon.serving import ServingNode, ping
+from reefkit.redis_rotation import RedisRotation, usable
 from reefkit.retry import GaveUp, RetryPolicy, retried
 from services.evaluator.domain.replay import head_weights, weights_key
 from services.evaluator.episodes import BACKGROUND, Side
@@ -30,11 +30,6 @@ from services.evaluator.episodes import BACKGROUND, Side
 log = structlog.get_logger()
 
 T = TypeVar("T")
-
-
-class Rotation(Protocol):
-    async def apart(self) -> dict[str, str]:
-        """Return the nodes out of rotation by URL, each with the reason."""
 
 
 class DoesNotServe(Poison):
@@ -49,7 +44,7 @@ class Bench:
     store: ArtifactStore
     directory: Path
     base_model: str
-    rotation: Rotation
+    rotation: RedisRotation
     retry: RetryPolicy
 
     @asynccontextmanager
@@ -79,14 +74,7 @@ class Bench:
 
     async def probe(self, node: ServingNode, side: Side) -> None:
         """Ask a side for a token. Raises DoesNotServe unless its model answers."""
-        ping = [{"role": "user", "content": "ping"}]
-        answers = await self._tried(
-            lambda: node.chat(side.model, ping, max_tokens=1, temperature=0.0, priority=BACKGROUND)
-        )
-        answered = answers[0].model if answers else "nothing"
-        if answered != side.model:
-            asked = f"{node.url} was asked for {side.model}"
-            raise DoesNotServe(f"{asked} and answered with {answered}")
+        await self._tried(lambda: ping(node, side.model, priority=BACKGROUND))
 
     async def check(self, candidate: CandidateProposed) -> None:
         root = self._files(candidate)

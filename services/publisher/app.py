@@ -17,7 +17,7 @@ from reefkit.service import Service, Work
 from services.publisher.fleet import Fleet
 from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers
-from services.publisher.publication import Publication
+from services.publisher.publication import WorkRunner
 from services.publisher.redis_works import RedisWorks
 from services.publisher.settings import Settings
 from services.publisher.upkeep import Upkeep
@@ -46,7 +46,7 @@ def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:
         full=FullWeights.of(settings, outside.rotation.lease),
         base_path=system.model_path,
     )
-    publication = Publication(
+    publication = WorkRunner(
         heads,
         works,
         fleet,

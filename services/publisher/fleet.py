@@ -5,15 +5,14 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 from prometheus_client import Gauge
 
 from reefcommon.artifacts import BASE_CONTENT_ID, ArtifactStore, materialize
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
-from reefcommon.serving import WeightNode
-from reefkit.redis_rotation import usable
+from reefcommon.serving import WeightNode, WrongModel, ping
+from reefkit.redis_rotation import RedisRotation, usable
 from services.publisher import full_weights
 from services.publisher.domain.releases import NodeContents
 from services.publisher.full_weights import SUSPECT, Checkpoint, FullWeights
@@ -23,25 +22,12 @@ log = structlog.get_logger()
 IN_ROTATION = Gauge("reef_node_in_rotation", "1 while a serving node is in rotation", ["node"])
 
 
-class Rotation(Protocol):
-    async def set_apart(self, url: str, reason: str) -> None: ...
-
-    async def put_back(self, url: str) -> None: ...
-
-    async def apart(self) -> dict[str, str]:
-        """Return the nodes out of rotation by URL, each with the reason."""
-
-
 LoadedNames = Mapping[str, set[str] | Unavailable]
 """By node: the names that it serves now, or why it gave no answer."""
 
 
 class ReleaseRefused(Poison):
     """The nodes or this deployment can never serve a release."""
-
-
-class WrongModel(ReleaseRefused):
-    """Another model answered the probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +50,7 @@ class Fleet:
     store: ArtifactStore
     staging: Path
     base_model: str
-    rotation: Rotation
+    rotation: RedisRotation
     stage_within_s: float = 60.0
     full: FullWeights | None = None
     base_path: Path | None = None
@@ -75,7 +61,8 @@ class Fleet:
         A failing node is set apart if another node holds them.
 
         Raises:
-            ReleaseRefused: another model answered the probe, or no node takes them.
+            WrongModel, WrongWeights: another model, or other weights, answered.
+            ReleaseRefused: no node takes them.
             Unavailable: no node answers.
         """
         apart = await self.rotation.apart()
@@ -191,12 +178,7 @@ class Fleet:
     async def probe(self, node: WeightNode, contents: NodeContents) -> None:
         """Ask for a token. Raises WrongModel if another model or other weights answer."""
         model = contents.adapter or self.base_model
-        ping = [{"role": "user", "content": "ping"}]
-        answers = await node.chat(model, ping, max_tokens=1, temperature=0.0)
-        answered = answers[0].model if answers else "nothing"
-        if answered != model:
-            raise WrongModel(f"{node.url} was asked for {model} and answered with {answered}")
-        version = answers[0].weight_version
+        version = (await ping(node, model)).weight_version
         checked = self.full is not None and contents.adapter is None and version
         if checked and full_weights.content_of(version) != contents.base:
             raise WrongModel(

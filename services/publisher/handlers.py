@@ -17,7 +17,7 @@ from reefcommon.ids import time_ordered_hex
 from reefcommon.releases import ReleaseHeads, base_weights
 from services.publisher.domain import releases
 from services.publisher.domain.work import NotPublished, Work
-from services.publisher.publication import Publication, Works
+from services.publisher.publication import WorkRunner, Works
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ class Handlers:
     config: ServeConfig
     heads: ReleaseHeads
     works: Works
-    publication: Publication
+    publication: WorkRunner
     now: Callable[[], datetime]
 
     async def on_evaluated(self, event: events.CandidateEvaluated) -> None:

@@ -44,7 +44,7 @@ class Works(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class WorkRunner:
     """Runs works. Two processes may run the same work at once: their effects are equal."""
 
     heads: ReleaseHeads
@@ -130,15 +130,10 @@ class Publication:
         live = [work for work in works if work.work_id != but and work.release]
         chain = await self.heads.chain(scenario, limit=self.resident_adapters)
         moved_s = (self.now() - chain[0].created_at).total_seconds() if chain else 0.0
-        drained = (
-            {} if moved_s >= self.drain_s else releases.lingering(chain, self.resident_adapters)
-        )
-        planned = {
-            name: content
-            for work in live
-            for name, content in releases.adapter_of(work.planned).items()
-        }
-        return {**releases.resident(chain, self.resident_adapters), **drained, **planned}
+        # Requests may still name an adapter shortly after the base weights have changed.
+        drained = chain if moved_s < self.drain_s else []
+        kept = releases.resident(chain)
+        return kept | releases.adapters_of([*drained, *(work.planned for work in live)])
 
     async def bases(self, *, but: str = "") -> frozenset[str]:
         return frozenset(

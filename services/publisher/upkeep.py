@@ -20,7 +20,7 @@ from reefkit.retry import retried
 from services.publisher.domain.releases import NodeContents, needed, resident
 from services.publisher.fleet import Fleet, LoadedNames, Staged
 from services.publisher.handlers import Handlers
-from services.publisher.publication import Publication, surplus
+from services.publisher.publication import WorkRunner, surplus
 from services.publisher.rebuilding import RebuildableHeads, ReleaseLog, rebuild
 
 log = structlog.get_logger()
@@ -36,7 +36,7 @@ class Upkeep:
     """
 
     handlers: Handlers
-    publication: Publication
+    publication: WorkRunner
     fleet: Fleet
     heads: RebuildableHeads
     release_log: ReleaseLog
@@ -156,8 +156,8 @@ class Upkeep:
         if not await self._keep_base(node, chains, was_apart=was_apart):
             return False
         for scenario, chain in chains.items():
-            loading = resident(chain, self.publication.resident_adapters)
-            missing = {name: content for name, content in loading.items() if name not in names}
+            wanted = resident(chain).items()
+            missing = {name: content for name, content in wanted if name not in names}
             for name, content in missing.items():
                 await self._load(node, chain[0], name, content)
             if not was_apart:

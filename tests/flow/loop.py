@@ -50,7 +50,7 @@ from services.harness.executor import HarnessExecutor
 from services.publisher import app as publisher
 from services.publisher import handlers as publisher_handlers
 from services.publisher.fleet import Fleet
-from services.publisher.publication import Publication as Publications
+from services.publisher.publication import WorkRunner
 from services.publisher.upkeep import Upkeep
 from services.trainer.checkpoints import Checkpoints
 from services.trainer.executor import WeightExecutor
@@ -228,7 +228,7 @@ def publishing(
     """The publisher."""
     works = MemoryWorks()
     fleet = Fleet((node,), store, home / "staging", "reef", rotation)
-    publications = Publications(
+    publications = WorkRunner(
         heads,
         works,
         fleet,

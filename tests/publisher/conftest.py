@@ -18,7 +18,7 @@ from reefkit.redis_rotation import RedisRotation
 from services.publisher.fleet import Fleet
 from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers
-from services.publisher.publication import Publication
+from services.publisher.publication import WorkRunner
 from services.publisher.redis_works import RedisWorks
 from services.publisher.upkeep import Upkeep
 from tests.publisher.fakes import (
@@ -84,7 +84,7 @@ class World:
             full=full,
             base_path=base,
         )
-        publication = Publication(
+        publication = WorkRunner(
             heads,
             works,
             fleet,

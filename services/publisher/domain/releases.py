@@ -2,7 +2,7 @@
 
 # Every field is derived, so that a repeat plans the same release.
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -61,16 +61,13 @@ def _follow(
 
 
 def _next_loads(head: Release, contents: Mapping[str, str]) -> dict[str, str]:
-
-    def load_after(group: str, load: str) -> str:
-        if releases.group_contents(head.contents, group) == releases.group_contents(
-            contents, group
-        ):
-            return load
-        before = LoadId.parse(load)
-        return str(LoadId(before.incarnation, before.sequence + 1))
-
-    return {group: load_after(group, load) for group, load in releases.loads_of(head).items()}
+    loads = releases.loads_of(head)
+    for group, load in loads.items():
+        served = releases.group_contents(head.contents, group)
+        if served != releases.group_contents(contents, group):
+            before = LoadId.parse(load)
+            loads[group] = str(LoadId(before.incarnation, before.sequence + 1))
+    return loads
 
 
 def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
@@ -92,12 +89,10 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
         raise NotPublished("aborted", f"kind {candidate.kind} with {other}")
     cause = candidate.event_id
     operation: Operation = "training" if candidate.lineage.recipe else "manual"
-    rid = release_id(head.scenario, head.sequence + 1, head.release_id, cause)
-    adapter = (
-        releases.adapter_name(head.scenario, rid)
-        if candidate.kind == "lora"
-        else releases.BASE_ADAPTER
-    )
+    adapter = releases.BASE_ADAPTER
+    if candidate.kind == "lora":
+        rid = release_id(head.scenario, head.sequence + 1, head.release_id, cause)
+        adapter = releases.adapter_name(head.scenario, rid)
     if candidate.kind in _WITHOUT_NODES:
         operation, adapter = "harness", head.adapter
     carried = ("kind", "content_id", "metrics", "lineage", "reason")
@@ -122,10 +117,10 @@ def rolled_back(head: Release, target: Release, cause: str, at: datetime, reason
     """
     if target.release_id == head.release_id:
         raise NotPublished("aborted", f"{target.release_id} is the head already")
-    kept = {name: getattr(target, name) for name in ("kind", "content_id", "adapter")}
-    fields = {**kept, "metrics": target.metrics, "lineage": target.lineage}
+    names = ("kind", "content_id", "adapter", "metrics", "lineage")
+    kept = {name: getattr(target, name) for name in names}
     reason = reason or f"rolled back to {target.release_id}"
-    return _follow(head, cause, at, target.contents, **fields, operation="rollback", reason=reason)
+    return _follow(head, cause, at, target.contents, **kept, operation="rollback", reason=reason)
 
 
 def promoted(
@@ -179,29 +174,15 @@ def needed(release: Release) -> NodeContents:
     return NodeContents(releases.base_weights(release), release.adapter, lora)
 
 
-def adapter_of(release: Release) -> dict[str, str]:
-    return {release.adapter: release.contents["lora"]} if release.adapter is not None else {}
+def adapters_of(found: Iterable[Release]) -> dict[str, str]:
+    """Return the adapters of releases, with their contents."""
+    return {r.adapter: r.contents["lora"] for r in found if r.adapter is not None}
 
 
-def resident(chain: Sequence[Release], keep: int) -> dict[str, str]:
-    """Return the adapters that stay loaded, with their contents, the head's first.
-
-    They belong to the `keep` newest releases for the head's base weights.
-    """
-    fitting = [
-        release
-        for release in chain[:keep]
-        if releases.base_weights(release) == releases.base_weights(chain[0])
-    ]
-    return {name: content for release in fitting for name, content in adapter_of(release).items()}
-
-
-def lingering(chain: Sequence[Release], keep: int) -> dict[str, str]:
-    """Return the adapters of the `keep` newest releases, for any base weights."""
-    # Requests may still name them shortly after the base weights have changed.
-    return {
-        name: content for release in chain[:keep] for name, content in adapter_of(release).items()
-    }
+def resident(chain: Sequence[Release]) -> dict[str, str]:
+    """Return the adapters of a chain for the head's base weights, the head's first."""
+    bases = [releases.base_weights(release) for release in chain]
+    return adapters_of(r for r, base in zip(chain, bases, strict=True) if base == bases[0])
 
 
 def check_alone(planned: Release, before: str, others: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@
 #      |          +-> requeued            the same, and the candidate is evaluated again
 #      +-> rejected | aborted | pending | conflicted | requeued
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import AwareDatetime, Field
 
@@ -15,9 +15,7 @@ from reefcommon.events import CandidateProposed, Evaluation, Release, Value
 Outcome = Literal["rejected", "conflicted", "aborted"]
 Ended = Literal["retired", "pending", "requeued", Outcome]
 State = Literal["evaluated", "staged", "head_advanced", "announced", Ended]
-ENDED: frozenset[State] = frozenset(
-    {"retired", "rejected", "conflicted", "aborted", "pending", "requeued"}
-)
+ENDED: frozenset[State] = frozenset(get_args(Ended))
 
 
 class Work(Value):
