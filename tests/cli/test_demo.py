@@ -172,7 +172,7 @@ def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
     summary |= {"stopped_by": "goal", "limit_s": 900}
     report.keep(tmp_path, ["one", "two"], summary)
     kept = json.loads((tmp_path / "demo.json").read_text())
-    assert kept["heldout_interval"] == [0.8, 0.9]
+    assert kept["heldout_last_interval"] == [0.8, 0.9]
     assert kept["heldout_first"] < kept["heldout_last"]
     assert (tmp_path / "demo.log").read_text() == "one\ntwo\n"
     assert report.draw_png(figures, SMOLLM2, tmp_path / "r.png").stat().st_size > 10_000

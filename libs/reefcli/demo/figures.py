@@ -129,7 +129,6 @@ class Figures:
             "heldout_first_interval": first.get("interval"),
             "heldout_last": last.get("mean"),
             "heldout_last_interval": last.get("interval"),
-            "heldout_interval": last.get("interval"),  # its older name
             "heldout_first_answers": first.get("answers"),
             "heldout_answers": last.get("answers"),
             "heldout_curve": [point.as_json() for point in self.heldout],

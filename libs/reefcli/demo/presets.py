@@ -1,6 +1,5 @@
 """The demonstrations: model, `serve.yaml`, tasks, time."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,24 +39,19 @@ class Preset:
         return EXAMPLES / self.example / "serve.yaml"
 
     @property
-    def tasks(self) -> str:
-        return f"recipes.sao.examples.{self.example}.tasks"
+    def training_tasks(self) -> list[Task]:
+        return list(self._named("TRAIN"))
 
     @property
-    def training_tasks(self) -> Sequence[Task]:
-        tasks: Sequence[Task] = resolve(f"{self.tasks}:TRAIN")
-        return tasks
-
-    @property
-    def test_tasks(self) -> Sequence[Task]:
+    def test_tasks(self) -> list[Task]:
         """Questions that neither users nor the evaluator ask: releases are measured on these."""
-        tasks: Sequence[Task] = resolve(f"{self.tasks}:TEST")
-        return tasks
+        return list(self._named("TEST"))
 
-    @property
-    def score(self) -> Callable[[Task, str], float]:
-        score: Callable[[Task, str], float] = resolve(f"{self.tasks}:score")
-        return score
+    def score(self, task: Task, answer: str) -> float:
+        return float(self._named("score")(task, answer))
+
+    def _named(self, name: str) -> Any:
+        return resolve(f"recipes.sao.examples.{self.example}.tasks:{name}")
 
 
 EXAMPLES = Path(__file__).parents[3] / "recipes" / "sao" / "examples"

@@ -50,7 +50,7 @@ class Users:
     async def _one(
         self, client: openai.AsyncOpenAI, http: httpx.AsyncClient, rng: random.Random
     ) -> None:
-        tasks = list(self.preset.training_tasks)
+        tasks = self.preset.training_tasks
         while True:
             while len(self.figures.rewards) - self.figures.consumed > 2 * self.preset.batch:
                 self.experience_consumed.clear()
@@ -92,9 +92,8 @@ class Users:
         Raises:
             openai.ConflictError: the release is not served any more.
         """
-        tasks = list(self.preset.test_tasks)
-        names = [("heldout", self.seed, measurement, number) for number in range(len(tasks))]
-        seeds = [independent_seed(*name) for name in names]
+        tasks = self.preset.test_tasks
+        seeds = [independent_seed("heldout", self.seed, measurement, n) for n in range(len(tasks))]
         found = await self._pinned(release_id, tasks, seeds, samples, self.preset.max_tokens)
         means = [
             fmean(self.preset.score(task, text) for text in texts)
