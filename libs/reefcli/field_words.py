@@ -11,14 +11,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 WORDS: Mapping[object, str] = {
-    str: "text",
-    int: "integer",
-    float: "number",
-    bool: "true, false",
-    Path: "path",
-    type(None): "",
-    Any: "any",
-}
+    str: "text", int: "integer", float: "number", bool: "true, false", Path: "path",
+    type(None): "", Any: "any",
+}  # fmt: skip
 
 
 def kind(field: FieldInfo) -> str:

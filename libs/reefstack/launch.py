@@ -32,7 +32,7 @@ class Options:
     config_path: Path | None = None
     default_ports: bool = True
     create_topics: bool = True
-    policy: RestartPolicy | None = None
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
     housekeeping_every_s: float = 60.0  # 0: never
     merge_limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] | None = None
@@ -81,9 +81,13 @@ class Launch:
         """Start broker and stores while the model is prepared, then topics, engine and services."""
         urls = self._urls()
         planned = plan.programs(self.wanted, self.site.store)
-        config_path = str(self.options.config_path or "")
         known = {name: url for name, url in urls.items() if url}
-        self.record = state.new_state(config_path, dict(self.site.ports), known, planned)
+        self.record = state.new_state(
+            config=str(self.options.config_path or ""),
+            ports=self.site.ports,
+            urls=known,
+            planned=planned,
+        )
         self.note("starting")
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}

@@ -11,20 +11,10 @@ import psutil
 from reefstack.errors import CannotStart
 
 DEFAULTS: Mapping[str, int] = {
-    "gateway": 8900,
-    "engine": 8901,
-    "kafka": 8902,
-    "redis": 8903,
-    "s3_master": 8904,
-    "s3_volume": 8905,
-    "s3_filer": 8906,
-    "s3": 8907,
-    "experience": 8911,
-    "trainer": 8912,
-    "harness": 8913,
-    "evaluator": 8914,
-    "publisher": 8915,
-}
+    "gateway": 8900, "engine": 8901, "kafka": 8902, "redis": 8903,
+    "s3_master": 8904, "s3_volume": 8905, "s3_filer": 8906, "s3": 8907,
+    "experience": 8911, "trainer": 8912, "harness": 8913, "evaluator": 8914, "publisher": 8915,
+}  # fmt: skip
 GRPC_OFFSET = 10_000  # SeaweedFS opens a gRPC port this far above each of its ports
 SEAWEEDFS = ("s3_master", "s3_volume", "s3_filer", "s3")
 # Below the range from which Linux takes ports for outgoing connections (32768 and up), gRPC ports
@@ -111,10 +101,8 @@ def taken(name: str, port: int) -> str:
     """The message for a port that is taken."""
     holder = holder_of(port)
     by = f" by {holder}" if holder else ""
-    return (
-        f"port {port}, wanted for {name}, is taken{by}. Stop that program, or ask for another port"
-        " (gateway: --port or `gateway.port`)."
-    )
+    remedy = "Stop that program, or ask for another port (gateway: --port or `gateway.port`)."
+    return f"port {port}, wanted for {name}, is taken{by}. {remedy}"
 
 
 def holder_of(port: int) -> str:
@@ -127,14 +115,11 @@ def holder_of(port: int) -> str:
 
 def held_by_stranger(port: int, session: int) -> bool:
     """Whether a process outside `session` listens on `port`. False if it cannot be seen."""
-    return any(not pid or _session_of(pid) not in (session, None) for pid in _listeners(port))
-
-
-def _session_of(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except OSError:  # it has ended
-        return None
+    for pid in _listeners(port):
+        with contextlib.suppress(OSError):  # it has ended
+            if not pid or os.getsid(pid) != session:
+                return True
+    return False
 
 
 def _listeners(port: int) -> list[int | None]:
@@ -143,8 +128,5 @@ def _listeners(port: int) -> list[int | None]:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.Error, OSError):
         return []
-    return [
-        connection.pid
-        for connection in connections
-        if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,)
-    ]
+    listening = (found for found in connections if found.status == psutil.CONN_LISTEN)
+    return [found.pid for found in listening if found.laddr[1:2] == (port,)]

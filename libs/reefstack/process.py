@@ -53,10 +53,6 @@ class Child:
             self.signal_group(signal.SIGKILL)
             await self._gone_within(5.0)
 
-    async def kill(self) -> None:
-        """SIGKILL to the rest of the group."""
-        await self.stop(0.0) if group_members(self.record.pid) else await self.process.wait()
-
     async def _gone_within(self, seconds: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds

@@ -14,6 +14,10 @@ from reefstack.spec import ProcessSpec, Site
 NAME = "seaweedfs"
 # Go lets its heap double before it collects (570 MB after 40 minutes). Near this limit it collects.
 MEMORY = {"GOMEMLIMIT": "400MiB"}
+_WITHOUT = (
+    "-s3.port.iceberg=0", "-s3.port.lance=0", "-admin.ui=false", "-webdav=false",
+    "-master.telemetry=false", "-volume.preStopSeconds=0",
+)  # fmt: skip
 
 
 def binary() -> str:
@@ -33,9 +37,8 @@ def binary() -> str:
 
 def spec(site: Site) -> ProcessSpec:
     """How to run it. Data under `<state>/seaweedfs`."""
-    home, ports = site.state_dir / NAME, site.ports
+    home, ports, bucket = site.state_dir / NAME, site.ports, site.s3(s3.BUCKET)
     data, s3_config = home / "data", home / "s3.json"
-    bucket = site.s3(s3.BUCKET)
     identity = {
         "name": "reef",
         "credentials": [{"accessKey": bucket.access_key, "secretKey": bucket.secret_key}],
@@ -51,18 +54,10 @@ def spec(site: Site) -> ProcessSpec:
             f"-dir={data}",
             "-ip=127.0.0.1",
             "-ip.bind=127.0.0.1",
-            f"-master.port={ports['s3_master']}",
-            f"-volume.port={ports['s3_volume']}",
-            f"-filer.port={ports['s3_filer']}",
-            f"-s3.port={ports['s3']}",
+            *(f"-{name.removeprefix('s3_')}.port={ports[name]}" for name in SEAWEEDFS),
             f"-s3.config={s3_config}",
             f"-bucket={s3.BUCKET}",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            "-admin.ui=false",
-            "-webdav=false",
-            "-master.telemetry=false",
-            "-volume.preStopSeconds=0",
+            *_WITHOUT,
         ),
         env=MEMORY,
         probe=bucket,

@@ -11,7 +11,7 @@ import secrets as random_secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,7 +42,6 @@ class ProcessRecord(_Kept):
 class StackState(_Kept):
     """A run of the stack, as other commands find it."""
 
-    run_id: str
     pid: int
     created: float
     started_at: float
@@ -142,21 +141,10 @@ def write_state(state_dir: Path, state: StackState) -> None:
     write_private(state_dir / "stack.json", state.model_dump_json(indent=2).encode())
 
 
-def new_state(
-    config: str, ports: dict[str, int], urls: dict[str, str], planned: tuple[str, ...] = ()
-) -> StackState:
-    """The record of a run that begins now, in this process."""
+def new_state(**run: Any) -> StackState:
+    """The record of a run that begins now, in this process. `run`: further fields."""
     me = psutil.Process()
-    return StackState(
-        run_id=random_secrets.token_hex(6),
-        pid=me.pid,
-        created=me.create_time(),
-        started_at=time.time(),
-        config=config,
-        ports=ports,
-        urls=urls,
-        planned=planned,
-    )
+    return StackState(pid=me.pid, created=me.create_time(), started_at=time.time(), **run)
 
 
 @contextlib.contextmanager

@@ -38,28 +38,22 @@ class _Program:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(slots=True)
 class Supervisor:
-    """The parent of every program of a stack."""
+    """The parent of every program of a stack.
 
-    def __init__(
-        self,
-        stack_id: str,
-        *,
-        listener: Callable[[StackEvent], None] = lambda _event: None,
-        policy: RestartPolicy | None = None,
-        base_env: Mapping[str, str] | None = None,
-        holds: Path | None = None,
-        room: Callable[[], str] = lambda: "",
-    ) -> None:
-        """`holds`: a file in it holds the program of its name. `room`: why none can start."""
-        self._stack_id = stack_id
-        self._holds, self._room = holds, room
-        self._tell = listener
-        self._policy = policy or RestartPolicy()
-        self._base_env = _loopback_without_proxy(dict(os.environ if base_env is None else base_env))
-        self._programs: dict[str, _Program] = {}
-        self._steps: dict[str, tuple[str, asyncio.Event]] = {}
-        self._failure: asyncio.Future[ReefError] | None = None
+    `holds`: a file in it holds the program of its name. `room`: why none can start, or "".
+    """
+
+    stack_id: str
+    listener: Callable[[StackEvent], None] = lambda _event: None
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    base_env: Mapping[str, str] | None = None
+    holds: Path | None = None
+    room: Callable[[], str] = lambda: ""
+    _programs: dict[str, _Program] = field(default_factory=dict)
+    _steps: dict[str, tuple[str, asyncio.Event]] = field(default_factory=dict)
+    _failure: asyncio.Future[ReefError] | None = None
 
     @property
     def children(self) -> dict[str, Child]:
@@ -126,9 +120,9 @@ class Supervisor:
             if self._waits_for(later.spec, name):
                 await gone[other].wait()
         if program.child is not None:
-            self._tell(StackEvent(name, "stopping"))
+            self.listener(StackEvent(name, "stopping"))
             await program.child.stop(program.spec.stop_within_s)
-            self._tell(StackEvent(name, "stopped"))
+            self.listener(StackEvent(name, "stopped"))
         gone[name].set()
 
     def _waits_for(self, spec: ProcessSpec, name: str) -> bool:
@@ -140,10 +134,10 @@ class Supervisor:
         after, done = self._steps[name]
         if after in self._programs:
             await self._programs[after].ready.wait()
-        self._tell(StackEvent(name, "starting"))
+        self.listener(StackEvent(name, "starting"))
         await step()
         done.set()
-        self._tell(StackEvent(name, "ready"))
+        self.listener(StackEvent(name, "ready"))
 
     async def _bring_up(self, program: _Program) -> None:
         program.task = asyncio.ensure_future(self._keep(program))
@@ -161,38 +155,39 @@ class Supervisor:
                 needed = self._programs.get(other)
                 await (needed.ready if needed else self._steps[other][1]).wait()
             await self._while_held(spec)
-            self._tell(StackEvent(spec.name, "restarting" if program.was_ready else "starting"))
+            self.listener(StackEvent(spec.name, "restarting" if program.was_ready else "starting"))
             await self._await_free_ports(spec)
-            program.child = child = await spawn(spec, self._base_env, self._stack_id)
+            env = _loopback_without_proxy(os.environ if self.base_env is None else self.base_env)
+            program.child = child = await spawn(spec, env, self.stack_id)
             how = await self._live(program, child)
             await child.stop(0.0)  # its own children must not live on beside its successor
-            settled = time.monotonic() - program.ready_at >= self._policy.settled_s
+            settled = time.monotonic() - program.ready_at >= self.policy.settled_s
             quick = not (program.ready.is_set() and settled)
             program.ready.clear()
             hopeless = child.process.returncode in EXIT_CONFIG and not _held_ports(spec)
             self._count_death(program, how, quick=quick, hopeless=hopeless)
-            await asyncio.sleep(self._policy.delay_s(program.deaths))
+            await asyncio.sleep(self.policy.delay_s(program.deaths))
 
     async def _while_held(self, spec: ProcessSpec) -> None:
-        hold = self._holds / spec.name if self._holds is not None else None
+        hold = self.holds / spec.name if self.holds is not None else None
         told: set[str] = set()
         while True:
             held = hold is not None and hold.exists()
             kind: Literal["waiting", "note"] = "waiting" if held else "note"
-            if not (reason := f"held down as long as {hold} is there" if held else self._room()):
+            if not (reason := f"held down as long as {hold} is there" if held else self.room()):
                 return
             if kind not in told:
-                self._tell(StackEvent(spec.name, kind, reason))
+                self.listener(StackEvent(spec.name, kind, reason))
                 told.add(kind)
-            await asyncio.sleep(self._policy.probe_every_s)
+            await asyncio.sleep(self.policy.probe_every_s)
 
     async def _live(self, program: _Program, child: Child) -> str:
         spec = program.spec
         # only the first life must be ready within a time: later, its needs may be away for long
         within_s = math.inf if program.was_ready else spec.ready_within_s
-        ready = asyncio.ensure_future(until_ready(child, within_s, self._policy, self._tell))
+        ready = asyncio.ensure_future(until_ready(child, within_s, self.policy, self.listener))
         ended = asyncio.ensure_future(child.process.wait())
-        hung = asyncio.ensure_future(until_hung(spec, program.ready.is_set, self._policy))
+        hung = asyncio.ensure_future(until_hung(spec, program.ready.is_set, self.policy))
         try:
             await asyncio.wait((ready, ended, hung), return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not child.ended:
@@ -203,7 +198,7 @@ class Supervisor:
                 program.ready_at = time.monotonic()
                 program.ready.set()
                 program.was_ready = True
-                self._tell(StackEvent(spec.name, "ready", spec.url))
+                self.listener(StackEvent(spec.name, "ready", spec.url))
                 await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
             hangs = hung.done() and not child.ended
             return hung.result() if hangs else f"exit code {child.process.returncode}"
@@ -212,7 +207,7 @@ class Supervisor:
 
     async def _await_free_ports(self, spec: ProcessSpec) -> None:
         # Another program on the port would answer the probe in place of ours.
-        deadline = time.monotonic() + self._policy.free_port_within_s
+        deadline = time.monotonic() + self.policy.free_port_within_s
         while held := _held_ports(spec):
             if time.monotonic() > deadline:
                 raise PortTaken(ports.taken(spec.name, held[0]), held[0])
@@ -221,17 +216,17 @@ class Supervisor:
     def _count_death(self, program: _Program, how: str, *, quick: bool, hopeless: bool) -> None:
         spec = program.spec
         program.deaths = program.deaths + 1 if quick else 1
-        self._tell(StackEvent(spec.name, "died", how))
+        self.listener(StackEvent(spec.name, "died", how))
         if hopeless:
-            program.deaths = max(program.deaths, self._policy.deaths)
-        if program.deaths < self._policy.deaths:
+            program.deaths = max(program.deaths, self.policy.deaths)
+        if program.deaths < self.policy.deaths:
             return
         often = "" if hopeless else f" {program.deaths} times in a row"
         if spec.vital or not program.was_ready:
             tail = f"Its log, {spec.log}, ends with:\n{log_tail(spec.log)}"
             raise StackFailed(f"{spec.name} ended{often} ({how}). {tail}")
         text = f"ended{often} ({how}): the others go on, it is tried again; see {spec.log}"
-        self._tell(StackEvent(spec.name, "note", text))
+        self.listener(StackEvent(spec.name, "note", text))
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -251,8 +246,10 @@ def _held_ports(spec: ProcessSpec) -> list[int]:
     return [port for port in spec.ports if not ports.is_free(port)]
 
 
-def _loopback_without_proxy(env: dict[str, str]) -> dict[str, str]:
+def _loopback_without_proxy(env: Mapping[str, str]) -> dict[str, str]:
     # a proxy of the user must not come between programs that talk on loopback
-    for name in ("NO_PROXY", "no_proxy"):
-        env[name] = ",".join(filter(None, (env.get(name, ""), "127.0.0.1", "localhost")))
-    return env
+    local = {
+        name: ",".join(filter(None, (env.get(name, ""), "127.0.0.1", "localhost")))
+        for name in ("NO_PROXY", "no_proxy")
+    }
+    return {**env, **local}

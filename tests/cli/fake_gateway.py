@@ -74,4 +74,4 @@ def reef(*words: str, code: int = 0) -> str:
 
 def this_process(**facts: Any) -> StackState:
     me = psutil.Process()
-    return StackState(run_id="r", pid=me.pid, created=me.create_time(), started_at=0.0, **facts)
+    return StackState(pid=me.pid, created=me.create_time(), started_at=0.0, **facts)

@@ -286,9 +286,7 @@ async def test_a_program_comes_back_although_nothing_of_it_can_be_written_down_o
 def test_a_ready_mark_is_believed_only_while_that_very_process_lives(tmp_path: Path) -> None:
     """P7: neither a dead supervisor's mark, nor one whose pid belongs to another process by now."""
     me = psutil.Process()
-    mine = StackState(
-        run_id="r", pid=me.pid, created=me.create_time(), started_at=0.0, phase="ready"
-    )
+    mine = StackState(pid=me.pid, created=me.create_time(), started_at=0.0, phase="ready")
     write_state(tmp_path, mine)
     assert running(tmp_path) == mine
     write_state(tmp_path, mine.model_copy(update={"created": me.create_time() - 1000}))
@@ -341,7 +339,7 @@ async def test_a_port_taken_during_the_start_is_left(tmp_path: Path) -> None:
             strangers.append(socket.create_server(("127.0.0.1", chosen)))
 
     with locked(tmp_path):
-        write_state(tmp_path, new_state("", {"redis": chosen}, {}))
+        write_state(tmp_path, new_state(ports={"redis": chosen}))
     options = Options(
         only=frozenset({"redis"}),
         default_ports=False,

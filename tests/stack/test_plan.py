@@ -153,7 +153,7 @@ def test_free_ports_are_drawn_throughout_where_the_environment_asks_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen() -> set[int]:
-        last = StackState(run_id="r", pid=1, created=0.0, started_at=0.0, ports={"redis": 8903})
+        last = StackState(pid=1, created=0.0, started_at=0.0, ports={"redis": 8903})
         site, _ = _site(
             parse(BASE), tmp_path, Options(only=frozenset({"redis", "gateway"})), SITE.secrets, last
         )

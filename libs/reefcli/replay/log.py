@@ -18,6 +18,7 @@ POLL_MS = 500
 SILENCE_S = 60.0  # a broker that gives nothing for so long, though there is something, is away
 # Of a partition: bounds the memory, together with the number of partitions.
 FETCH_BYTES = 1024 * 1024
+Offsets = Mapping[TopicPartition, int]
 Buffers = dict[TopicPartition, deque[ConsumerRecord]]
 
 
@@ -26,12 +27,12 @@ class LogReader:
     """Topics merged by time, from `positions` to `until`, or to the end of the log."""
 
     bootstrap: str
-    begins: Mapping[TopicPartition, int]
+    begins: Offsets
     positions: dict[TopicPartition, int]
-    until: Mapping[TopicPartition, int] | None = None
+    until: Offsets | None = None
     first_at_ms: dict[str, int] = field(default_factory=dict)
     """By topic whose beginning the log no longer has: the time of what it still has."""
-    _ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    _ends: Offsets = field(default_factory=dict)
 
     async def batches(self, size: int) -> AsyncIterator[list[ConsumerRecord]]:
         """Yield up to `size` records at a time, as far as the log goes now.
@@ -100,15 +101,11 @@ class LogReader:
 
 
 async def open_log(
-    bootstrap: str,
-    sources: Sequence[str],
-    *,
-    positions: Mapping[TopicPartition, int] | None = None,
-    until_committed_of: str = "",
+    bootstrap: str, sources: Sequence[str], positions: Offsets | None = None, *, group: str = ""
 ) -> LogReader:
     """Return a reader at the beginning, or at `positions`.
 
-    With `until_committed_of` it ends at that consumer group's offsets.
+    With `group` it ends at the committed offsets of that consumer group.
 
     Raises:
         CommandFailed: no broker answers, or a topic is missing.
@@ -126,8 +123,8 @@ async def open_log(
                 )
             places = [TopicPartition(t, n) for t, found in numbers.items() for n in sorted(found)]
             begins = await consumer.beginning_offsets(places)
-        if until_committed_of:
-            offsets = await committed(bootstrap, until_committed_of, places)
+        if group:
+            offsets = await committed(bootstrap, group, places)
             until = {tp: offset or 0 for tp, offset in offsets.items()}
     starts = {tp: max((positions or {}).get(tp, 0), begins[tp]) for tp in places}
     return LogReader(bootstrap, begins, starts, until)

@@ -98,8 +98,8 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     if plan.fresh:
         discard(plan)
     positions = checkpoint.read(plan.log_id)
-    until, sources = SERVICE if plan.restore else "", [topic.name for topic in SOURCES]
-    log = await open_log(plan.bootstrap, sources, positions=positions, until_committed_of=until)
+    group, sources = SERVICE if plan.restore else "", [topic.name for topic in SOURCES]
+    log = await open_log(plan.bootstrap, sources, positions, group=group)
     async with _store(plan) as new:
         run = _Run(plan, say, log, new, checkpoint, Verdict(into=plan.into))
         run.verdict.resumed_at = log.read()

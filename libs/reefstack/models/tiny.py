@@ -13,21 +13,11 @@ SEED = 20250
 STD = 0.02
 
 TINY = LlamaShape(
-    vocab_size=259,
-    hidden_size=64,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=32,
-    max_position_embeddings=2048,
-    rope_theta=10_000.0,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=False,
-    bos_token_id=257,
-    eos_token_id=258,
-    pad_token_id=258,
-)
+    vocab_size=259, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=2048,
+    rope_theta=10_000.0, rms_norm_eps=1e-5, tie_word_embeddings=False,
+    bos_token_id=257, eos_token_id=258, pad_token_id=258,
+)  # fmt: skip
 
 
 def write_tiny(directory: Path, progress: Progress) -> None:
