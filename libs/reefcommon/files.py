@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
+def chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces of a mebibyte."""
+    with path.open("rb") as stream:
+        while chunk := stream.read(1024 * 1024):
+            yield chunk
+
+
 def write_synced(path: Path, chunks: Iterator[bytes]) -> None:
     # Without the sync a rename may be durable before the bytes are.
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,10 @@
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import FrameType
 from typing import Any, TypeVar
 
 import orjson
@@ -21,7 +21,6 @@ from starlette.types import ASGIApp
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.settings import ServiceSettings, SystemSettings
 from reefkit.bus import Bus, lags
-from reefkit.kafka_topics import PartitionLag
 from reefkit.telemetry import METRICS_CONTENT_TYPE, set_up
 
 log = structlog.get_logger()
@@ -78,10 +77,11 @@ class Health:
 
     async def lag(self) -> dict[str, int]:
         """Return the unhandled events by topic. Empty if the broker does not answer."""
-        by_topic: dict[str, int] = {}
+        by_topic = Counter[str]()
         try:
-            for row in await self._lags():
-                by_topic[row.topic] = by_topic.get(row.topic, 0) + row.lag
+            # Minutes-old lags are better than none: a busy machine answers late.
+            for row in await lags(self.broker, max_age_s=120.0) if self.broker else ():
+                by_topic[row.topic] += row.lag
         except Unavailable as error:
             self.note(str(error))
         # A partition that went to another process is counted there.
@@ -89,10 +89,6 @@ class Health:
         for topic, events in by_topic.items():
             LAG.labels(self.service, topic).set(events)
         return by_topic
-
-    async def _lags(self) -> list[PartitionLag]:
-        # Minutes-old lags are better than none: a busy machine answers late.
-        return [] if self.broker is None else await lags(self.broker, max_age_s=120.0)
 
     async def status(self) -> dict[str, Any]:
         return {
@@ -169,11 +165,7 @@ def run(app: ASGIApp, *, host: str, port: int, drain_s: int = 15) -> None:
 
 def end_with_0_on_sigterm() -> None:
     # uvicorn raises the signal again after its clean shutdown.
-    signal.signal(signal.SIGTERM, _end)
-
-
-def _end(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def _json(body: object, status: int = 200) -> Response:

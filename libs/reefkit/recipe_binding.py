@@ -60,12 +60,12 @@ def refusal_event(
     )
 
 
-def bindings(served: ServeConfig | None, kind: type[R]) -> tuple[Binding[R], ...]:
+def bindings(served: ServeConfig, kind: type[R]) -> tuple[Binding[R], ...]:
     """Return the bindings whose recipe is of this kind. Raises BadConfig."""
     return tuple(
         Binding(item.scenario, item.recipe, recipe, _holds_out(served, item, recipe), item.on_stale)
-        for item in (served.reef if served is not None else ())
-        if isinstance(recipe := load_recipe(item.recipe, item.knobs), kind) and served is not None
+        for item in served.reef
+        if isinstance(recipe := load_recipe(item.recipe, item.knobs), kind)
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import structlog
@@ -49,7 +50,7 @@ class Service:
     close: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Called after the broker has stopped, last first."""
     _started: asyncio.Event = field(default_factory=asyncio.Event)
-    _waits_for: str = "not started yet"
+    _waits_for: str | None = "not started yet"
 
     def app(self) -> Starlette:
         """Build the application of a service without an HTTP surface of its own."""
@@ -84,7 +85,9 @@ class Service:
         return task
 
     async def _start(self) -> None:
-        await retried(self._prepare_and_join, name=self.health.service, waiting=self._set_waiting)
+        waiting = partial(setattr, self, "_waits_for")
+        await retried(self._prepare_and_join, name=self.health.service, waiting=waiting)
+        self._waits_for = None
         self._started.set()
         started = f"{self.health.service}_started"
         log.info(started)
@@ -95,8 +98,5 @@ class Service:
             await self.prepare()
         await self.broker.start()
 
-    def _set_waiting(self, reason: str) -> None:
-        self._waits_for = reason
-
     async def _check_started(self) -> str | None:
-        return None if self._started.is_set() else self._waits_for
+        return self._waits_for

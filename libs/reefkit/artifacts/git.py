@@ -8,7 +8,6 @@ a crash leaves only garbage.
 # lfs/objects/aa/bb/<sha256>         large files, where Git LFS looks for them
 
 import fcntl
-import hashlib
 import tempfile
 import time
 import zlib
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
 from dulwich.index import commit_tree
-from dulwich.lfs import LFSPointer, LFSStore
+from dulwich.lfs import LFSPointer
 from dulwich.object_store import MemoryObjectStore, iter_tree_contents
 from dulwich.objects import Blob, Commit, ObjectID
 from dulwich.repo import Repo
@@ -33,11 +32,10 @@ from reefcommon.artifacts import (
     staged,
 )
 from reefcommon.errors import Poison, Unavailable
-from reefcommon.files import write_synced
+from reefcommon.files import chunks, write_synced
 from reefkit.artifacts.git_refs import detach, move, pointer_of, remove, sweep, tag_of, write_loose
 
 LARGE_BYTES = 64 * 1024
-_CHUNK_BYTES = 1024 * 1024
 _RESERVED = {".git", ".gitattributes", ".gitmodules", ".lfsconfig"}
 _DAMAGED = (zlib.error, FileFormatException, ChecksumMismatch, ValueError)
 """Errors of git objects and of a manifest that are damaged."""
@@ -153,11 +151,11 @@ class GitArtifactStore:
         return blobs, large
 
     def _write_lfs(self, source: Path, sha256: str) -> None:
-        target = self._path / "lfs" / "objects" / sha256[:2] / sha256[2:4] / sha256
+        target = self._large(sha256)
         if target.exists() and target.stat().st_size == source.stat().st_size:
             return
         partial = self._path / "lfs" / "tmp" / sha256
-        write_synced(partial, _chunks(source))
+        write_synced(partial, chunks(source))
         target.parent.mkdir(parents=True, exist_ok=True)
         partial.replace(target)
 
@@ -170,28 +168,17 @@ class GitArtifactStore:
             write_loose(repo, made[name])
         return root
 
+    # `staged` verifies the digests of all files at the end.
     def _content(self, blob: Blob) -> Iterator[bytes]:
         pointer = pointer_of(blob)
         if pointer is None:
-            yield blob.as_raw_string()
-            return
-        digest = hashlib.sha256()
-        try:
-            opened = LFSStore(str(self._path / "lfs")).open_object(pointer.oid)
-        except KeyError:
-            raise Poison(f"the LFS object {pointer.oid} is missing from {self._path}") from None
-        with opened as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                yield chunk
-        if digest.hexdigest() != pointer.oid:
-            raise Poison(f"the LFS object {pointer.oid} is damaged")
+            return iter([blob.as_raw_string()])
+        if not (large := self._large(pointer.oid)).is_file():
+            raise Poison(f"the LFS object {pointer.oid} is missing from {self._path}")
+        return chunks(large)
 
-
-def _chunks(source: Path) -> Iterator[bytes]:
-    with source.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            yield chunk
+    def _large(self, sha256: str) -> Path:
+        return self._path / "lfs" / "objects" / sha256[:2] / sha256[2:4] / sha256
 
 
 def _attribute(name: str) -> str:

@@ -9,10 +9,11 @@ changes.
 # branch <scenario>                contents/<content id>/<file>: every content, merged in whole
 # tag <scenario>-<content id>      the commit that brought it
 
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import lakefs
 import urllib3.exceptions
@@ -33,9 +34,10 @@ from reefcommon.artifacts import (
     staged,
 )
 from reefcommon.errors import BadConfig, Poison, Unavailable
-from reefcommon.files import write_synced
+from reefcommon.files import chunks, write_synced
 
 _CHUNK_BYTES = 8 * 1024 * 1024
+_URL = re.compile(r"lakefs(\+https)?://([^:/@]+)(?::([^/@]*))?@([^/@]+)/+([^/?#]+)/*")
 
 
 class LakeFSArtifactStore:
@@ -43,26 +45,18 @@ class LakeFSArtifactStore:
 
     def __init__(self, url: str) -> None:
         """Raises BadConfig for another form of URL."""
-        parts = urlsplit(url)
-        name = parts.path.strip("/")
-        if (
-            parts.scheme not in ("lakefs", "lakefs+https")
-            or not parts.hostname
-            or not parts.username
-            or not name
-            or "/" in name
-        ):
+        parts = _URL.fullmatch(url)
+        if parts is None:
             raise BadConfig(
                 "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository "
                 "(lakefs+https:// for TLS)"
             )
-        scheme = "https" if parts.scheme.endswith("https") else "http"
-        address = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
+        tls, key, secret, address, name = parts.groups(default="")
         self._name = f"lakeFS at {address}/{name}"
         self._client = lakefs.Client(  # type: ignore[no-untyped-call]
-            host=f"{scheme}://{address}",
-            username=unquote(parts.username),
-            password=unquote(parts.password or ""),
+            host=f"{'https' if tls else 'http'}://{address}",
+            username=unquote(key),
+            password=unquote(secret),
         )
         self._repository = lakefs.Repository(name, client=self._client)
 
@@ -88,8 +82,8 @@ class LakeFSArtifactStore:
                 if manifest.content_id != content_id:
                     raise Poison(f"lakeFS holds {manifest.content_id} under the name {content_id}")
                 for name in manifest.files:
-                    chunks = self._read(reference, content_id, name)
-                    write_synced(directory / safe_path(name), chunks)
+                    content = self._read(reference, content_id, name)
+                    write_synced(directory / safe_path(name), content)
                 write_synced(directory / MANIFEST_NAME, iter([text]))
         except NotFoundException:
             raise Poison(
@@ -127,17 +121,13 @@ class LakeFSArtifactStore:
             with branch.transact(
                 commit_message=message, commit_metadata=_metadata(manifest, scenario)
             ) as change:
-                for name in manifest.files:
+                sources = {name: chunks(tree / name) for name in manifest.files}
+                sources[MANIFEST_NAME] = iter([manifest.model_dump_json().encode()])
+                for name, source in sources.items():
                     target = change.object(f"contents/{manifest.content_id}/{name}")
-                    with (
-                        (tree / name).open("rb") as source,
-                        target.writer("wb", pre_sign=False) as upload,
-                    ):
-                        while chunk := source.read(_CHUNK_BYTES):
+                    with target.writer("wb", pre_sign=False) as upload:
+                        for chunk in source:
                             upload.write(chunk)
-                target = change.object(f"contents/{manifest.content_id}/{MANIFEST_NAME}")
-                with target.writer("wb", pre_sign=False) as upload:
-                    upload.write(manifest.model_dump_json().encode())
         except TransactionException:
             # lakeFS refuses an empty merge: another process has brought the same content.
             if not self._holds(branch.id, manifest.content_id):

@@ -10,8 +10,9 @@ from typing import Any
 import structlog
 from faststream.kafka import KafkaRouter
 
-from reefcommon import config, topics
+from reefcommon import topics
 from reefcommon.artifacts import ArtifactStore
+from reefcommon.config import ServeConfig, load
 from reefcommon.errors import Unavailable
 from reefcommon.events import Publication, ReleasePublished, SampleReady
 from reefcommon.recipe import Recipe
@@ -119,7 +120,7 @@ def host_service(
     executor: MakeExecutor,
 ) -> Service:
     """Build the host of all recipes of a kind. Raises BadConfig if `serve.yaml` is unusable."""
-    bound = bindings(config.load(system.config) if system.config else None, kind)
+    bound = bindings(load(system.config) if system.config else ServeConfig(reef=()), kind)
     home = system.state_dir.resolve() / name
     recipes = {binding.key: binding.recipe.name for binding in bound}
     store = JobStore(home / "ledger.sqlite", recipes)
