@@ -1,7 +1,7 @@
 """The judgement of a candidate: a trial against the head, and the rule that decides."""
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 from reefcommon.errors import Transient
 from reefcommon.evaluation import ChosenPlan
@@ -150,21 +150,19 @@ class Judge:
 def _evaluation(
     ruling: Ruling, rule: Rule, head: Release, evidence: Evidence = NOT_RUN
 ) -> Evaluation:
-    result = Evaluation(
+    worth: dict[str, Any] = {"strength": "none"}
+    if (found := ruling.comparison) is not None:
+        worth = {**asdict(found), "pairs": found.pairs, "strength": found.strength, "test": TEST}
+        del worth["mean"]
+    return Evaluation(
         verdict=ruling.verdict,
         policy=rule.policy,
         reason=ruling.reason,
         head_release_id=head.release_id,
-        strength="none",
         tasks=evidence.tasks,
         failed_episodes=len(evidence.failures),
+        **worth,
     )
-    comparison = ruling.comparison
-    if comparison is None:
-        return result
-    names = "candidate_score head_score wins losses ties pairs p_value confidence_low strength"
-    worth = {name: getattr(comparison, name) for name in names.split()}
-    return result.model_copy(update={**worth, "test": TEST})
 
 
 def failed(candidate: CandidateProposed, reason: str) -> Evaluation:

@@ -67,23 +67,16 @@ class View:
         last = figures.heldout[-1] if figures.heldout else None
         goal = f"goal: above {preset.reward_goal}"
         goals = Table.grid(padding=(0, 2))
-        goals.add_row(
-            "held-out reward",
-            ProgressBar(total=1.0, completed=last.mean if last else 0.0, width=_BAR),
-            f"{last} of release {last.sequence}; {goal}" if last else f"not measured; {goal}",
-        )
-        done = min(len(figures.learned), preset.releases_goal)
-        goals.add_row(
-            "releases",
-            ProgressBar(total=preset.releases_goal, completed=done, width=_BAR),
-            f"{len(figures.learned)} (goal {preset.releases_goal})",
-        )
+        measured = f"{last} of release {last.sequence}" if last else "not measured"
+        releases, wanted, limit_s = len(figures.learned), preset.releases_goal, preset.deadline_s
         spent_s = time.monotonic() - self.loop_began if self.loop_began else 0.0
-        goals.add_row(
-            "time",
-            ProgressBar(total=preset.deadline_s, completed=spent_s, width=_BAR),
-            f"{clock(spent_s)} (limit {clock(preset.deadline_s)}, --minutes)",
-        )
+        within = f"{clock(spent_s)} (limit {clock(limit_s)}, --minutes)"
+        for name, total, done, words in (
+            ("held-out reward", 1.0, last.mean if last else 0.0, f"{measured}; {goal}"),
+            ("releases", wanted, min(releases, wanted), f"{releases} (goal {wanted})"),
+            ("time", limit_s, spent_s, within),
+        ):
+            goals.add_row(name, ProgressBar(total=total, completed=done, width=_BAR), words)
         recent = "-" if figures.recent_reward is None else f"{figures.recent_reward:.2f}"
         counts = (
             f"requests {len(figures.rewards)}   failed {len(figures.failures)}   "

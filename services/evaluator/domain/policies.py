@@ -121,7 +121,7 @@ def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
         broken = sum(task.candidate is None or task.head is None for task in tasks)
         words = f"{broken} of {len(tasks)} tasks could not be run" if tasks else "no task was run"
         return Ruling("evaluation_failed", words)
-    selected, condition = _CONDITIONS[rule.policy](comparison, rule)
+    selected, condition = _judge(comparison, rule)
     if rule.policy != "always" and comparison.pairs < rule.min_pairs:
         selected = False
         condition = f"{_counted(comparison.pairs, 'pair')}, at least {rule.min_pairs} are needed"
@@ -129,37 +129,24 @@ def decide(tasks: Sequence[TaskResult], rule: Rule) -> Ruling:
     return Ruling("select" if selected else "reject", reason, comparison)
 
 
-def _always(_comparison: Comparison, _rule: Rule) -> tuple[bool, str]:
-    return True, "always: asked for by name; it loads and answers"
-
-
-def _score_comparison(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    selected = comparison.wins - comparison.losses > rule.min_win_margin and comparison.mean > 0
-    return selected, f"needs wins - losses > {rule.min_win_margin} and a higher mean"
-
-
-def _no_regression(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
-    shown, condition = _paired_confidence(comparison, rule)
-    return comparison.losses == 0 or shown, f"needs no loss, or{condition.removeprefix('needs')}"
-
-
-def _paired_confidence(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
+def _judge(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
+    """Return whether the rule selects, and its condition in words."""
+    if rule.policy == "always":
+        return True, "always: asked for by name; it loads and answers"
+    if rule.policy == "score_comparison":
+        ahead = comparison.wins - comparison.losses > rule.min_win_margin and comparison.mean > 0
+        return ahead, f"needs wins - losses > {rule.min_win_margin} and a higher mean"
     low, p = comparison.confidence_low, comparison.p_value
     look = f", look {rule.look} at this head" if rule.look > 1 else ""
-    condition = (
-        f"needs a mean difference above {rule.min_effect:g} with p <= {rule.alpha:.4g} "
-        f"(p = {p:.4f}, at least {low:+.4g}{look})"
-    )
     never = rule.unreachable(comparison.pairs)
-    return p <= rule.alpha and low > rule.min_effect, condition + ("; " + never if never else "")
-
-
-_CONDITIONS = {
-    "always": _always,
-    "score_comparison": _score_comparison,
-    "no_regression": _no_regression,
-    "paired_confidence": _paired_confidence,
-}
+    condition = (
+        f"a mean difference above {rule.min_effect:g} with p <= {rule.alpha:.4g} "
+        f"(p = {p:.4f}, at least {low:+.4g}{look}){'; ' if never else ''}{never}"
+    )
+    shown = p <= rule.alpha and low > rule.min_effect
+    if rule.policy == "no_regression":
+        return comparison.losses == 0 or shown, f"needs no loss, or {condition}"
+    return shown, f"needs {condition}"
 
 
 def _rounded(effect: float) -> float:
