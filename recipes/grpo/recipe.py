@@ -43,11 +43,11 @@ class GRPORecipe(WeightRecipe):
 
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
         knobs = self.knobs
-        admission = admit(waiting, serving, knobs.max_staleness, knobs.score_range)
+        fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range)
         open_groups: dict[tuple[int, ...], list[SampleReady]] = {}
         batch: list[SampleReady] = []
-        refused = list(admission.refused)
-        for sample in admission.admitted:
+        refused = list(fit.refused)
+        for sample in fit.batch:
             prompt = sample.tokens[: sample.prompt_length]
             group = open_groups.setdefault(prompt, [])
             group.append(sample)

@@ -7,8 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from recipes.policy_gradient.losses import value_loss
-
 FILE = "critic.pt"
 
 
@@ -39,7 +37,8 @@ class Critic:
 
         Returns (loss before the step, gradient norm before clipping).
         """
-        loss = value_loss(self.values(hidden_NH), return_N, weight_N)
+        # Weights 1 / (rollouts * actions of the rollout) aggregate as `sample_mean` does.
+        loss = (weight_N * (self.values(hidden_NH) - return_N.detach()) ** 2).sum()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         norm = float(nn.utils.clip_grad_norm_(self.head.parameters(), max_grad_norm))

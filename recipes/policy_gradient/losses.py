@@ -36,9 +36,3 @@ def policy_loss(
     if entropy_coef:
         per_token_BR = per_token_BR - entropy_coef * entropy_BR
     return sample_mean(per_token_BR, mask_BR)
-
-
-def value_loss(value_N: Tensor, return_N: Tensor, weight_N: Tensor) -> Tensor:
-    """Return the weighted squared error over N action tokens."""
-    # Weights 1 / (rollouts * actions of the rollout) aggregate as `sample_mean` does.
-    return (weight_N * (value_N - return_N.detach()) ** 2).sum()

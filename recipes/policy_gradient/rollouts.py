@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from reefcommon.errors import Poison
 from reefcommon.events import SampleReady, Sampling
 from reefcommon.ids import LoadId
-from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
+from reefcommon.recipe import DEFAULT_SCORE_RANGE, Decision, ScoreRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,13 @@ class Rollout:
     temperature: float
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Admitted samples, oldest first, and refusals: (sample, reason, lag)."""
-
-    admitted: tuple[SampleReady, ...]
-    refused: tuple[tuple[SampleReady, str, int | None], ...]
-
-
 def admit(
     waiting: Sequence[SampleReady],
     serving: LoadId,
     max_staleness: int,
     score_range: ScoreRange = DEFAULT_SCORE_RANGE,
-) -> Admission:
-    """Sort the waiting samples: admitted, refused with a reason, or waiting.
+) -> Decision:
+    """Sort the waiting samples: fit for a batch, refused with a reason, or waiting.
 
     A lag (`serving` minus the sample's sequence) of 0 to `max_staleness` admits. If it is negative,
     the release is not known yet and the sample waits.
@@ -58,7 +50,7 @@ def admit(
             refused.append((sample, reason, lag))
         elif lag is not None and lag >= 0:
             admitted.append(sample)
-    return Admission(tuple(admitted), tuple(refused))
+    return Decision(tuple(admitted), tuple(refused))
 
 
 def stale(

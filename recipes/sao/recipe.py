@@ -48,9 +48,8 @@ class SAORecipe(WeightRecipe):
     def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
         # A batch is the oldest `batch_size` samples that are fit and fresh; fewer wait.
         size = self.knobs.batch_size
-        admission = admit(waiting, serving, self.knobs.max_staleness, self.knobs.score_range)
-        batch = admission.admitted[:size] if len(admission.admitted) >= size else ()
-        return Decision(batch=batch, refused=admission.refused)
+        fit = admit(waiting, serving, self.knobs.max_staleness, self.knobs.score_range)
+        return Decision(fit.batch[:size] if len(fit.batch) >= size else (), fit.refused)
 
     def proposes(self, step: int) -> bool:
         updates = step - self.knobs.critic_warmup_steps

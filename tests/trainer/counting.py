@@ -100,7 +100,7 @@ class CountingRecipe(WeightRecipe):
         found = admit(waiting, serving, self.knobs.max_staleness)
         size = self.knobs.batch_size
         return Decision(
-            batch=found.admitted[:size] if len(found.admitted) >= size else (),
+            batch=found.batch[:size] if len(found.batch) >= size else (),
             refused=found.refused,
         )
 
