@@ -186,6 +186,9 @@ def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
     report.show(Console(file=out, width=80), figures, SMOLLM2, summary)
     assert "stopped at the limit of 15 min" in out.getvalue()
     assert "--continue goes on" in out.getvalue()
+    out = io.StringIO()
+    report.show(Console(file=out, width=80), figures, SMOLLM2, summary | {"rewards_permuted": True})
+    assert "The control arm, with permuted rewards, reached its goal" in out.getvalue()
     assert figures.improved
     figures.final = point(0.15, 1)
     assert not figures.improved, "the intervals overlap"

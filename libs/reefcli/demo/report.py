@@ -87,9 +87,8 @@ def chain_table(figures: Figures) -> Table:
     """Return the release chain, oldest first, with the held-out figure of each release."""
     measured = {point.sequence: point for point in figures.heldout}
     table = Table(title="release chain", show_edge=False)
-    for name in _COLUMNS:
-        left = name in ("release", "operation")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for number, name in enumerate(_COLUMNS):
+        table.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
     for event in figures.releases:
         release, evaluation = event.release, event.release.evaluation
         table.add_row(
@@ -132,9 +131,11 @@ def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, 
     )
     count = summary["releases_of_earlier_runs"]
     earlier = f" ({count} in the chain from earlier runs)" if count else ""
+    permuted = summary.get("rewards_permuted")
+    subject = "The control arm, with permuted rewards," if permuted else "The demonstration"
     verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
     put(
-        f"The demonstration {verdict} in {summary['elapsed_s']:.0f} s{_why_stopped(summary)}. "
+        f"{subject} {verdict} in {summary['elapsed_s']:.0f} s{_why_stopped(summary)}. "
         f"Held-out reward {first.counted} -> {(final or figures.heldout[-1]).counted}{anew}. "
         f"Releases: {summary['releases_published']}{earlier}; "
         f"rejected candidates: {summary['candidates_rejected']}; "
