@@ -1,5 +1,8 @@
 """Composition: settings -> adapters -> handlers -> routes -> application."""
 
+import asyncio
+from collections.abc import Sequence
+
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from fastapi import FastAPI
 from faststream.kafka import KafkaRouter
@@ -14,6 +17,7 @@ from services.experience.handlers import Handlers
 from services.experience.http import audit_routes, key_routes, read_routes, unavailable
 from services.experience.kafka import KafkaDeadLetters, KafkaHandled, decode
 from services.experience.lifecycle import Lifecycle, Progress
+from services.experience.ports import Arrival
 from services.experience.settings import Settings
 
 SERVICE = "experience"
@@ -22,8 +26,16 @@ SOURCES = (topics.INFERENCES, topics.FEEDBACK, topics.TRAINING, topics.RELEASES)
 
 def routes(handlers: Handlers, settings: Settings) -> KafkaRouter:
     """Build the routing table: all topics go through the same batches."""
+
+    async def on_events(arrivals: Sequence[Arrival]) -> None:
+        await handlers.on_events(arrivals)
+        # An insert costs as much as a hundred rows: events that trickle in gather meanwhile. The
+        # offsets follow after the pause, and a batch of a backlog makes none.
+        if len(arrivals) < settings.batch_records // 10:
+            await asyncio.sleep(settings.batch_pause_ms / 1000)
+
     events = route(
-        handlers.on_events,
+        on_events,
         *SOURCES,
         group=SERVICE,
         decoder=decode,

@@ -15,6 +15,8 @@ class Settings(ServiceSettings):
     """most events handled, and rows inserted, at once"""
     batch_wait_ms: int = Field(500, ge=1, le=10_000)
     """longest wait for the first event of a batch"""
+    batch_pause_ms: int = Field(100, ge=0, le=10_000)
+    """pause after a small batch, in which the next one grows"""
     max_open_sessions: int = Field(20_000, ge=1)
     """open sessions kept in memory; the least recently used goes first"""
     session_ttl_s: float = Field(900.0, gt=0)

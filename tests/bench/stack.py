@@ -7,7 +7,8 @@ synced to the disk by the store `objectstore`, before its client has the answer.
 same run: the figure says how fast this machine is.
 
   p50_ms, p99_ms   latency as the client sees it        cpu_ms   user and system time of all processes an exchange
-  idle             % of a core                          start_s  from nothing to ready, and again on the same directory
+  merge_ms         CPU of the merges that follow later, an exchange of all rows
+  idle             % of a core, after the merges        start_s  from nothing to ready, and again on the same directory
                                                         (restart_s); start_cpu_s: CPU of the first
 """
 
@@ -128,6 +129,7 @@ async def measured(whole: Whole, clients: int, seconds: float) -> Row:
     used = whole.cpu() - before
     parts = {name: 1000 * cpu / len(latencies) for name, cpu in used.items()}
     return {
+        "exchanges": len(latencies),
         "per_s": len(latencies) / taken,
         "p50_ms": harness.quantile(latencies, 0.5) * 1000,
         "p99_ms": harness.quantile(latencies, 0.99) * 1000,
@@ -153,21 +155,38 @@ async def of_store(store: str, node: int, options: argparse.Namespace) -> list[R
                 row = await measured(whole, clients, options.seconds)
                 rows.append({"store": store, "clients": str(clients), **row})
                 tell(f"{store} x{clients}: {row['cpu_ms']:.1f} ms CPU, p50 {row['p50_ms']:.1f} ms")
-            await asyncio.sleep(min(options.idle, SETTLED_S))
+            later_s, waited_s = await merged(whole, options.idle)
             before = whole.cpu()
             await asyncio.sleep(options.idle)
             used = whole.cpu() - before
+        later_s -= sum(used.values()) * waited_s / options.idle
+        merge_ms = 1000 * later_s / sum(row["exchanges"] for row in rows)
         idle = {name: 100 * cpu / options.idle for name, cpu in used.items()}
         tell(f"{store} idle: {sum(idle.values()):.1f} % of a core: {shown(idle)}")
         async with whole_stack(Path(directory), node, store) as again:
             restart_s = again.start_s
     common = {
+        "merge_ms": merge_ms,
         "idle": sum(idle.values()),
         "start_s": start_s,
         "start_cpu_s": start_cpu_s,
         "restart_s": restart_s,
     }
     return [{**row, **common, "idle_parts": shown(idle)} for row in rows]
+
+
+async def merged(whole: Whole, most_s: float) -> tuple[float, float]:
+    """Wait until the merger, in `serve`, has nothing left to do. CPU seconds of all meanwhile, and the time."""
+    from reefstack.settings import Settings
+
+    began, before = time.monotonic(), whole.cpu()
+    quiet_s, window_s = 0.0, min(most_s, SETTLED_S)
+    while quiet_s <= min(most_s, Settings.load().housekeeping_every_s):
+        last = whole.cpu()
+        await asyncio.sleep(window_s)
+        busy = (whole.cpu() - last)["serve"] > 0.02 * window_s
+        quiet_s = 0.0 if busy else quiet_s + window_s
+    return sum((whole.cpu() - before).values()), time.monotonic() - began
 
 
 async def of_bare(node: int, options: argparse.Namespace) -> list[Row]:
@@ -185,7 +204,14 @@ async def of_bare(node: int, options: argparse.Namespace) -> list[Row]:
             }
             for n in options.clients
         ]
-    none = {"idle": 0.0, "start_s": 0.0, "start_cpu_s": 0.0, "restart_s": 0.0, "idle_parts": ""}
+    none = {
+        "merge_ms": 0.0,
+        "idle": 0.0,
+        "start_s": 0.0,
+        "start_cpu_s": 0.0,
+        "restart_s": 0.0,
+        "idle_parts": "",
+    }
     return [{**row, **none} for row in rows]
 
 
