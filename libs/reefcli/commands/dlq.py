@@ -74,8 +74,7 @@ def list_(
       reef dlq list --topic reef.feedback.v1 --reason "unknown receipts" --json
     """
     letters = asyncio.run(_log(bootstrap, state_dir).read())
-    wanted = LetterFilter(topic, group, reason, scenario, handled)
-    found = letters.meeting(wanted)
+    found = letters.meeting(LetterFilter(topic, group, reason, scenario, handled))
     found.sort(key=lambda letter: letter.last.at, reverse=True)
     if as_json:
         print_json([_described(letter) for letter in found[:limit]])
@@ -109,8 +108,8 @@ def show(
         print_json(described | {"event": event})
         return
     lines = [(k.replace("_", " "), str(v)) for k, v in described.items() if v is not None]
-    text = event if isinstance(event, str) else _indented(event)
-    print_story([*lines, ("event", text)])
+    indented = orjson.dumps(event, option=orjson.OPT_INDENT_2).decode()
+    print_story([*lines, ("event", event if isinstance(event, str) else indented)])
 
 
 def _add_command(name: str, action: Action, text: str) -> None:
@@ -134,8 +133,7 @@ def _add_command(name: str, action: Action, text: str) -> None:
                 "(with --topic, --group, --reason or --scenario)"
             )
         wanted = LetterFilter(topic, group, reason, scenario)
-        log = _log(bootstrap, state_dir)
-        before, done = asyncio.run(_settle(action, ids, wanted, log))
+        before, done = asyncio.run(_settle(action, ids, wanted, _log(bootstrap, state_dir)))
         if as_json:
             print_json({action: [x.id for x in done], "handled_before": [x.id for x in before]})
         else:
@@ -216,10 +214,6 @@ def _described(letter: Letter) -> dict[str, Any]:
         "handled": settled.action if settled else None,
         "handled_at": settled.at.isoformat() if settled else None,
     }
-
-
-def _indented(event: Any) -> str:
-    return orjson.dumps(event, option=orjson.OPT_INDENT_2).decode()
 
 
 def _body(letter: Letter) -> Any:

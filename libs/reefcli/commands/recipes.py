@@ -82,8 +82,7 @@ def recipes(where: _Names = None, as_json: AsJson = False) -> None:
 
 
 def _print_one(row: Listed) -> None:
-    names = ("recipe", "summary", "signal", "acquisition")
-    lines = [(name, getattr(row, name)) for name in names]
+    lines = [(name, getattr(row, name)) for name in ("recipe", "summary", "signal", "acquisition")]
     print_story([*lines, ("evolves", ", ".join(row.evolves))])
     knobs = [(key, *knob.values()) for key, knob in row.knobs.items()]
     print_table(("knob", "default", "type", "meaning"), knobs, empty="no knobs of its own")

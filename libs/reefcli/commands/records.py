@@ -1,7 +1,9 @@
 """`reef records`: exchanges with the model, and the story of a single record."""
 
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,8 +96,7 @@ def _row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _scored_row(row: dict[str, Any]) -> tuple[Any, ...]:
     fit = row.get("untrainable") or f"{row['trained_tokens']} tokens"
-    keys = ("score", "session_id", "release_id")
-    cells = (row.get(key) for key in keys)
+    cells = (row.get(key) for key in ("score", "session_id", "release_id"))
     return row["record_id"], ago(row["at"]), *cells, fit, row["sample_id"]
 
 
@@ -129,15 +130,12 @@ def _pages(gateway: Gateway, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _export(gateway: Gateway, rows: list[dict[str, Any]], place: Path) -> None:
-    whole = (orjson.dumps(gateway.get(f"/reef/records/{row['record_id']}")) for row in rows)
-    if str(place) == "-":
-        for line in whole:
-            typer.echo(line.decode())
-        return
-    with place.open("wb") as file:
-        for line in whole:
-            file.write(line + b"\n")
-    typer.echo(f"{len(rows)} records written to {place}")
+    whole = (gateway.get(f"/reef/records/{row['record_id']}") for row in rows)
+    stdout = str(place) == "-"
+    with nullcontext(sys.stdout.buffer) if stdout else place.open("wb") as file:
+        file.writelines(orjson.dumps(record) + b"\n" for record in whole)
+    if not stdout:
+        typer.echo(f"{len(rows)} records written to {place}")
 
 
 def _show(gateway: Gateway, record_id: str, *, as_json: bool) -> None:
@@ -154,8 +152,7 @@ def _uses(gateway: Gateway, found: dict[str, Any]) -> dict[str, list[dict[str, A
     sample_ids = {sample["sample_id"] for sample in found.get("samples", ())}
     if not sample_ids:
         return {"steps": [], "releases": [], "rejections": []}
-    name = found["record"]["scenario"]
-    scenario = f"/reef/scenarios/{name}"
+    scenario = f"/reef/scenarios/{found['record']['scenario']}"
     steps = story.of_samples([*_pages(gateway, f"{scenario}/steps")], sample_ids)
     chain = gateway.get(f"{scenario}/releases", limit=1000)["data"]
     rejected = gateway.get(f"{scenario}/rejections", limit=1000)["data"] if steps else []

@@ -128,6 +128,7 @@ async def _carry_out(plan: "Plan", state_dir: Path, say: "Say") -> "Verdict":
 def _plan(
     stack: StackState | None, state_dir: Path, into: str | None, named: dict[str, str | None]
 ) -> "Plan":
+    from reefcli.replay.rebuild import Checkpoint
     from reefcli.replay.run import Plan
 
     known = stack.urls if stack else {}
@@ -148,15 +149,15 @@ def _plan(
                 f"{place} is the store of the Reef that runs on {state_dir}; stop it first"
             )
         check_place(Path(place), begun=checkpoint.exists())
+    # The embedded broker has another port at each start, so its log is named by its place.
+    log_id = f"the log of {home.resolve()}" if embedded else urls["kafka"]
     return Plan(
-        # The embedded broker has another port at each start, so its log is named by its place.
-        log_id=f"the log of {home.resolve()}" if embedded else urls["kafka"],
         bootstrap=urls["kafka"],
         redis_url=urls["redis"],
         experience_url=urls["experience"],
         bodies=home / "bodies",
         into=place,
-        checkpoint=checkpoint,
+        checkpoint=Checkpoint(checkpoint, log_id),
         restore=into is not None,
     )
 

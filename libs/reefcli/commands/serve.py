@@ -159,9 +159,8 @@ async def _until_failed(stack: "Stack", out: Console) -> ReefError:
 
     urls = {n: stack.urls[n] for n in services.SERVICES if n in stack.supervisor.children}
     bodies = FilesystemBodies(stack.state_dir / "bodies")
-    heartbeat = Heartbeat(stack.kafka_bootstrap, bodies, urls, say)
     # Only prints: if it fails, the stack goes on.
-    lines = asyncio.ensure_future(heartbeat.run())
+    lines = asyncio.ensure_future(Heartbeat(stack.kafka_bootstrap, bodies, urls, say).run())
     try:
         return await stack.failed()
     finally:

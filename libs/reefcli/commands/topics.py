@@ -85,8 +85,7 @@ def _joined(value: str | int | list[str]) -> str:
 def _depth_row(depth: dict[str, Any]) -> tuple[str, int, int, str]:
     lags = depth["lag"].items()
     lag = [f"{group} {'without offsets' if lag is None else lag}" for group, lag in lags]
-    events = sum(depth["end_offsets"].values())
-    return depth["topic"], depth["partitions"], events, ", ".join(lag)
+    return depth["topic"], depth["partitions"], sum(depth["end_offsets"].values()), ", ".join(lag)
 
 
 def address(bootstrap: str | None, state_dir: StateDir) -> str:
@@ -94,8 +93,7 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
     state = running(state_dir)
     found = bootstrap or (state.urls.get("kafka") if state else None)
     if not found:
-        otherwise = "name a broker with --bootstrap host:port"
-        raise CommandFailed(no_stack_words(state_dir, otherwise))
+        raise CommandFailed(no_stack_words(state_dir, "name a broker with --bootstrap host:port"))
     return found
 
 

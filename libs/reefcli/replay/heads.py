@@ -35,8 +35,7 @@ async def compare(redis_url: str, log: KafkaTopicLog, mark: str) -> tuple[int, D
             if len(names) > 1 and _ORDER in names:
                 names.remove(_ORDER)
             for name in names:
-                sides = {"running": one.get(name), "replayed": two.get(name)}
-                found[f"{scenario} {name}"] = sides
+                found[f"{scenario} {name}"] = {"running": one.get(name), "replayed": two.get(name)}
         await _clear(redis, prefix)
         return releases, found
 

@@ -34,8 +34,8 @@ class Nowhere:
     samples: int = 0
     dead: Counter[str] = field(default_factory=Counter)
 
-    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
-        del event, topic, shard
+    async def publish(self, _event: Event, _topic: Topic, *, shard: str | None = None) -> None:
+        del shard
         self.samples += 1
 
     async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
@@ -62,8 +62,10 @@ class Checkpoint:
     """The progress of a replay: a file, written after the rows are durable."""
 
     path: Path
+    log_id: str
+    """Kept with the positions: going on with another log would mix two."""
 
-    def read(self, log_id: str) -> dict[TopicPartition, int] | None:
+    def read(self) -> dict[TopicPartition, int] | None:
         """Return positions by partition, or None if no replay was begun.
 
         Raises:
@@ -75,18 +77,14 @@ class Checkpoint:
             return None
         except ValueError:
             raise CommandFailed(f"{self.path} is damaged; begin anew with --fresh") from None
-        if kept["log"] != log_id:
-            raise CommandFailed(
-                f"{self.path} is of {kept['log']}, not of {log_id}; begin anew with --fresh"
-            )
+        if kept["log"] != self.log_id:
+            other = f"{self.path} is of {kept['log']}, not of {self.log_id}"
+            raise CommandFailed(f"{other}; begin anew with --fresh")
         return {TopicPartition(topic, n): offset for topic, n, offset in kept["positions"]}
 
-    def write(self, log_id: str, positions: Mapping[TopicPartition, int]) -> None:
+    def write(self, positions: Mapping[TopicPartition, int]) -> None:
         places = [[tp.topic, tp.partition, offset] for tp, offset in sorted(positions.items())]
-        write_private(self.path, orjson.dumps({"log": log_id, "positions": places}))
-
-    def forget(self) -> None:
-        self.path.unlink(missing_ok=True)
+        write_private(self.path, orjson.dumps({"log": self.log_id, "positions": places}))
 
 
 class Rebuild:
@@ -123,8 +121,7 @@ class Rebuild:
         """Handle a batch; returns when its rows are durable. Raises GaveUp."""
         self.clock.reach(max(record.timestamp for record in records))
         arrivals = [a for record in records if (a := await self._arrival(record))]
-        handle = partial(self.handlers.on_events, arrivals)
-        await retried(handle, RETRIES, name="replay")
+        await retried(partial(self.handlers.on_events, arrivals), RETRIES, name="replay")
 
     async def _arrival(self, record: ConsumerRecord) -> Arrival | None:
         """One message; None if its body was lost, which made it a dead letter."""

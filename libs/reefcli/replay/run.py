@@ -44,14 +44,12 @@ Say = Callable[[str, int, int], None]
 class Plan:
     """The systems and files of a replay. `into`: a directory (chDB) or a URL (a server)."""
 
-    log_id: str
-    """Kept with the positions: going on with another log would mix two."""
     bootstrap: str
     redis_url: str
     experience_url: str
     bodies: Path
     into: str
-    checkpoint: Path
+    checkpoint: Checkpoint
     restore: bool
     keep: bool = False
     fresh: bool = False
@@ -94,17 +92,16 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     if not plan.restore:
         # Before the log is read, not after it.
         await _check_running(plan)
-    checkpoint = Checkpoint(plan.checkpoint)
     if plan.fresh:
         discard(plan)
-    positions = checkpoint.read(plan.log_id)
+    positions = plan.checkpoint.read()
     group, sources = SERVICE if plan.restore else "", [topic.name for topic in SOURCES]
     log = await open_log(plan.bootstrap, sources, positions, group=group)
     async with _store(plan) as new:
-        run = _Run(plan, say, log, new, checkpoint, Verdict(into=plan.into))
+        run = _Run(plan, say, log, new, Verdict(into=plan.into))
         run.verdict.resumed_at = log.read()
         await new.begin(resumed=positions is not None)
-        checkpoint.write(plan.log_id, log.positions)
+        plan.checkpoint.write(log.positions)
         await run.read()
         if not plan.restore:
             await run.compare()
@@ -134,14 +131,13 @@ class _Run:
     say: Say
     log: LogReader
     new: Rebuild
-    checkpoint: Checkpoint
     verdict: Verdict
 
     async def read(self) -> None:
         began = time.perf_counter()
         async for batch in self.log.batches(self.new.settings.batch_records):
             await self.new.take(batch)
-            self.checkpoint.write(self.plan.log_id, self.log.positions)
+            self.plan.checkpoint.write(self.log.positions)
             self.say("reading the log", self.log.read(), self.log.total())
         await self.new.settle()
         self.verdict.seconds += time.perf_counter() - began
@@ -261,6 +257,6 @@ def discard(plan: Plan) -> None:
     """Remove the new store, if it is a directory, and the progress file."""
     if "://" not in plan.into:
         shutil.rmtree(plan.into, ignore_errors=True)
-    Checkpoint(plan.checkpoint).forget()
+    plan.checkpoint.path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # another replay's is there, or nothing ever was
-        plan.checkpoint.parent.rmdir()
+        plan.checkpoint.path.parent.rmdir()

@@ -23,8 +23,7 @@ _EXIT_CONFIG = 78
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises InUse, Damaged, OSError."""
     size = settings.segment_mb * 1024 * 1024
-    segments = Segments(settings.directory, size, skip_damage=settings.skip_damage)
-    store = Store(segments)
+    store = Store(Segments(settings.directory, size, skip_damage=settings.skip_damage))
     lazily = [f"/{settings.bucket}/{part}" for part in settings.lazily.split(",") if part]
     commits = Commits(store, Requests(store, settings.bucket), lazily, settings.lazily_within_s)
     secret_key = settings.secret_key.get_secret_value()
