@@ -51,6 +51,7 @@ def main() -> int:
             home,
             arguments.seed,
             users=arguments.users,
+            pause_s=arguments.pause,
             policy=arguments.policy,
             keys=arguments.keys,
             within_s=arguments.within,
@@ -126,6 +127,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--users", type=int, default=5)
     parser.add_argument(
+        "--pause",
+        type=float,
+        default=Settings.pause_s,
+        help="mean seconds between two turns of a user",
+    )
+    parser.add_argument(
         "--keys",
         type=float,
         default=0.2,
@@ -156,7 +163,7 @@ def _command(arguments: argparse.Namespace) -> str:
         f"--scenario {arguments.scenario}" if arguments.scenario else f"--faults {arguments.faults}"
     )
     more = f" --seconds {arguments.seconds:g}" if arguments.seconds else ""
-    return f"python -m tests.chaos --seed {arguments.seed} {what}{more} --users {arguments.users} --keys {arguments.keys:g} --policy {arguments.policy}"
+    return f"python -m tests.chaos --seed {arguments.seed} {what}{more} --users {arguments.users} --pause {arguments.pause:g} --keys {arguments.keys:g} --policy {arguments.policy}"
 
 
 if __name__ == "__main__":
