@@ -18,8 +18,8 @@ from reefcommon.harness.tree import (
     Tree,
 )
 from reefcommon.recipe import Decision
+from reefkit.jobs.context import Kit
 from reefkit.jobs.faults import BoundedCall
-from reefkit.jobs.host import Kit
 from reefkit.jobs.model import Job, content_of
 from reefkit.jobs.ports import Executor, Produced, Result
 from reefkit.recipe_binding import Binding

@@ -61,7 +61,7 @@ class Fleet:
         A failing node is set apart if another node holds them.
 
         Raises:
-            WrongModel, WrongWeights: another model, or other weights, answered.
+            WrongModel: another model, or other weights, answered.
             ReleaseRefused: no node takes them.
             Unavailable: no node answers.
         """
@@ -73,7 +73,7 @@ class Fleet:
         held = {url: taken for url, taken in results.items() if isinstance(taken, float)}
         failed = {url: error for url, error in results.items() if isinstance(error, ReefError)}
         for error in failed.values():
-            if isinstance(error, WrongModel | full_weights.WrongWeights):
+            if isinstance(error, WrongModel):
                 raise error
         if held:
             for url, error in failed.items():

@@ -19,7 +19,7 @@ from prometheus_client import Histogram
 
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison, ReefError, Transient, Unavailable
-from reefcommon.serving import WeightNode
+from reefcommon.serving import WeightNode, WrongModel
 from reefkit.redis_lease import RedisLease
 from services.publisher.settings import Settings
 from services.publisher.weight_files import WeightFiles, differing
@@ -36,9 +36,6 @@ states, it gets weights again."""
 
 Way = Literal["path", "gloo", "nccl"]
 SetApart = Callable[[str, str], Awaitable[None]]
-
-
-class WrongWeights(Poison): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class FullWeights:
         """Have the node serve these weights. Afterwards it steps again, or is out of rotation.
 
         Raises:
-            WrongWeights: it serves others.
+            WrongModel: it serves others.
             Poison: it refuses them.
             Unavailable: it does not answer in time, or another publisher replaces its weights.
         """
@@ -115,10 +112,10 @@ class FullWeights:
         found = await node.weights(tensors=True, timeout_s=self.step_within_s)
         if found.version != given.content_id:
             sent = f"{node.url} was sent the weights {given.content_id}"
-            raise WrongWeights(f"{sent} and says that it serves {found.version or 'none'}")
+            raise WrongModel(f"{sent} and says that it serves {found.version or 'none'}")
         if found.tensors and (wrong := differing(given.digests, dict(found.tensors))):
             some = f"{len(wrong)} tensors that differ: {', '.join(wrong[:3])}"
-            raise WrongWeights(f"{node.url} serves {given.content_id} with {some}")
+            raise WrongModel(f"{node.url} serves {given.content_id} with {some}")
 
     async def _resume(self, node: WeightNode, set_apart: SetApart) -> None:
         # A node that stays paused answers no request, so it is out of rotation until it resumes.
@@ -148,8 +145,8 @@ class FullWeights:
             )
             return
         world_size = 1 + await node.world_size()
-        sender = Sender(self.way, self.host, world_size, self.step_within_s, self.sender_within_s)
-        async with sender.started(given.files.directory) as port:
+        limits = (world_size, self.step_within_s, self.sender_within_s)
+        async with sending(self.way, self.host, given.files.directory, *limits) as port:
 
             async def send() -> None:
                 await node.meet(self.host, port, world_size, timeout_s=self.step_within_s)
@@ -158,42 +155,33 @@ class FullWeights:
             yield send
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
-    way: Way
-    host: str
-    world_size: int
-    step_within_s: float
-    start_within_s: float
-
-    @asynccontextmanager
-    async def started(self, directory: Path) -> AsyncIterator[int]:
-        """Yield the port of a sender's store. Raises Unavailable if it does not start in time."""
-        command = [sys.executable, "-m", "services.publisher.broadcast", str(directory), self.host]
-        limits = [str(self.world_size), f"{self.step_within_s:g}", self.way]
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(*command, *limits, stdout=pipe, stderr=pipe)
+@asynccontextmanager
+async def sending(
+    way: Way, host: str, directory: Path, world_size: int, step_within_s: float, within_s: float
+) -> AsyncIterator[int]:
+    """Yield the port of a sender's store. Raises Unavailable if it does not start `within_s`."""
+    command = [sys.executable, "-m", "services.publisher.broadcast", str(directory), host]
+    limits = [str(world_size), f"{step_within_s:g}", way]
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*command, *limits, stdout=pipe, stderr=pipe)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    try:
         try:
-            yield await self._port(child)
-        finally:
-            if child.returncode is None:
-                child.kill()
-            await child.communicate()
-
-    async def _port(self, child: asyncio.subprocess.Process) -> int:
-        assert child.stdout is not None
-        assert child.stderr is not None
-        try:
-            async with asyncio.timeout(self.start_within_s):
+            async with asyncio.timeout(within_s):
                 line = await child.stdout.readline()
         except TimeoutError:
-            late = f"was not ready within {self.start_within_s:g} s"
+            late = f"was not ready within {within_s:g} s"
             raise Unavailable(f"the sender of full weights {late}") from None
         if not line.strip().isdigit():
             words = (await child.stderr.read()).decode(errors="replace").strip().splitlines()
             reason = words[-1] if words else "it printed nothing"
             raise Unavailable(f"the sender of full weights did not start: {reason}")
-        return int(line)
+        yield int(line)
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
 
 
 def content_of(version: str) -> str:

@@ -4,6 +4,7 @@
 # of a loaded adapter, an advance to a release of the chain and an event with the same id repeat.
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -262,12 +263,5 @@ def surplus(scenario: str, names: set[str] | Unavailable, kept: Mapping[str, str
     """Return the served releases of a scenario that need not stay loaded."""
     if isinstance(names, Unavailable):
         return []
-    return sorted(name for name in names - kept.keys() if is_release_of(scenario, name))
-
-
-def is_release_of(scenario: str, adapter: str) -> bool:
-    """Return whether a served name is a release of this scenario."""
-    owner, at, release_id = adapter.rpartition("@")
-    sequence, dash, _ = release_id.partition("-")
-    numbered = sequence[:1] == "r" and sequence[1:].isdigit()
-    return bool(at) and bool(dash) and owner == scenario and numbered
+    release = re.compile(rf"{re.escape(scenario)}@r\d+-[^@]*")
+    return sorted(name for name in names - kept.keys() if release.fullmatch(name))

@@ -125,25 +125,21 @@ class Upkeep:
         self, node: WeightNode, loaded: LoadedNames, chains: dict[str, list[Release]]
     ) -> None:
         names = loaded[node.url]
-        if isinstance(names, Unavailable):
-            if self._is_away(node.url, names):
-                await self.fleet.set_apart(node.url, str(names))
-            return
-        self._slow_since.pop(node.url, None)
-        if await self.fleet.being_replaced(node):
-            return
         try:
+            if isinstance(names, Unavailable):
+                raise names
+            self._slow_since.pop(node.url, None)
+            if await self.fleet.being_replaced(node):
+                return
             in_step = await self._bring_in_step(node, names, chains)
-        except Slow as error:
+        except ReefError as error:
             if self._is_away(node.url, error):
                 await self.fleet.set_apart(node.url, str(error))
-        except ReefError as error:
-            await self.fleet.set_apart(node.url, str(error))
         else:
             if in_step:
                 await self.fleet.put_back(node.url)
 
-    def _is_away(self, url: str, error: Unavailable) -> bool:
+    def _is_away(self, url: str, error: ReefError) -> bool:
         if not isinstance(error, Slow):
             return True
         now = time.monotonic()

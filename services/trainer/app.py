@@ -7,10 +7,10 @@ from typing import Any
 from starlette.applications import Starlette
 
 from reefcommon.errors import BadConfig
-from reefcommon.events import utc_now
 from reefcommon.recipe import WeightRecipe
 from reefcommon.settings import SystemSettings
-from reefkit.jobs.host import Kit, host_service
+from reefkit.jobs.context import Kit
+from reefkit.jobs.host import host_service
 from reefkit.recipe_binding import Binding
 from services.trainer.checkpoints import Checkpoints
 from services.trainer.child import ChildProcess
@@ -35,7 +35,7 @@ def executor(
     timeout_s, niceness = settings.step_timeout_s, settings.niceness
     process = ChildProcess(binding, system.model_path, log_path, timeout_s, niceness)
     states, kept = Checkpoints(kit.home / "states"), settings.kept_states
-    return WeightExecutor(binding, kit, states, process, kept_states=kept, clock=utc_now)
+    return WeightExecutor(binding, kit, states, process, kept_states=kept)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from reefcommon.events import Release, SampleReady
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, WeightRecipe
 from reefcommon.releases import base_weights
-from reefkit.jobs.host import Kit
+from reefkit.jobs.context import Kit
 from reefkit.jobs.model import Job, content_of, load_of
 from reefkit.jobs.ports import Executor, Produced, Refused, Result
 from reefkit.recipe_binding import Binding
@@ -45,10 +44,9 @@ class WeightExecutor(Executor):
         process: StepProcess,
         *,
         kept_states: int,
-        clock: Callable[[], datetime],
     ) -> None:
         self._binding, self._kit, self._kept_states = binding, kit, kept_states
-        self._checkpoints, self.process, self._clock = checkpoints, process, clock
+        self._checkpoints, self.process = checkpoints, process
 
     def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
         return self._binding.recipe.decide(waiting, _serving(head))
@@ -75,7 +73,7 @@ class WeightExecutor(Executor):
             if job.content_id and job.state not in ("open", "produced", "stored")
         }
         start = domain.plan_start(last, content_of(head, "lora"), saved)
-        facts = domain.batch_facts(batch, _serving(head), self._clock())
+        facts = domain.batch_facts(batch, _serving(head), self._kit.clock())
         return {"start": asdict(start), "facts": facts}
 
     def has_run(self, job: Job) -> bool:

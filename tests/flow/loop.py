@@ -25,8 +25,8 @@ from reefcommon.settings import SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.bus import Bus, KafkaPublisher, kafka_broker
 from reefkit.jobs import host
-from reefkit.jobs.context import Ports as HostPorts
-from reefkit.jobs.host import Kit, build
+from reefkit.jobs.context import Kit
+from reefkit.jobs.host import build
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import bindings
@@ -178,7 +178,7 @@ def job_hosts(
         (model := kit.home / "model").mkdir()
         process = InProcess(binding, model, Mortal(), [])
         states = Checkpoints(kit.home / "states")
-        return WeightExecutor(binding, kit, states, process, kept_states=2, clock=utc_now)
+        return WeightExecutor(binding, kit, states, process, kept_states=2)
 
     def files(binding: Any, kit: Kit) -> HarnessExecutor:
         return HarnessExecutor(binding, kit, CHAT, propose_timeout_s=10)
@@ -186,10 +186,9 @@ def job_hosts(
     def hosting(name: str, bindings: Any, executor: Any) -> host.Handlers:
         (own := home / name).mkdir()
         jobs = JobStore(own / "ledger.sqlite")
-        kit = Kit(own, jobs, store, FetchedTrees(own / "trees"))
-        outbox = Outbox(jobs, events, SoleHolder())
-        ports = HostPorts(outbox, store, utc_now, RetryPolicy(0.01, 0.05, 3))
-        return build(bindings, kit, ports, executor)
+        outbox, trees = Outbox(jobs, events, SoleHolder()), FetchedTrees(own / "trees")
+        kit = Kit(own, jobs, store, trees, outbox, utc_now, RetryPolicy(0.01, 0.05, 3))
+        return build(bindings, kit, executor)
 
     return (
         hosting("trainer", bindings(config, WeightRecipe), weights),

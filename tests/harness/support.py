@@ -19,8 +19,8 @@ from reefcommon.harness.admission import CHAT
 from reefcommon.releases import next_contents
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.artifacts.git import GitArtifactStore
-from reefkit.jobs.context import Ports
-from reefkit.jobs.host import Kit, build
+from reefkit.jobs.context import Kit
+from reefkit.jobs.host import build
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
@@ -128,11 +128,10 @@ class Hosted:
         self.store = store or JobStore(home / "ledger.sqlite")
         self.artifacts = artifacts or GitArtifactStore(home / "artifacts.git")
         self.trees = FetchedTrees(home / "trees")
-        kit = Kit(home, self.store, self.artifacts, self.trees)
         retry = RetryPolicy(0.01, 0.02, max_attempts)
         outbox = Outbox(self.store, publisher, SoleHolder())
-        self.ports = Ports(outbox, self.artifacts, utc_now, retry, 10.0)
-        self.handlers = build(bindings, kit, self.ports, executor)
+        self.kit = Kit(home, self.store, self.artifacts, self.trees, outbox, utc_now, retry, 10.0)
+        self.handlers = build(bindings, self.kit, executor)
         self.loops = {loop.binding.key: loop for loop in self.handlers.loops}
 
     async def turn(self, binding=BINDING):

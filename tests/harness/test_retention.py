@@ -66,7 +66,7 @@ class Dropping:
 
 def retention(worker, now, heads=None, store=None):
     rejected = RejectedContents(
-        worker.store, store or Dropping(), heads or Heads(base_release()), worker.ports.storing
+        worker.store, store or Dropping(), heads or Heads(base_release()), worker.kit.storing
     )
     settings = HostSettings(settled_kept_s=30 * 86400.0, rejected_kept_s=7 * 86400.0)
     return Retention(

@@ -5,8 +5,8 @@ from datetime import timedelta
 from reefcommon.events import CandidateProposed, ReleasePublished, ReleaseRejected, StepCompleted
 from reefcommon.recipe import Knobs
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.jobs.context import Ports
-from reefkit.jobs.host import Kit, build
+from reefkit.jobs.context import Kit
+from reefkit.jobs.host import build
 from reefkit.jobs.outbox import Outbox
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy
@@ -31,12 +31,20 @@ class WordsRig:
 
     def begin(self):
         self.store = MortalStore(self.home / "ledger.sqlite", self.mortal)
-        kit = Kit(self.home, self.store, self.shelf, FetchedTrees(self.home / "trees"))
         outbox = Outbox(self.store, self.bus, self.lease)
-        self.ports = Ports(outbox, self.shelf, self.clock, RetryPolicy(0.01, 0.05, 3), 5.0)
+        self.kit = Kit(
+            self.home,
+            self.store,
+            self.shelf,
+            FetchedTrees(self.home / "trees"),
+            outbox,
+            self.clock,
+            RetryPolicy(0.01, 0.05, 3),
+            5.0,
+        )
         binding = Binding("default", "tests.jobs.words:W", self.recipe, on_stale=self.on_stale)
-        self.kit, self.key = kit, binding.key
-        self.handlers = build((binding,), kit, self.ports, WordsExecutor)
+        self.key = binding.key
+        self.handlers = build((binding,), self.kit, WordsExecutor)
         (self.loop,) = self.handlers.loops
 
     def clock(self):

@@ -107,7 +107,7 @@ async def test_an_unforeseen_mistake_is_put_off(tmp_path, monkeypatch):
         return False
 
     monkeypatch.setattr(rig.loop, "once", once)
-    monkeypatch.setattr(type(rig.loop.ports.retry), "delay_s", lambda *_: 0.0)
+    monkeypatch.setattr(type(rig.loop.kit.retry), "delay_s", lambda *_: 0.0)
     running = asyncio.create_task(rig.loop.run())
     async with asyncio.timeout(5):
         while len(calls) < 2:

@@ -95,7 +95,7 @@ async def test_ended_jobs_and_lost_contents_are_forgotten(tmp_path):
             await rig.handlers.on_sample(sample(number, feedback="w", record_ids=(record,)))
         await rig.settle()
         await rig.reject(rig.candidates[-1].event_id)
-    rejected = RejectedContents(rig.store, store, Heads("base"), rig.ports.storing)
+    rejected = RejectedContents(rig.store, store, Heads("base"), rig.kit.storing)
     settings = HostSettings(settled_kept_s=30 * 86400.0, rejected_kept_s=86400.0)
     retention = Retention(
         "words",

@@ -10,7 +10,7 @@ import pytest
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import RollbackRequested, ScenarioCreateRequested, utc_now
-from services.publisher.full_weights import Sender
+from services.publisher.full_weights import sending
 from services.publisher.redis_works import RedisWorks
 from tests.publisher.conftest import World
 from tests.publisher.fakes import FakeNode, Fuse, Killed, evaluated
@@ -379,10 +379,8 @@ async def test_the_start_of_the_sender_is_not_a_step(
     program.write_text("#!/bin/sh\nsleep 0.6\necho 4711\nexec sleep 30\n")
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))
-    sender = Sender("gloo", "127.0.0.1", 2, step_within_s=0.1, start_within_s=20.0)
-    async with sender.started(tmp_path) as port:
+    async with sending("gloo", "127.0.0.1", tmp_path, 2, 0.1, within_s=20.0) as port:
         assert port == 4711
-    late = Sender("gloo", "127.0.0.1", 2, step_within_s=9.0, start_within_s=0.1)
     with pytest.raises(Unavailable, match=r"not ready within 0\.1 s"):
-        async with late.started(tmp_path):
+        async with sending("gloo", "127.0.0.1", tmp_path, 2, 9.0, within_s=0.1):
             pass

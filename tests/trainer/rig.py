@@ -20,8 +20,8 @@ from reefcommon.events import (
 )
 from reefcommon.topics import Topic
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.jobs.context import Ports
-from reefkit.jobs.host import Kit, build
+from reefkit.jobs.context import Kit
+from reefkit.jobs.host import build
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
@@ -189,23 +189,19 @@ class Rig:
         self.store = MortalStore(self.home / "ledger.sqlite", self.mortal)
         self.checkpoints = Checkpoints(self.home / "states")
         self.trees = FetchedTrees(self.home / "trees")
-        kit = Kit(self.home, self.store, self.shelf, self.trees)
-        self.ports = Ports(
-            Outbox(self.store, self.bus, SoleHolder()), self.shelf, self._clock, self.retry
-        )
+        outbox, clock = Outbox(self.store, self.bus, SoleHolder()), self._clock
+        self.kit = Kit(self.home, self.store, self.shelf, self.trees, outbox, clock, self.retry)
         binding = Binding(
             "default", "tests.trainer.counting:CountingRecipe", CountingRecipe(Knobs(**self.knobs)),
             on_stale=self.on_stale,
         )  # fmt: skip
-        self.handlers = build((binding,), kit, self.ports, self._executor)
+        self.handlers = build((binding,), self.kit, self._executor)
         (self.loop,) = self.handlers.loops
         self.key = binding.key
 
     def _executor(self, binding: Binding, kit: Kit) -> WeightExecutor:
         process = self._process(binding)
-        return WeightExecutor(
-            binding, kit, self.checkpoints, process, kept_states=2, clock=self._clock
-        )
+        return WeightExecutor(binding, kit, self.checkpoints, process, kept_states=2)
 
     def _process(self, binding: Binding) -> StepProcess:
         if self.timeout_s is None:

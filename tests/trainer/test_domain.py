@@ -90,7 +90,7 @@ def test_weights_of_a_harness_release_are_those_below_it():
 
 
 async def choose(binding, waiting, used, head):
-    executor = WeightExecutor(binding, None, None, None, kept_states=1, clock=None)
+    executor = WeightExecutor(binding, None, None, None, kept_states=1)
     return await Admission(binding, executor, BoundedCall("decide", 10.0)).choose(
         waiting, used, head
     )

@@ -364,7 +364,7 @@ async def test_nothing_is_stored_while_contents_are_being_dropped(rig):
     await arrive(rig, 0, 1)
     for _ in range(2):  # opened, trained
         assert await rig.loop.once()
-    async with rig.ports.storing:
+    async with rig.kit.storing:
         storing = asyncio.create_task(rig.loop.once())
         await asyncio.wait((storing,), timeout=0.1)
         assert not rig.shelf.root.exists()

@@ -59,7 +59,7 @@ def retention(
     rig: Rig, now: datetime, heads: Heads | None = None, store: Dropping | None = None
 ) -> Retention:
     rejected = RejectedContents(
-        rig.store, store or Dropping(), heads or Heads("base"), rig.ports.storing
+        rig.store, store or Dropping(), heads or Heads("base"), rig.kit.storing
     )
     settings = HostSettings(settled_kept_s=30 * DAY_S, rejected_kept_s=7 * DAY_S)
     return Retention("trainer", rig.handlers.loops, rig.trees, rejected, settings, lambda: now)

@@ -33,7 +33,7 @@ class Candidates:
         began = time.monotonic()
         # The lock until the job is saved: a content that was rejected before may be made again,
         # and retention must not drop it in between.
-        async with context.ports.storing:
+        async with context.kit.storing:
             try:
                 content = await asyncio.to_thread(self._put, job)
             except Poison as error:
@@ -62,7 +62,7 @@ class Candidates:
         again = replace(model.on_head(job, head, self._kind, again=True), reason="")
         moved = model.own_kind_moved(job, head, self._kind)
         if not moved or (policy == "reevaluate" and not context.executor.rebases):
-            stored = replace(again, state="stored", finished_at=context.ports.clock())
+            stored = replace(again, state="stored", finished_at=context.kit.clock())
             return await context.save(stored, expected="conflicted", events=self._events(stored))
         if context.executor.rebases:
             return await context.save(replace(again, state="produced"), expected="conflicted")
@@ -88,7 +88,7 @@ class Candidates:
             manifest = describe(
                 tree, self._kind, base=job.base_content, metrics=figures, lineage=lineage
             )
-            return self._context.ports.artifacts.put(tree, manifest, job.scenario)
+            return self._context.kit.artifacts.put(tree, manifest, job.scenario)
 
     def _events(self, job: Job) -> Outgoing:
         binding = self._context.binding
@@ -103,8 +103,10 @@ class Candidates:
         told = (model.step_completed(context.binding, ended), topics.TRAINING)
         events = (told,) if job.attempt == 1 else ()
         await context.save(ended, expected="produced", events=events)
-        await context.ports.outbox.flush()
-        await context.finish_step(ended, await asyncio.to_thread(context.store.head, job.scenario))
+        await context.kit.outbox.flush()
+        await context.finish_step(
+            ended, await asyncio.to_thread(context.kit.store.head, job.scenario)
+        )
 
     async def _abort(self, job: Job, reason: str) -> bool:
         return await self._context.save(

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 import structlog
 
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.events import Release
 from reefcommon.recipe import Recipe
+from reefkit.artifacts.cache import FetchedTrees
 from reefkit.jobs import metrics
 from reefkit.jobs.model import Job, State
 from reefkit.jobs.outbox import Outbox
@@ -22,11 +24,17 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """The adapters of all loops of a host. `storing`: see `reefkit.jobs.retention`."""
+class Kit:
+    """The parts that the loops and executors of a host share.
 
-    outbox: Outbox
+    `home`: the state directory of the service; `storing`: see `reefkit.jobs.retention`.
+    """
+
+    home: Path
+    store: JobStore
     artifacts: ArtifactStore
+    trees: FetchedTrees
+    outbox: Outbox
     clock: Callable[[], datetime]
     retry: RetryPolicy
     decide_timeout_s: float = 60.0
@@ -38,9 +46,8 @@ class Context:
     """A binding of a host, and its state in `/status` and `/readyz`."""
 
     binding: Binding[Recipe]
-    store: JobStore
     executor: Executor
-    ports: Ports
+    kit: Kit
     doing: str = "starting"
     step: int = 0
     figures: dict[str, float] = field(default_factory=dict)
@@ -50,7 +57,7 @@ class Context:
 
     async def save(self, job: Job, *, expected: State, events: Outgoing = ()) -> bool:
         """Make, log and count a transition. False if the job is not in `expected`."""
-        moved = await asyncio.to_thread(self.store.save, job, expected=expected, events=events)
+        moved = await asyncio.to_thread(self.kit.store.save, job, expected=expected, events=events)
         if moved:
             self.tell(job, job.state)
         return moved
@@ -70,7 +77,7 @@ class Context:
             metrics.LAST.labels(job.binding, name).set(value)
 
     def note(self, error: str) -> None:
-        self.error, self.error_at = error, self.ports.clock()
+        self.error, self.error_at = error, self.kit.clock()
 
     def wait(self, doing: str) -> bool:
         """Show the reason to wait. Returns False: no transition."""

@@ -4,14 +4,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import structlog
 from faststream.kafka import KafkaRouter
 
 from reefcommon import topics
-from reefcommon.artifacts import ArtifactStore
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import Unavailable
 from reefcommon.events import Publication, ReleasePublished, SampleReady
@@ -21,7 +19,7 @@ from reefcommon.settings import HostSettings, SystemSettings
 from reefkit.artifacts.cache import FetchedTrees
 from reefkit.background import Periodic
 from reefkit.bus import route
-from reefkit.jobs.context import Ports
+from reefkit.jobs.context import Kit
 from reefkit.jobs.loop import HostLoop
 from reefkit.jobs.model import candidate_in
 from reefkit.jobs.outbox import Outbox
@@ -36,16 +34,6 @@ from reefkit.retry import RetryPolicy
 from reefkit.service import Service, Work
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Kit:
-    """The parts that executors share. `home`: the state directory of the service."""
-
-    home: Path
-    store: JobStore
-    artifacts: ArtifactStore
-    trees: FetchedTrees
 
 
 MakeExecutor = Callable[[Binding[Any], Kit], Executor]
@@ -105,10 +93,8 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
             await asyncio.to_thread(handlers.store.advance, release)
 
 
-def build(
-    bound: Sequence[Binding[Any]], kit: Kit, ports: Ports, executor: MakeExecutor
-) -> Handlers:
-    loops = (HostLoop(binding, kit.store, executor(binding, kit), ports) for binding in bound)
+def build(bound: Sequence[Binding[Any]], kit: Kit, executor: MakeExecutor) -> Handlers:
+    loops = (HostLoop(binding, executor(binding, kit), kit) for binding in bound)
     return Handlers(tuple(loops), kit.store)
 
 
@@ -125,14 +111,20 @@ def host_service(
     recipes = {binding.key: binding.recipe.name for binding in bound}
     store = JobStore(home / "ledger.sqlite", recipes)
     outside, broker = Outside.connect(system, name)
-    kit = Kit(home, store, outside.artifacts, FetchedTrees(home / "trees"))
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
-    outbox = Outbox(store, outside.events, lease)
-    retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
-    ports = Ports(outbox, kit.artifacts, outside.now, retry, settings.decide_timeout_s)
-    handlers = build(bound, kit, ports, executor)
+    kit = Kit(
+        home,
+        store,
+        outside.artifacts,
+        FetchedTrees(home / "trees"),
+        Outbox(store, outside.events, lease),
+        outside.now,
+        RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts),
+        settings.decide_timeout_s,
+    )
+    handlers = build(bound, kit, executor)
     broker.include_router(routes(handlers, name))
-    rejected = RejectedContents(store, kit.artifacts, outside.heads, ports.storing)
+    rejected = RejectedContents(store, kit.artifacts, outside.heads, kit.storing)
     retention = Retention(name, handlers.loops, kit.trees, rejected, settings, outside.now)
     every_s = settings.retention_every_s
     rounds = Periodic("retention", retention.round, every_s, first_after_s=every_s)

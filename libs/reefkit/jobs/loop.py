@@ -15,12 +15,12 @@ from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
 from reefkit.jobs.candidates import Candidates
-from reefkit.jobs.context import Context, Ports
+from reefkit.jobs.context import Context, Kit
 from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job
 from reefkit.jobs.ports import Executor, Refused
 from reefkit.jobs.steps import Steps
-from reefkit.jobs.store import JobStore, Outgoing
+from reefkit.jobs.store import Outgoing
 from reefkit.recipe_binding import Binding
 from reefkit.redis_lease import LeaseLost
 from reefkit.retention import TOO_OLD
@@ -32,17 +32,15 @@ MAX_WAITING = 10_000
 class HostLoop:
     """A binding of a host: its samples and its current job."""
 
-    def __init__(
-        self, binding: Binding[Recipe], store: JobStore, executor: Executor, ports: Ports
-    ) -> None:
-        self.binding, self.store, self.executor, self.ports = binding, store, executor, ports
-        self.arrived, self._began_at = asyncio.Event(), ports.clock()
-        self.shown = Context(binding, store, executor, ports)
-        self._steps = Steps(executor, ports.retry, self.shown.note)
+    def __init__(self, binding: Binding[Recipe], executor: Executor, kit: Kit) -> None:
+        self.binding, self.executor, self.kit, self.store = binding, executor, kit, kit.store
+        self.arrived, self._began_at = asyncio.Event(), kit.clock()
+        self.shown = Context(binding, executor, kit)
+        self._steps = Steps(executor, kit.retry, self.shown.note)
         self._candidates = Candidates(self.shown)
-        call = BoundedCall[Decision](f"{binding.dotted}: decide", ports.decide_timeout_s)
+        call = BoundedCall[Decision](f"{binding.dotted}: decide", kit.decide_timeout_s)
         self._admission = Admission(binding, executor, call)
-        if (last := store.last(binding.key)) is not None:
+        if (last := kit.store.last(binding.key)) is not None:
             self.shown.show(last)
 
     async def run(self) -> None:
@@ -65,7 +63,7 @@ class HostLoop:
                     self.shown.failing = reason
                     self.shown.note(reason)
                     log.warning("job_put_off", binding=self.binding.key, reason=reason)
-                    await asyncio.sleep(self.ports.retry.delay_s(failures))
+                    await asyncio.sleep(self.kit.retry.delay_s(failures))
                     continue
                 failures, self.shown.failing = 0, None
                 if not progressed:
@@ -76,7 +74,7 @@ class HostLoop:
     async def once(self) -> bool:
         """Make the next transition. False if it waits for an arrival."""
         # The outbox first: a job counts as announced only if its events have left.
-        await self.ports.outbox.flush()
+        await self.kit.outbox.flush()
         pending = self.executor.holds_while_pending
         job = await asyncio.to_thread(self.store.current, self.binding.key, pending=pending)
         head = await asyncio.to_thread(self.store.head, self.binding.scenario)
@@ -126,7 +124,7 @@ class HostLoop:
         choice = await self._admission.choose(waiting, used, head)
         if choice.refused:
             await asyncio.to_thread(self.store.refuse, key, *self._refusals(choice.refused))
-            await self.ports.outbox.flush()
+            await self.kit.outbox.flush()
         if not choice.batch:
             return bool(choice.refused) or self.shown.wait("waiting for samples")
         job = await asyncio.to_thread(self._planned, head, choice.batch)
@@ -143,7 +141,7 @@ class HostLoop:
             batch,
             step=self.store.next_step(self.binding.key),
             plan=self.executor.plan(self.store.last(self.binding.key), head, batch),
-            now=self.ports.clock(),
+            now=self.kit.clock(),
         )
 
     async def _run(self, job: Job, head: Release | None) -> None:
@@ -177,12 +175,12 @@ class HostLoop:
             end=result.end or "finished",
             summary=result.reason,
             candidate_id=ids.candidate_id(job.job_id) if proposes else None,
-            finished_at=self.ports.clock(),
+            finished_at=self.kit.clock(),
         )
         await self.shown.save(produced, expected="open")
 
     def _refusals(self, refused: Sequence[Refusal]) -> tuple[dict[str, str], Outgoing]:
-        at, binding = self.ports.clock(), self.binding
+        at, binding = self.kit.clock(), self.binding
         for _, reason, _ in refused:
             # The part after a colon is free text, and would make a time series of its own.
             metrics.REFUSED.labels(binding.key, reason.partition(":")[0]).inc()

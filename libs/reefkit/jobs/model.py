@@ -103,9 +103,7 @@ def open_job(
         job_id=ids.job_id(binding.key, head.release_id, sample_ids),
         binding=binding.key,
         scenario=binding.scenario,
-        base_release_id=head.release_id,
-        base_load=load_of(head, kind),
-        base_content=content_of(head, kind),
+        **_base(head, kind),
         sample_ids=sample_ids,
         opened_at=now,
         step=step,
@@ -116,17 +114,17 @@ def open_job(
 
 def on_head(job: Job, head: Release, kind: Kind, *, again: bool) -> Job:
     """Return the job on the base `head`. `again`: an earlier candidate has used its id."""
-    moved = replace(
-        job,
-        base_release_id=head.release_id,
-        base_load=load_of(head, kind),
-        base_content=content_of(head, kind),
-    )
+    moved = replace(job, **_base(head, kind))
     if not again:
         return moved
     # The id of the job of these samples on the new head: a repeat gives the same candidate.
     candidate = ids.candidate_id(ids.job_id(job.binding, head.release_id, job.sample_ids))
     return replace(moved, attempt=job.attempt + 1, candidate_id=candidate)
+
+
+def _base(head: Release, kind: Kind) -> dict[str, Any]:
+    served = {"base_load": load_of(head, kind), "base_content": content_of(head, kind)}
+    return {"base_release_id": head.release_id, **served}
 
 
 def candidate_in(publication: Publication) -> str | None:
@@ -137,8 +135,7 @@ def candidate_in(publication: Publication) -> str | None:
             return publication.release.candidate_id or publication.event_id
         case Rejected():
             return publication.candidate_id
-        case _:
-            return None
+    return None
 
 
 def after_verdict(job: Job, publication: Publication) -> Job | None:
@@ -150,12 +147,9 @@ def after_verdict(job: Job, publication: Publication) -> Job | None:
         case ReleasePending() if job.state in ("stored", "announced"):
             return replace(job, state="pending", reason="waits for a person")
         case Rejected() if job.state in JUDGEABLE:
-            state = _rejection(job, publication)
-            return (
-                replace(job, state=state, reason=publication.reason) if state != job.state else None
-            )
-        case _:
-            return None
+            if (state := _rejection(job, publication)) != job.state:
+                return replace(job, state=state, reason=publication.reason)
+    return None
 
 
 def _rejection(job: Job, publication: Rejected) -> State:
