@@ -49,7 +49,7 @@ class Heartbeat:
         since = utc_now()
         while True:
             try:
-                async for event in follow(self.bootstrap, self.bodies, begin="latest", since=since):
+                async for event in follow(self.bootstrap, self.bodies, since):
                     since = max(since, event.at)
                     # Refusals come by the batch: they are summed up with the traffic.
                     if isinstance(event, SampleRefused):

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
-from aiokafka import AIOKafkaConsumer
 from pydantic import Field, TypeAdapter, ValidationError
 
 from reefcli.output import compared, counted
@@ -12,6 +11,7 @@ from reefcommon import events as e
 from reefcommon import topics
 from reefcommon.errors import Poison
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
+from reefkit.kafka_offsets import open_consumer
 
 LoopEvent = (
     e.StepCompleted | e.SampleRefused | e.CandidateProposed | e.CandidateEvaluated
@@ -23,21 +23,17 @@ _TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEAS
 
 
 async def follow(
-    bootstrap: str,
-    bodies: FilesystemBodies,
-    *,
-    begin: Literal["earliest", "latest"] = "earliest",
-    since: datetime | None = None,
+    bootstrap: str, bodies: FilesystemBodies, since: datetime | None = None
 ) -> AsyncIterator[LoopEvent]:
     """Yield the loop's events and dead letters, in the order of each topic.
 
-    Reads without a consumer group: it moves no offsets. Events before `since` are skipped.
+    Reads without a consumer group: it moves no offsets. With `since` it begins near the end of the
+    log, and skips older events.
     """
     dead = [topic.dead for topic in topics.ALL]
-    options = {"auto_offset_reset": begin, "enable_auto_commit": False}
-    async with AIOKafkaConsumer(
-        *(topic.name for topic in _TOPICS), *dead, bootstrap_servers=bootstrap, **options
-    ) as consumer:
+    begin = "earliest" if since is None else "latest"
+    async with open_consumer(bootstrap, auto_offset_reset=begin) as consumer:
+        consumer.subscribe([*(topic.name for topic in _TOPICS), *dead])
         async for record in consumer:
             try:
                 value = await whole_value(record.value, record.headers, bodies)

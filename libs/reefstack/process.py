@@ -116,12 +116,10 @@ def remains(stack_id: str, recorded: Iterable[ProcessRecord] = ()) -> list[psuti
     # by a mark in the environment; those that hide it, by pid and start time together
     known = {record.pid: record.created for record in recorded}
     for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
         with contextlib.suppress(psutil.Error, OSError):
             pid = process.pid
             marked = _mark(process).partition(":")[0] == stack_id
-            ours = marked or same_process(pid, known.get(pid, -1.0))
+            ours = pid != os.getpid() and (marked or same_process(pid, known.get(pid, -1.0)))
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found

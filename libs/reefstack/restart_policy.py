@@ -22,11 +22,11 @@ class StackEvent:
 class RestartPolicy:
     """How often and how soon a program that ended is started again."""
 
-    # The first restart is at once. The pause grows with each quick death in a row. After `deaths`
+    # The first restart is at once. The pause grows with each quick death in a row. After so many
     # of them a vital program is given up. A program that was ready for `settled_s` begins anew.
     first_delay_s: float = 0.5
     max_delay_s: float = 60.0
-    deaths: int = 5
+    quick_deaths: int = 5
     settled_s: float = 10.0
     hung_after_s: float = 60.0  # without a sign of life: it is killed, which is a death too
     probe_every_s: float = 0.1

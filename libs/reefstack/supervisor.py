@@ -218,8 +218,8 @@ class Supervisor:
         program.deaths = program.deaths + 1 if quick else 1
         self.listener(StackEvent(spec.name, "died", how))
         if hopeless:
-            program.deaths = max(program.deaths, self.policy.deaths)
-        if program.deaths < self.policy.deaths:
+            program.deaths = max(program.deaths, self.policy.quick_deaths)
+        if program.deaths < self.policy.quick_deaths:
             return
         often = "" if hopeless else f" {program.deaths} times in a row"
         if spec.vital or not program.was_ready:

@@ -22,7 +22,7 @@ from reefstack.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_program.py")
 QUICK = RestartPolicy(
-    first_delay_s=0.02, max_delay_s=0.05, deaths=3, probe_every_s=0.03, free_port_within_s=0.3
+    first_delay_s=0.02, max_delay_s=0.05, quick_deaths=3, probe_every_s=0.03, free_port_within_s=0.3
 )
 
 
@@ -206,11 +206,11 @@ async def test_what_only_learns_may_die_as_often_as_it_likes_without_ending_what
     learns = replace(fake(tmp_path, "trainer", die=1, live=0.3), vital=False)
     await supervisor.start([fake(tmp_path, "engine"), learns])
     async with asyncio.timeout(20):
-        while sum(e.kind == "died" for e in events) < QUICK.deaths + 2:
+        while sum(e.kind == "died" for e in events) < QUICK.quick_deaths + 2:
             await asyncio.sleep(0.02)
     notes = [e.text for e in events if e.kind == "note"]
     assert notes[0].startswith(
-        f"ended {QUICK.deaths} times in a row (exit code 1): the others go on"
+        f"ended {QUICK.quick_deaths} times in a row (exit code 1): the others go on"
     )
     assert "engine" in supervisor.children
     await supervisor.stop()

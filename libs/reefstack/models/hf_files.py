@@ -38,24 +38,15 @@ class LlamaShape:
 
 
 _CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "dtype": "float32",
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "attention_dropout": 0.0,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32",
+    "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0,
     "initializer_range": 0.02,
-}
+}  # fmt: skip
 _TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": "<|im_start|>",
-    "eos_token": "<|im_end|>",
-    "pad_token": "<|im_end|>",
-    "unk_token": "<|endoftext|>",
-    "add_prefix_space": False,
-    "clean_up_tokenization_spaces": False,
-}
+    "bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>",
+    "unk_token": "<|endoftext|>", "add_prefix_space": False, "clean_up_tokenization_spaces": False,
+}  # fmt: skip
 
 
 def write_model(
