@@ -26,7 +26,7 @@ from tests.chaos.checker import INVARIANTS, check
 from tests.chaos.conduct import no_request_failed
 from tests.chaos.facts import Facts
 from tests.chaos.plan import Fault, draw
-from tests.chaos.stack import StackDied
+from tests.chaos.stack import SPOOL_DISK_BYTES, StackDied
 
 SCENARIOS = {"broker-away-60": ("tansu", 60.0), "store-away-600": ("experience", 600.0)}
 
@@ -55,6 +55,8 @@ def main() -> int:
             policy=arguments.policy,
             keys=arguments.keys,
             within_s=arguments.within,
+            # a long outage is to be borne: there the disk is large
+            spool_bytes=1024**3 if arguments.scenario else SPOOL_DISK_BYTES,
         )
         campaign = Campaign(
             settings,

@@ -15,7 +15,7 @@ from tests.chaos.load import Book, Load
 from tests.chaos.plan import Fault
 from tests.chaos.recovery import Recovery
 from tests.chaos.settling import Settling
-from tests.chaos.stack import ReefStack, SpoolDisk
+from tests.chaos.stack import SPOOL_DISK_BYTES, ReefStack, SpoolDisk
 from tests.chaos.upstream import Upstream
 
 MAX_STALENESS = 4
@@ -50,6 +50,7 @@ class Settings:
     seed: int
     users: int = 5
     pause_s: float = 0.25
+    spool_bytes: int = SPOOL_DISK_BYTES
     policy: str = "always"
     keys: float = 0.2
     """Share of the requests that bring a key of their own."""
@@ -75,7 +76,7 @@ class Campaign:
         """Everything. Raises StackDied where the stack gave up."""
         upstream, disk = (
             Upstream(lambda: stack.url("engine")),
-            SpoolDisk(self.settings.home / "state"),
+            SpoolDisk(self.settings.home / "state", self.settings.spool_bytes),
         )
         stack = self._new_stack(upstream.url, disk.environment)
         try:
@@ -84,7 +85,7 @@ class Campaign:
                 await asyncio.to_thread(stack.start)
                 self.started_in_s = time.monotonic() - began
                 self.tell(
-                    f"up in {self.started_in_s:.1f} s; the spool lies on {'a small disk' if disk.mounted else 'a small budget'}"
+                    f"up in {self.started_in_s:.1f} s; the spool lies on {'a disk of its own' if disk.mounted else 'a small budget'}"
                 )
                 facts = await self._under_load(
                     http, Breaking(stack, upstream, disk), faults, progressed

@@ -18,7 +18,6 @@ from reefstack.state import StackState, read_state
 ROOT = Path(__file__).parents[2]
 START_WITHIN_S = 240.0
 SPOOL_DISK_BYTES = 24 * 1024 * 1024
-SPOOL_BUDGET_BYTES = 8 * 1024 * 1024
 
 
 class StackDied(Exception):
@@ -144,7 +143,8 @@ class SpoolDisk:
     budget.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, size: int = SPOOL_DISK_BYTES) -> None:
+        self._size = size
         self.path = state_dir / "gateway" / "spool"
         self.path.mkdir(parents=True, exist_ok=True)
         command = [
@@ -152,7 +152,7 @@ class SpoolDisk:
             "-t",
             "tmpfs",
             "-o",
-            f"size={SPOOL_DISK_BYTES}",
+            f"size={size}",
             "tmpfs",
             str(self.path),
         ]
@@ -163,9 +163,7 @@ class SpoolDisk:
     def environment(self) -> dict[str, str]:
         """For the gateway."""
         return {
-            "REEF_GATEWAY_SPOOL_BUDGET_BYTES": str(
-                SPOOL_BUDGET_BYTES if self.mounted else 256 * 1024
-            )
+            "REEF_GATEWAY_SPOOL_BUDGET_BYTES": str(self._size // 3 if self.mounted else 256 * 1024)
         }
 
     def fill(self) -> None:
