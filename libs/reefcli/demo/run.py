@@ -82,8 +82,8 @@ class Demo:
         users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed, self.permuted)
         self.view.show_panel()
         # The watcher first: it tells the first release, which is measured before the users begin.
-        work = self._watch(stack, users), self._ticker(), self._until_goal(users), stack.failed()
-        *jobs, failed = map(asyncio.ensure_future, work)
+        work = self._watch(stack, users), self._ticker(), self._until_goal(users)
+        jobs, failed = [*map(asyncio.ensure_future, work)], asyncio.ensure_future(stack.failed())
         try:
             ends: dict[str, Any] = {"return_when": asyncio.FIRST_COMPLETED}
             done, _ = await asyncio.wait([*jobs, failed], timeout=self.preset.deadline_s, **ends)

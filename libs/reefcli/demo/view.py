@@ -71,12 +71,12 @@ class View:
         releases, wanted, limit_s = len(figures.learned), preset.releases_goal, preset.deadline_s
         spent_s = time.monotonic() - self.loop_began if self.loop_began else 0.0
         within = f"{clock(spent_s)} (limit {clock(limit_s)}, --minutes)"
-        for name, total, done, words in (
+        for name, total, done, figure in (
             ("held-out reward", 1.0, last.mean if last else 0.0, f"{measured}; {goal}"),
             ("releases", wanted, min(releases, wanted), f"{releases} (goal {wanted})"),
             ("time", limit_s, spent_s, within),
         ):
-            goals.add_row(name, ProgressBar(total=total, completed=done, width=_BAR), words)
+            goals.add_row(name, ProgressBar(total=total, completed=done, width=_BAR), figure)
         recent = "-" if figures.recent_reward is None else f"{figures.recent_reward:.2f}"
         counts = (
             f"requests {len(figures.rewards)}   failed {len(figures.failures)}   "
