@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
-from reefcommon.recipe import load_recipe, resolve
+from reefcommon.recipe import load_recipe
 from reefstack.errors import CannotStart
 from reefstack.models import UnknownModelError, check
 from reefstack.state import why_no_directory
@@ -41,19 +41,7 @@ def check_config(config: ServeConfig) -> None:
         from services.gateway.edge import tokens
 
         tokens.read(config.gateway.tokens_file)
-    _check_evaluation(config)
-
-
-def _check_evaluation(config: ServeConfig) -> None:
-    # The held-out tasks and their score function can be loaded.
-    section = config.evaluation
-    for key, named in (("tasks", section.tasks), ("score", section.score)):
-        if isinstance(named, str) and named:
-            try:
-                resolve(named)
-            except BadConfig as error:
-                raise BadConfig(f"evaluation.{key}: {error}") from None
-    if section.tasks or section.score:
+    if config.evaluation.tasks or config.evaluation.score:
         # Imported here for the same reason.
         from services.evaluator.plans import Plans
 

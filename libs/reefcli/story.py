@@ -14,6 +14,11 @@ _REPORT_STATES = {
     "parked": ", waits for its records",
     "expired": ", came too long before its records",
 }
+_NOTES = {
+    "current": " (serves now)",
+    "stale": " (stale: can never be promoted)",
+    "pending": " (waits for `reef promote`)",
+}
 
 
 def of_samples(rows: Sequence[Facts], sample_ids: set[str]) -> list[Facts]:
@@ -29,13 +34,13 @@ def tell(found: Facts) -> Iterator[Line]:
     `found`: the gateway's record with `steps`, `releases` and `rejections`.
     """
     record = found["record"]
-    scenario, when = record.get("scenario", ""), _when(record.get("at"))
-    if record.get("type", "").startswith("feedback"):
-        yield "report", f"{record['event_id']}, {when}, in scenario {scenario}"
+    scenario, when = f"scenario {record.get('scenario', '')}", _when(record.get("at"))
+    is_report = record.get("type", "").startswith("feedback")
+    yield "report" if is_report else "record", f"{record['event_id']}, {when}, in {scenario}"
+    if is_report:
         yield "about", ", ".join(record.get("references", ()))
         yield "said", _said(record)
     else:
-        yield "record", f"{record['event_id']}, {when}, in scenario {scenario}"
         yield from _exchange(found, record)
         for report in found.get("reports", ()):
             state = _REPORT_STATES.get(report.get("state", ""), "")
@@ -93,10 +98,8 @@ def _refused(row: Facts) -> Line:
 
 
 def _trained(step: Facts, found: Facts) -> Line:
-    outcome = "no candidate came of it"
-    if step.get("candidate_id"):
-        outcome = f"candidate {step['candidate_id']}{_became(step, found)}"
-    when = _when(step.get("at"))
+    name, when = step.get("candidate_id"), _when(step.get("at"))
+    outcome = f"candidate {name}{_became(step, found)}" if name else "no candidate came of it"
     return "  trained on", f"in step {step['step']} of {step['recipe']}, {when}; {outcome}"
 
 
@@ -114,12 +117,7 @@ def _became(step: Facts, found: Facts) -> str:
 
 
 def _released(release: Facts) -> Line:
-    note = ""
-    if release.get("current"):
-        note = " (serves now)"
-    elif release.get("pending"):
-        stale = release.get("stale")
-        note = " (stale: can never be promoted)" if stale else " (waits for `reef promote`)"
+    note = next((text for name, text in _NOTES.items() if release.get(name)), "")
     when = _when(release.get("created_at"))
     return "  went into", f"release {release['release_id']}, {when}{note}"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 
 from reefcommon.config import ServeConfig
@@ -37,18 +37,17 @@ async def embedded_stack(
     options = options or Options()
     with state.locked(state_dir) as home:
         check_disk(home)
-        secrets = state.secrets_of(home)
-        last = state.read_state(home)
-        left_over = tuple(last.processes.values()) if last else ()
-        for name in await asyncio.to_thread(sweep, secrets.stack_id, left_over):
+        last, stack_id = state.read_state(home), state.secrets_of(home).stack_id
+        left_over, used = (last.processes.values(), last.ports) if last else ((), {})
+        for name in await asyncio.to_thread(sweep, stack_id, left_over):
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
-        site, wanted = _site(config, home, options, secrets, last)
+        site = _site(config, home, options, used)
         asked = _asked_ports(config).values()
         if note := _moved(config, options, site):
             listener(StackEvent("gateway", "note", note))
         if site.store == seaweedfs.NAME != options.store:
             listener(StackEvent(seaweedfs.NAME, "note", object_store.KEEPS_SEAWEEDFS))
-        launch = Launch(config, site, wanted, options, listener)
+        launch = Launch(config, site, options, listener)
         try:
             async with contextlib.AsyncExitStack() as background:
                 _begin(background, _rotate_logs(home / "logs"))
@@ -62,8 +61,8 @@ async def embedded_stack(
                         text = f"port {error.port} was taken meanwhile: starting on other ports"
                         listener(StackEvent("stack", "note", text))
                     await launch.supervisor.stop()
-                    site, wanted = _site(config, home, options, secrets, last)
-                    launch = Launch(config, site, wanted, options, listener)
+                    site = _site(config, home, options, used)
+                    launch = Launch(config, site, options, listener)
                 if stack.log is not None and options.housekeeping_every_s:
                     merger = Merger(s3.bucket(stack.log, timeout_s=30), options.merge_limits)
                     every_s = options.housekeeping_every_s
@@ -75,16 +74,10 @@ async def embedded_stack(
                 launch.note("ended")
 
 
-def _site(
-    config: ServeConfig,
-    state_dir: Path,
-    options: Options,
-    secrets: state.Secrets,
-    last: state.StackState | None,
-) -> tuple[Site, tuple[str, ...]]:
+def _site(config: ServeConfig, home: Path, options: Options, last: Mapping[str, int]) -> Site:
     # before anything is started, so that a mistake costs no time
     wanted = plan.roles(config, options.only)
-    store = None if options.memory_broker else object_store.kind_of(state_dir, options.store)
+    store = None if options.memory_broker else object_store.kind_of(home, options.store)
     binaries = {}
     if "kafka" in wanted:
         binaries[tansu.NAME] = tansu.binary()
@@ -96,10 +89,10 @@ def _site(
     chosen = ports.choose(
         plan.listeners(wanted, store),
         asked=_asked_ports(config),
-        last=last.ports if last and not free else {},
+        last={} if free else last,
         prefer_defaults=options.default_ports and not free,
     )
-    return Site(state_dir, chosen, binaries, secrets, options.config_path, None, store), wanted
+    return Site(home, chosen, binaries, state.secrets_of(home), options.config_path, None, store)
 
 
 def _moved(config: ServeConfig, options: Options, site: Site) -> str:

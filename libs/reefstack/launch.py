@@ -60,14 +60,14 @@ class Launch:
 
     config: ServeConfig
     site: Site
-    wanted: tuple[str, ...]
     options: Options
     listener: Callable[[StackEvent], None]
+    wanted: tuple[str, ...] = field(init=False)
     supervisor: Supervisor = field(init=False)
     record: state.StackState | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        home = self.site.state_dir
+        home, self.wanted = self.site.state_dir, plan.roles(self.config, self.options.only)
         self.supervisor = Supervisor(
             self.site.secrets.stack_id,
             listener=self._hear,

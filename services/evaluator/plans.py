@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import EvaluationSection
@@ -36,7 +37,7 @@ class Plans:
             together = "held-out tasks and the function that scores their answers go together"
             raise BadConfig(f"{missing}: missing; {together}")
         tasks = _tasks(section)
-        verifier = resolve(section.score) if section.score else None
+        verifier = _named("score", section.score) if section.score else None
         if verifier is not None and not callable(verifier):
             wrong = f"{section.score} is not a function (task, answer) -> number"
             raise BadConfig(f"evaluation.score: {wrong}")
@@ -77,9 +78,16 @@ def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
     return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
+def _named(key: str, dotted: str) -> Any:
+    try:
+        return resolve(dotted)
+    except BadConfig as error:
+        raise BadConfig(f"evaluation.{key}: {error}") from None
+
+
 def _tasks(section: EvaluationSection) -> tuple[Task, ...]:
     by_name = isinstance(section.tasks, str) and section.tasks
-    given = resolve(str(section.tasks)) if by_name else section.tasks
+    given = _named("tasks", str(section.tasks)) if by_name else section.tasks
     items = given() if callable(given) else given
     if isinstance(items, str) or not hasattr(items, "__iter__"):
         if items:

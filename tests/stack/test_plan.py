@@ -16,7 +16,7 @@ from reefstack.embedded import Options, _site
 from reefstack.errors import CannotStart
 from reefstack.ports import DEFAULTS, choose, moved
 from reefstack.spec import HttpReady, KafkaAnswers, ProcessSpec, S3Writable, Site
-from reefstack.state import Secrets, StackState
+from reefstack.state import Secrets
 
 BASE = "reef:\n  recipe: recipes.sao.recipe:SAORecipe\n  batch_size: 1\n  max_staleness: 18\n"
 SITE = Site(
@@ -153,10 +153,8 @@ def test_free_ports_are_drawn_throughout_where_the_environment_asks_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chosen() -> set[int]:
-        last = StackState(pid=1, created=0.0, started_at=0.0, ports={"redis": 8903})
-        site, _ = _site(
-            parse(BASE), tmp_path, Options(only=frozenset({"redis", "gateway"})), SITE.secrets, last
-        )
+        options = Options(only=frozenset({"redis", "gateway"}))
+        site = _site(parse(BASE), tmp_path, options, {"redis": 8903})
         return set(site.ports.values())
 
     monkeypatch.setenv("REEF_FREE_PORTS", "1")

@@ -9,7 +9,6 @@ from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Bootstrap, StateDir, no_stack_words
 from reefcli.output import print_json, print_table
 from reefcommon import topics as registry
-from reefcommon.errors import Unavailable
 from reefcommon.topics import Topic
 from reefstack.spec import KafkaAnswers
 from reefstack.state import running
@@ -98,8 +97,7 @@ def address(bootstrap: str | None, state_dir: StateDir) -> str:
 
 
 async def _ask(bootstrap: str) -> list[dict[str, Any]]:
-    from aiokafka.errors import KafkaError
-
+    from reefcli.replay.log import asking
     from reefkit.kafka_offsets import real_ends
     from reefstack.probes import why_not_ready
 
@@ -108,15 +106,13 @@ async def _ask(bootstrap: str) -> list[dict[str, Any]]:
     readers = {topic.name: topic.consumers for topic in registry.ALL}
     readers |= {topic.dead: () for topic in registry.ALL}
     depths = []
-    try:
+    with asking(bootstrap):
         # The embedded broker's own answer lies behind the last batch.
         for topic, ends in (await real_ends(bootstrap, list(readers))).items():
             lag = {group: await _lag(bootstrap, group, ends) for group in readers[topic] if ends}
             offsets = {place.partition: end for place, end in ends.items()}
             depth = {"topic": topic, "partitions": len(ends), "end_offsets": offsets, "lag": lag}
             depths.append(depth)
-    except (KafkaError, Unavailable) as error:
-        raise CommandFailed(f"the broker at {bootstrap} does not answer: {error}") from None
     return depths
 
 

@@ -37,7 +37,6 @@ class Store:
         if frame.kind is Kind.SEAL:
             return
         # A compaction that was cut short leaves an object twice, the copy with the same sequence.
-        old = self.index.entries.get(frame.key)
         self._sequence = max(self._sequence, frame.sequence)
         self._at_us = max(self._at_us, frame.at_us)
         if frame.kind is Kind.PUT:
@@ -45,7 +44,7 @@ class Store:
             size = frame.end - frame.start
             entry = Entry(place, frame.value_size, size, frame.sequence, frame.at_us)
             self.index.set(frame.key, entry)
-        elif old is not None:
+        elif frame.key in self.index.entries:
             self.index.remove(frame.key)
 
     def put(
