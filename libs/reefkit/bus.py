@@ -6,14 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aiokafka.errors import (
-    InvalidTimestampError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    RecordTooLargeError,
-    UnsupportedForMessageFormatError,
-)
+from aiokafka import errors
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker, KafkaRoute
 from faststream.kafka.opentelemetry import KafkaTelemetryMiddleware
@@ -34,23 +27,22 @@ from reefkit.kafka_topics import LagProbe, PartitionLag
 GRACEFUL_STOP_S = 10.0
 # A handler may wait for an outside system as long as that is away.
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
-LAGS_WITHIN_S = 2.0
 
 # The message itself is at fault: no broker will ever take it. Every other error of a publish is
 # about the broker, the network or their set-up, and is waited for.
 NEVER_TAKEN = (
-    InvalidTimestampError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    RecordTooLargeError,
-    UnsupportedForMessageFormatError,
+    errors.InvalidTimestampError,
+    errors.MessageSizeTooLargeError,
+    errors.RecordListTooLargeError,
+    errors.RecordTooLargeError,
+    errors.UnsupportedForMessageFormatError,
 )
 
 
 class EventPublisher(Protocol):
     """Sends events. Returns when the broker has acknowledged (`acks=all`)."""
 
-    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
+    async def publish(self, event: Event, topic: Topic) -> None:
         """Send an event of any size.
 
         Raises:
@@ -95,7 +87,7 @@ class KafkaPublisher:
 
     broker: Bus
 
-    async def publish(self, event: Event, topic: Topic, *, shard: str | None = None) -> None:
+    async def publish(self, event: Event, topic: Topic) -> None:
         encoded = event.model_dump_json(exclude_none=True).encode()
         value, headers = await claim_check(encoded, self.broker.guard.bodies)
         try:
@@ -103,12 +95,12 @@ class KafkaPublisher:
                 await self.broker.publish(
                     value,
                     topic=topic.name,
-                    key=key_of(event, topic, shard),
+                    key=key_of(event, topic),
                     headers={"content-type": "application/json", **headers},
                 )
         except NEVER_TAKEN as error:
             raise Poison(f"{topic.name} refuses the event {event.event_id}: {error!r}") from error
-        except KafkaError as error:
+        except errors.KafkaError as error:
             raise Unavailable(
                 f"the broker did not acknowledge an event for {topic.name}: {error!r}"
             ) from error
@@ -181,9 +173,7 @@ def route(
     )
 
 
-async def lags(
-    bus: Bus, *, wait_s: float = LAGS_WITHIN_S, max_age_s: float = 0.0
-) -> list[PartitionLag]:
+async def lags(bus: Bus, *, wait_s: float = 2.0, max_age_s: float = 0.0) -> list[PartitionLag]:
     """Return the lag of each assigned partition, by committed offset.
 
     After `wait_s` the latest answer counts, up to an age of `max_age_s`. Raises Unavailable.

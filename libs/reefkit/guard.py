@@ -119,13 +119,8 @@ class Guard:
         except KafkaError as error:
             raise Unavailable(f"{topic} did not acknowledge a dead letter: {error!r}") from error
         EVENTS.labels(self.service, record.topic, "dead").inc()
-        log.error(
-            "event_dead_lettered",
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            reason=reason[:500],
-        )
+        at = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        log.error("event_dead_lettered", reason=reason[:500], **at)
 
 
 class GuardedMessage(BaseMiddleware[Any, Any]):
@@ -159,12 +154,8 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
                 except Unavailable as error:
                     WAITING.labels(service, topic).set(1)
                     waits.began(topic, str(error))
-                    log.warning(
-                        "outside_system_unavailable",
-                        topic=topic,
-                        attempt=attempt,
-                        reason=str(error),
-                    )
+                    at = {"topic": topic, "attempt": attempt}
+                    log.warning("outside_system_unavailable", reason=str(error), **at)
                 # A handler's mistake. Raised on, the event would be read again at once, for ever.
                 except Exception as error:
                     waits.began(topic, f"{type(error).__name__}: {error}")

@@ -48,9 +48,7 @@ async def real_ends(bootstrap: str, names: Sequence[str]) -> dict[str, dict[Topi
         while unknown := [place for place in filled if consumer.highwater(place) is None]:
             if time.monotonic() > deadline:
                 topic, waited = unknown[0].topic, f"{FETCH_WITHIN_S:.0f} s"
-                raise Unavailable(
-                    f"the broker at {bootstrap} gives no record of {topic} for {waited}"
-                )
+                raise Unavailable(f"{bootstrap} gives no record of {topic} for {waited}")
             await consumer.getmany(*unknown, timeout_ms=200)
         ends |= {place: max(ends[place], consumer.highwater(place) or 0) for place in filled}
         return {name: {place: ends[place] for place in found} for name, found in places.items()}

@@ -44,12 +44,10 @@ async def ensure_topics(
         await admin.close()
     # The client does not raise the broker's error of a single topic: it is in the answer.
     codes = {name: code for name, code, *_ in response.topic_errors} if response is not None else {}
-    refused = {
-        name: code for name, code in codes.items() if code not in (0, TopicAlreadyExistsError.errno)
-    }
+    fine = (0, TopicAlreadyExistsError.errno)
+    refused = [f"{n}: {for_code(code).__name__}" for n, code in codes.items() if code not in fine]
     if refused:
-        reasons = ", ".join(f"{name}: {for_code(code).__name__}" for name, code in refused.items())
-        raise Unavailable(f"{bootstrap} refuses to create topics: {reasons}")
+        raise Unavailable(f"{bootstrap} refuses to create topics: {', '.join(refused)}")
     return [name for name, code in codes.items() if code == 0]
 
 
@@ -102,15 +100,12 @@ class LagProbe:
             # During a rebalance the client would wait without end.
             async with asyncio.timeout(self.give_up_s):
                 for consumer in consumers:
-                    assigned = [
-                        tp for tp in consumer.assignment() if consumer.highwater(tp) is not None
-                    ]
-                    committed = await asyncio.gather(*(consumer.committed(tp) for tp in assigned))
+                    seen = {tp: consumer.highwater(tp) for tp in consumer.assignment()}
+                    ends = {tp: end for tp, end in seen.items() if end is not None}
+                    committed = await asyncio.gather(*map(consumer.committed, ends))
                     rows += [
-                        PartitionLag(
-                            tp.topic, tp.partition, offset or 0, consumer.highwater(tp) or 0
-                        )
-                        for tp, offset in zip(assigned, committed, strict=True)
+                        PartitionLag(tp.topic, tp.partition, offset or 0, ends[tp])
+                        for tp, offset in zip(ends, committed, strict=True)
                     ]
         except (TimeoutError, KafkaError) as error:
             self._failure = repr(error)

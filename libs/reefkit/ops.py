@@ -58,11 +58,8 @@ class Health:
 
     async def failures(self) -> dict[str, str]:
         """Run the checks; return the reason of each failed check."""
-        found = {
-            name: reason
-            for name, check in self.checks.items()
-            if (reason := await check()) is not None
-        }
+        checked = {name: await check() for name, check in self.checks.items()}
+        found = {name: reason for name, reason in checked.items() if reason is not None}
         if self.broker is not None:
             guard = self.broker.guard
             found |= guard.waits.shown()
@@ -169,6 +166,4 @@ def end_with_0_on_sigterm() -> None:
 
 
 def _json(body: object, status: int = 200) -> Response:
-    return Response(
-        orjson.dumps(body, default=str), status_code=status, media_type="application/json"
-    )
+    return Response(orjson.dumps(body, default=str), status, media_type="application/json")

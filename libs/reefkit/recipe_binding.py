@@ -8,8 +8,8 @@ from reefcommon import ids
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import OnStale, RecipeBinding
 from reefcommon.evaluation import choose
-from reefcommon.events import Lineage, SampleReady, SampleRefused
-from reefcommon.recipe import Recipe, WeightRecipe, load_recipe
+from reefcommon.events import Lineage, SampleRefused
+from reefcommon.recipe import Recipe, Refusal, WeightRecipe, load_recipe
 
 R = TypeVar("R", bound=Recipe)
 
@@ -33,21 +33,16 @@ class Binding(Generic[R]):
         return f"{self.scenario}/{self.dotted}"
 
     def lineage(self, job_id: str, sample_ids: tuple[str, ...], step: int) -> Lineage:
-        knobs = self.recipe.knobs.model_dump(mode="json")
-        return Lineage(
-            job_id=job_id, sample_ids=sample_ids, recipe=self.recipe.name, knobs=knobs, step=step
-        )
+        name, knobs = self.recipe.name, self.recipe.knobs.model_dump(mode="json")
+        return Lineage(job_id=job_id, sample_ids=sample_ids, recipe=name, knobs=knobs, step=step)
 
-    def refusal(
-        self, sample: SampleReady, reason: str, lag: int | None, at: datetime
-    ) -> SampleRefused:
-        return refusal_event(self.key, self.recipe.name, sample, reason, lag, at)
+    def refusal(self, refused: Refusal, at: datetime) -> SampleRefused:
+        return refusal_event(self.key, self.recipe.name, refused, at)
 
 
-def refusal_event(
-    key: str, recipe: str, sample: SampleReady, reason: str, lag: int | None, at: datetime
-) -> SampleRefused:
+def refusal_event(key: str, recipe: str, refused: Refusal, at: datetime) -> SampleRefused:
     """Return the refusal of a sample. The id depends on sample and `key` alone."""
+    sample, reason, lag = refused
     return SampleRefused(
         event_id="ref-" + ids.digest("refused", key, sample.event_id),
         at=at,

@@ -162,7 +162,6 @@ def _read(scenario: str, release_id: str, text: str | None) -> Release:
     except ValueError as error:  # pydantic's, and that of surrogates
         raise Damaged(f"{what}: no JSON of a release; {mended}") from error
     if (release.scenario, release.release_id) != (scenario, release_id):
-        raise Damaged(
-            f"{what}: it says that it is {release.release_id!a} of {release.scenario!a}; {mended}"
-        )
+        says = f"{release.release_id!a} of {release.scenario!a}"
+        raise Damaged(f"{what}: it says that it is {says}; {mended}")
     return release

@@ -79,9 +79,8 @@ class HttpServingNode:
             rows = body["choices"][0].get("prompt_logprobs")
             if not isinstance(rows, list) or len(rows) != len(tokens):
                 raise Poison(f"{self.url} gave no prompt log-probabilities")
-            return [
-                row[str(token)]["logprob"] for row, token in zip(rows[1:], tokens[1:], strict=True)
-            ]
+            later = zip(rows[1:], tokens[1:], strict=True)
+            return [row[str(token)]["logprob"] for row, token in later]
 
     async def pause(self, *, timeout_s: float) -> None:
         await self._call("POST", "/pause?mode=keep", timeout_s=timeout_s)
@@ -131,9 +130,8 @@ class HttpServingNode:
         try:
             yield
         except (LookupError, TypeError, AttributeError) as error:
-            raise Transient(
-                f"{self} answered {path} with a body that cannot be read: {error!r}"
-            ) from error
+            what = f"{path} with a body that cannot be read"
+            raise Transient(f"{self} answered {what}: {error!r}") from error
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from reefcommon.errors import Poison
@@ -25,6 +25,7 @@ from reefkit.jobs.ports import Executor, Produced, Result
 from reefkit.recipe_binding import Binding
 
 
+@dataclass(slots=True)
 class HarnessExecutor(Executor):
     """A harness recipe that learns from a scenario."""
 
@@ -34,39 +35,33 @@ class HarnessExecutor(Executor):
     rebases = True
     shown_rejections = MAX_REJECTED
 
-    def __init__(
-        self,
-        binding: Binding[HarnessRecipe],
-        kit: Kit,
-        adapter: Adapter,
-        *,
-        propose_timeout_s: float,
-    ) -> None:
-        self._binding, self._kit, self._adapter = binding, kit, adapter
-        self._propose = BoundedCall[Sequence[Mutation]](
-            f"{binding.dotted}: propose", propose_timeout_s
-        )
+    binding: Binding[HarnessRecipe]
+    kit: Kit
+    adapter: Adapter
+    propose_timeout_s: float
+    call: BoundedCall[Sequence[Mutation]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.call = BoundedCall(f"{self.binding.dotted}: propose", self.propose_timeout_s)
 
     def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
-        return self._binding.recipe.decide(waiting)
+        return self.binding.recipe.decide(waiting)
 
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
         base = await asyncio.to_thread(self._base, job)
         rejected = await asyncio.to_thread(self._rejected, job.binding)
         # Saved with the job before it is used: a recipe that asks a model would answer otherwise
         # the second time.
-        mutations = tuple(
-            await self._propose(self._binding.recipe.propose, base, samples, rejected)
-        )
+        mutations = tuple(await self.call(self.binding.recipe.propose, base, samples, rejected))
         if not all(isinstance(mutation, Mutation) for mutation in mutations):
-            raise Poison(f"{self._binding.dotted} proposed something that is not a Mutation")
+            raise Poison(f"{self.binding.dotted} proposed something that is not a Mutation")
         if not mutations:
             reason = "empty: the recipe proposes nothing"
             return Produced(metrics={"mutations": 0.0}, reason=reason, end="finished")
         output = {"mutations": [asdict(item) for item in mutations]}
         figures = {"mutations": float(len(mutations)), "samples": float(len(samples))}
         try:
-            tree = await asyncio.to_thread(admit, base, mutations, self._adapter)
+            tree = await asyncio.to_thread(admit, base, mutations, self.adapter)
         except Inadmissible as error:
             figures["refused"] = 1.0
             return Produced(output, figures, reason=f"refused: {error}", end="refused")
@@ -74,7 +69,7 @@ class HarnessExecutor(Executor):
         return Produced(output, figures | {"entries": float(len(tree))}, reason=reason)
 
     def tree(self, job: Job, scratch: Path) -> Path:
-        write_tree(admit(self._base(job), mutations_of(job), self._adapter), scratch)
+        write_tree(admit(self._base(job), mutations_of(job), self.adapter), scratch)
         return scratch
 
     def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
@@ -84,11 +79,11 @@ class HarnessExecutor(Executor):
     def _base(self, job: Job) -> Tree:
         if not job.base_content:
             return ()
-        kit = self._kit
+        kit = self.kit
         return read_tree(kit.trees.fetch(kit.artifacts, job.base_content, job.scenario))
 
     def _rejected(self, binding: str) -> list[Rejection]:
-        jobs = self._kit.store.rejections(binding, MAX_REJECTED)
+        jobs = self.kit.store.rejections(binding, MAX_REJECTED)
         return [Rejection(mutations_of(job), job.reason) for job in jobs]
 
 

@@ -88,9 +88,8 @@ class Fleet:
         raise ReleaseRefused(f"every serving node refused {name}: {reasons}")
 
     async def fetch(self, scenario: str, content_id: str) -> Path:
-        return await asyncio.to_thread(
-            materialize, self.store, content_id, scenario, self.staging.resolve()
-        )
+        root = self.staging.resolve()
+        return await asyncio.to_thread(materialize, self.store, content_id, scenario, root)
 
     async def _prepare(
         self, scenario: str, contents: NodeContents, nodes: Collection[WeightNode]
@@ -131,11 +130,9 @@ class Fleet:
             return BASE_CONTENT_ID
         if (await self.rotation.apart()).get(node.url, "").startswith(SUSPECT):
             return ""
-        return (
-            ""
-            if await node.is_paused()
-            else full_weights.content_of((await node.weights()).version)
-        )
+        if await node.is_paused():
+            return ""
+        return full_weights.content_of((await node.weights()).version)
 
     async def being_replaced(self, node: WeightNode) -> bool:
         return self.full is not None and await self.full.lease(node.url).taken()
@@ -181,9 +178,8 @@ class Fleet:
         version = (await ping(node, model)).weight_version
         checked = self.full is not None and contents.adapter is None and version
         if checked and full_weights.content_of(version) != contents.base:
-            raise WrongModel(
-                f"{node.url} was asked for the weights {contents.base} and answered with {version}"
-            )
+            asked = f"{node.url} was asked for the weights {contents.base}"
+            raise WrongModel(f"{asked} and answered with {version}")
 
     async def restore(self, scenario: str, base: str, also: Collection[str]) -> None:
         """Put base weights on the nodes that serve neither these nor a member of `also`.

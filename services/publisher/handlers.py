@@ -88,9 +88,8 @@ class Handlers:
 
     async def create(self, scenario: str) -> None:
         event_id, at = f"create-{scenario}", self.now()
-        await self.on_command(
-            events.ScenarioCreateRequested(event_id=event_id, at=at, scenario=scenario)
-        )
+        event = events.ScenarioCreateRequested(event_id=event_id, at=at, scenario=scenario)
+        await self.on_command(event)
 
     async def resume(self) -> None:
         for work in await self.works.live():
@@ -102,9 +101,8 @@ class Handlers:
             case events.ScenarioCreateRequested():
                 if await self.heads.head(event.scenario) is not None:
                     return None
-                return releases.creation(
-                    event.scenario, event.event_id, time_ordered_hex()[:16], event.at
-                )
+                incarnation = time_ordered_hex()[:16]
+                return releases.creation(event.scenario, event.event_id, incarnation, event.at)
             case events.RollbackRequested(release_id=target_id):
                 target = await self.heads.release(event.scenario, target_id)
                 if target is None or target_id in await self._pending(event.scenario):
@@ -158,18 +156,16 @@ class Handlers:
         parent = await self.heads.release(event.scenario, event.evaluation.head_release_id)
         if parent is None:
             return False
-        release_id = releases.release_id(
-            event.scenario, parent.sequence + 1, parent.release_id, candidate.event_id
-        )
+        plan = (event.scenario, parent.sequence + 1, parent.release_id, candidate.event_id)
+        release_id = releases.release_id(*plan)
         if release_id in await self._pending(event.scenario):
             return False
         return await self.heads.release(event.scenario, release_id) is not None
 
     async def _keep_for_review(self, work: Work, release: events.Release) -> None:
         await self.heads.put_pending(release)
-        await self.publication.emit(
-            events.ReleasePending, work.work_id, work.scenario, release=release
-        )
+        about = (work.work_id, work.scenario)
+        await self.publication.emit(events.ReleasePending, *about, release=release)
         await self.works.save(work.to("pending"))
         log.info("release_pending", scenario=work.scenario, release=release.release_id)
 

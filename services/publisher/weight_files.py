@@ -69,9 +69,8 @@ def differing(expected: dict[str, str], served: dict[str, str]) -> list[str]:
     # A name that is not in the files is a tied weight: it must equal a tensor that is.
     wrong = [name for name, digest in expected.items() if served.get(name) != digest]
     known = set(expected.values())
-    return wrong + [
-        name for name, digest in served.items() if name not in expected and digest not in known
-    ]
+    others = [name for name, digest in served.items() if digest not in known]
+    return wrong + [name for name in others if name not in expected]
 
 
 def _read_header(file: Path) -> dict[str, Stored]:

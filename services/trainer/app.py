@@ -25,10 +25,8 @@ def executor(
 ) -> WeightExecutor:
     """Build the executor of a binding. Raises BadConfig if no base model is named."""
     if system.model_path is None:
-        raise BadConfig(
-            "REEF_MODEL_PATH is not set: the trainer needs the base model as a Hugging Face"
-            " directory"
-        )
+        needs = "the trainer needs the base model as a Hugging Face directory"
+        raise BadConfig(f"REEF_MODEL_PATH is not set: {needs}")
     # The cache of the version before, under another name now.
     shutil.rmtree(kit.home / "adapters", ignore_errors=True)
     log_path = kit.home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"

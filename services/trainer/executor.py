@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ ADAPTER = "adapter"
 NO_CANDIDATE = "the recipe proposes no candidate after this step"
 
 
+@dataclass(slots=True)
 class WeightExecutor(Executor):
     """A weight recipe that learns from a scenario."""
 
@@ -36,20 +37,14 @@ class WeightExecutor(Executor):
     once_per_record = True
     holds_while_pending = False
 
-    def __init__(
-        self,
-        binding: Binding[WeightRecipe],
-        kit: Kit,
-        checkpoints: Checkpoints,
-        process: StepProcess,
-        *,
-        kept_states: int,
-    ) -> None:
-        self._binding, self._kit, self._kept_states = binding, kit, kept_states
-        self._checkpoints, self.process = checkpoints, process
+    binding: Binding[WeightRecipe]
+    kit: Kit
+    checkpoints: Checkpoints
+    process: StepProcess
+    kept_states: int
 
     def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
-        return self._binding.recipe.decide(waiting, _serving(head))
+        return self.binding.recipe.decide(waiting, _serving(head))
 
     def obstacle(self, head: Release) -> str | None:
         base = base_weights(head)
@@ -65,24 +60,24 @@ class WeightExecutor(Executor):
     ) -> Mapping[str, Any]:
         kept = self.kept_jobs()
         if last is not None and last.job_id not in kept:
-            log.warning("state_lost", binding=self._binding.key, job=last.job_id)
+            log.warning("state_lost", binding=self.binding.key, job=last.job_id)
             last = None  # the critic starts anew
         saved = {
             job.content_id: job.job_id
-            for job in self._kit.store.named(kept)
+            for job in self.kit.store.named(kept)
             if job.content_id and job.state not in ("open", "produced", "stored")
         }
         start = domain.plan_start(last, content_of(head, "lora"), saved)
-        facts = domain.batch_facts(batch, _serving(head), self._kit.clock())
+        facts = domain.batch_facts(batch, _serving(head), self.kit.clock())
         return {"start": asdict(start), "facts": facts}
 
     def has_run(self, job: Job) -> bool:
-        return self._checkpoints.reply(job.binding, job.job_id) is not None
+        return self.checkpoints.reply(job.binding, job.job_id) is not None
 
     async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
         began = time.monotonic()
         # A step whose state is on disk is not made again: nothing is trained on twice.
-        reply = await asyncio.to_thread(self._checkpoints.reply, job.binding, job.job_id)
+        reply = await asyncio.to_thread(self.checkpoints.reply, job.binding, job.job_id)
         if reply is None:
             try:
                 reply = await self._step(job, samples, self._path(job.job_id))
@@ -92,8 +87,7 @@ class WeightExecutor(Executor):
         figures["duration/step_s"] = time.monotonic() - began
         if not reply.proposes:
             return Produced({}, figures, reply.step, NO_CANDIDATE, end="finished")
-        reason = f"{self._binding.recipe.name} step {reply.step}"
-        return Produced({}, figures, reply.step, reason)
+        return Produced({}, figures, reply.step, f"{self.binding.recipe.name} step {reply.step}")
 
     async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
         await self._step(job, samples, None)
@@ -105,7 +99,7 @@ class WeightExecutor(Executor):
         return adapter
 
     def kept_jobs(self) -> Collection[str]:
-        return self._checkpoints.kept(self._binding.key)
+        return self.checkpoints.kept(self.binding.key)
 
     def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
         adopted = domain.start_of(job).adopt if job is not None else None
@@ -113,33 +107,31 @@ class WeightExecutor(Executor):
 
     def tidy(self, head: Release | None) -> None:
         content = content_of(head, "lora") if head is not None else BASE_CONTENT_ID
-        jobs = self._kit.store.named(self.kept_jobs())
-        keep = domain.states_to_keep(jobs, content, self._kept_states)
-        self._checkpoints.prune(self._binding.key, keep)
+        jobs = self.kit.store.named(self.kept_jobs())
+        keep = domain.states_to_keep(jobs, content, self.kept_states)
+        self.checkpoints.prune(self.binding.key, keep)
 
     async def stop(self) -> None:
         await self.process.stop()
 
     async def _step(self, job: Job, samples: Sequence[SampleReady], out: Path | None) -> StepReply:
-        start = domain.start_of(job)
+        start, kit = domain.start_of(job), self.kit
         adopt = start.adopt
         if adopt is not None and adopt != BASE_CONTENT_ID:
-            kit = self._kit
             tree = await asyncio.to_thread(kit.trees.fetch, kit.artifacts, adopt, job.scenario)
             adopt = str(tree)
-        return await self.process.step(
-            StepRequest(
-                job_id=job.job_id,
-                state=self._path(start.state) if start.state else None,
-                actor=self._path(start.actor) if start.actor else None,
-                adopt=adopt,
-                batch=tuple(samples),
-                out=out,
-            )
+        request = StepRequest(
+            job_id=job.job_id,
+            state=self._path(start.state) if start.state else None,
+            actor=self._path(start.actor) if start.actor else None,
+            adopt=adopt,
+            batch=tuple(samples),
+            out=out,
         )
+        return await self.process.step(request)
 
     def _path(self, job_id: str) -> Path:
-        return self._checkpoints.path(self._binding.key, job_id)
+        return self.checkpoints.path(self.binding.key, job_id)
 
 
 def _serving(head: Release) -> LoadId:

@@ -65,7 +65,5 @@ def _finite(value: Any) -> bool:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return not (value.is_floating_point() or value.is_complex()) or bool(
-            torch.isfinite(value).all()
-        )
+        return bool(torch.isfinite(value).all())  # true of every integer
     return not isinstance(value, float) or math.isfinite(value)

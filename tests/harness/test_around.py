@@ -122,7 +122,7 @@ async def test_a_proposal_that_hangs_costs_its_window_after_some_tries(tmp_path)
     out = Published()
     binding = Binding("default", "tests:Hanging", Hanging(Knobs()))
     worker = service(tmp_path, out, bindings=(binding,))
-    worker.loops[binding.key].executor._propose.limit_s = 0.05
+    worker.loops[binding.key].executor.call.limit_s = 0.05
     await worker.handlers.on_publication(first(base_release()))
     await fed(worker, 1, 2)
     for _ in range(2):

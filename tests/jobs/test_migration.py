@@ -129,7 +129,7 @@ async def test_refusals_that_were_not_sent_are_sent(tmp_path):
     store = JobStore(tmp_path / "ledger.sqlite", RECIPES)
     ((_, topic, kind, body),) = store.unsent(9)
     assert (topic, kind) == ("reef.training.v1", "SampleRefused")
-    assert BINDING.refusal(sample(0), "stale", 3, sample(0).at).model_dump_json() == body
+    assert BINDING.refusal((sample(0), "stale", 3), sample(0).at).model_dump_json() == body
     assert store.refusals(KEY) == {"stale": 2}
     store.close()
 

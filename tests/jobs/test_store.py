@@ -27,7 +27,7 @@ def store(tmp_path):
 
 
 def put(store, item):
-    too_old = BINDING.refusal(item, TOO_OLD, None, AT)
+    too_old = BINDING.refusal((item, TOO_OLD, None), AT)
     return store.put(KEY, item, (too_old, topics.TRAINING), text_only=False)
 
 
@@ -104,7 +104,7 @@ def test_a_settled_sample_is_not_settled_again(store):
 def test_a_transition_from_another_state_changes_nothing(store):
     put(store, sample(0))
     job = take(store, sample(0))
-    event = (BINDING.refusal(sample(0), "odd", None, AT), topics.TRAINING)
+    event = (BINDING.refusal((sample(0), "odd", None), AT), topics.TRAINING)
     assert not store.save(replace(job, state="stored"), expected="produced", events=(event,))
     assert store.unsent(9) == []
     assert store.save(replace(job, state="produced"), expected="open", events=(event, event))

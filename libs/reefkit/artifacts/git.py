@@ -22,15 +22,8 @@ from dulwich.object_store import MemoryObjectStore, iter_tree_contents
 from dulwich.objects import Blob, Commit, ObjectID
 from dulwich.repo import Repo
 
-from reefcommon.artifacts import (
-    MANIFEST_NAME,
-    Manifest,
-    check_complete,
-    check_content_id,
-    origin,
-    safe_path,
-    staged,
-)
+from reefcommon import artifacts
+from reefcommon.artifacts import MANIFEST_NAME, Manifest
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.files import chunks, write_synced
 from reefkit.artifacts.git_refs import detach, move, pointer_of, remove, sweep, tag_of, write_loose
@@ -49,9 +42,9 @@ class GitArtifactStore:
         self._path = path
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
-        check_complete(tree, manifest)
+        artifacts.check_complete(tree, manifest)
         for name in manifest.files:
-            if _RESERVED & {part.lower() for part in safe_path(name).parts}:
+            if _RESERVED & {part.lower() for part in artifacts.safe_path(name).parts}:
                 raise Poison(f"git gives {name!r} a meaning of its own: an artifact cannot hold it")
         with self._writing() as repo:
             if tag_of(scenario, manifest.content_id) not in repo.refs:
@@ -59,9 +52,9 @@ class GitArtifactStore:
         return manifest.content_id
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
-        check_content_id(content_id)
+        artifacts.check_content_id(content_id)
         try:
-            with Repo(str(self._path)) as repo, staged(destination) as directory:
+            with Repo(str(self._path)) as repo, artifacts.staged(destination) as directory:
                 commit = repo[repo.refs[tag_of(scenario, content_id)]]
                 assert isinstance(commit, Commit)
                 for entry in iter_tree_contents(repo.object_store, commit.tree):
@@ -71,7 +64,7 @@ class GitArtifactStore:
                     blob = repo.object_store[entry.sha]
                     assert isinstance(blob, Blob)
                     if name != ".gitattributes":
-                        write_synced(directory / safe_path(name), self._content(blob))
+                        write_synced(directory / artifacts.safe_path(name), self._content(blob))
                 manifest = Manifest.model_validate_json((directory / MANIFEST_NAME).read_bytes())
                 if manifest.content_id != content_id:
                     raise Poison(
@@ -90,7 +83,7 @@ class GitArtifactStore:
         return manifest
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
-        refs = [tag_of(scenario, check_content_id(content)) for content in contents]
+        refs = [tag_of(scenario, artifacts.check_content_id(content)) for content in contents]
         with self._writing() as repo:
             detach(repo, scenario)
             # Bytes go one call after their ref, so that a reader that has begun can finish.
@@ -188,7 +181,7 @@ def _attribute(name: str) -> str:
 
 
 def _message(manifest: Manifest, scenario: str) -> bytes:
-    facts = {"content": manifest.content_id, **origin(manifest, scenario)}
+    facts = {"content": manifest.content_id, **artifacts.origin(manifest, scenario)}
     lines = [f"{key.capitalize()}: {value}" for key, value in facts.items()]
     head = f"{manifest.kind} of {scenario}: {manifest.content_id}"
     return "\n".join([head, "", *lines, ""]).encode()

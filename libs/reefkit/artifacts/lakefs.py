@@ -17,22 +17,10 @@ from urllib.parse import unquote
 
 import lakefs
 import urllib3.exceptions
-from lakefs.exceptions import (
-    LakeFSException,
-    NotAuthorizedException,
-    NotFoundException,
-    TransactionException,
-)
+from lakefs import exceptions
 
-from reefcommon.artifacts import (
-    MANIFEST_NAME,
-    Manifest,
-    check_complete,
-    check_content_id,
-    origin,
-    safe_path,
-    staged,
-)
+from reefcommon import artifacts
+from reefcommon.artifacts import MANIFEST_NAME, Manifest
 from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.files import chunks, write_synced
 
@@ -61,7 +49,7 @@ class LakeFSArtifactStore:
         self._repository = lakefs.Repository(name, client=self._client)
 
     def put(self, tree: Path, manifest: Manifest, scenario: str) -> str:
-        check_complete(tree, manifest)
+        artifacts.check_complete(tree, manifest)
         with self._answering(f"put {manifest.content_id}"):
             tag = _tag(scenario, manifest.content_id)
             if self._holds(tag, manifest.content_id):
@@ -74,18 +62,18 @@ class LakeFSArtifactStore:
         return manifest.content_id
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
-        reference = self._repository.tag(_tag(scenario, check_content_id(content_id)))
+        reference = self._repository.tag(_tag(scenario, artifacts.check_content_id(content_id)))
         try:
-            with self._answering(f"get {content_id}"), staged(destination) as directory:
+            with self._answering(f"get {content_id}"), artifacts.staged(destination) as directory:
                 text = b"".join(self._read(reference, content_id, MANIFEST_NAME))
                 manifest = Manifest.model_validate_json(text)
                 if manifest.content_id != content_id:
                     raise Poison(f"lakeFS holds {manifest.content_id} under the name {content_id}")
                 for name in manifest.files:
                     content = self._read(reference, content_id, name)
-                    write_synced(directory / safe_path(name), content)
+                    write_synced(directory / artifacts.safe_path(name), content)
                 write_synced(directory / MANIFEST_NAME, iter([text]))
-        except NotFoundException:
+        except exceptions.NotFoundException:
             raise Poison(
                 f"no content {content_id!r} of scenario {scenario!r} in {self._name}"
             ) from None
@@ -94,7 +82,7 @@ class LakeFSArtifactStore:
     def drop(self, contents: Collection[str], scenario: str) -> None:
         # Tags and files go now; the bytes go when lakeFS collects garbage.
         for content in contents:
-            with self._answering(f"put {check_content_id(content)}"):
+            with self._answering(f"put {artifacts.check_content_id(content)}"):
                 tag = _tag(scenario, content)
                 if not self._holds(tag, content):
                     continue
@@ -128,7 +116,7 @@ class LakeFSArtifactStore:
                     with target.writer("wb", pre_sign=False) as upload:
                         for chunk in source:
                             upload.write(chunk)
-        except TransactionException:
+        except exceptions.TransactionException:
             # lakeFS refuses an empty merge: another process has brought the same content.
             if not self._holds(branch.id, manifest.content_id):
                 raise
@@ -145,15 +133,15 @@ class LakeFSArtifactStore:
     def _answering(self, what: str) -> Iterator[None]:
         try:
             yield
-        except NotAuthorizedException as error:
+        except exceptions.NotAuthorizedException as error:
             raise Unavailable(
                 f"{self._name} refuses the credentials of REEF_ARTIFACTS_URL ({what})"
             ) from error
-        except NotFoundException:
+        except exceptions.NotFoundException:
             if not what.startswith("put"):
                 raise
             raise Unavailable(f"{self._name}: no such repository; create it first") from None
-        except (LakeFSException, urllib3.exceptions.HTTPError) as error:
+        except (exceptions.LakeFSException, urllib3.exceptions.HTTPError) as error:
             raise Unavailable(f"{self._name} does not answer ({what}): {error}") from error
 
 
@@ -167,4 +155,4 @@ def _tag(scenario: str, content_id: str) -> str:
 
 
 def _metadata(manifest: Manifest, scenario: str) -> dict[str, str]:
-    return {"kind": manifest.kind, **origin(manifest, scenario)}
+    return {"kind": manifest.kind, **artifacts.origin(manifest, scenario)}

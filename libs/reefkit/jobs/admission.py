@@ -70,10 +70,8 @@ class Admission:
     # jobs, or settled unseen.
     async def _decide(self, offered: Sequence[SampleReady], head: Release) -> Decision:
         decision = await self.call(self.executor.decide, offered, head)
-        named = [
-            sample.event_id
-            for sample in (*decision.batch, *(sample for sample, _, _ in decision.refused))
-        ]
+        refused = [sample for sample, _, _ in decision.refused]
+        named = [sample.event_id for sample in (*decision.batch, *refused)]
         if strangers := set(named) - {sample.event_id for sample in offered}:
             raise ValueError(f"sample {min(strangers)} was not offered")
         if len(set(named)) < len(named):

@@ -104,11 +104,9 @@ class Candidates:
         events = (told,) if job.attempt == 1 else ()
         await context.save(ended, expected="produced", events=events)
         await context.kit.outbox.flush()
-        await context.finish_step(
-            ended, await asyncio.to_thread(context.kit.store.head, job.scenario)
-        )
+        head = await asyncio.to_thread(context.kit.store.head, job.scenario)
+        await context.finish_step(ended, head)
 
     async def _abort(self, job: Job, reason: str) -> bool:
-        return await self._context.save(
-            replace(job, state="aborted", reason=reason), expected=job.state
-        )
+        aborted = replace(job, state="aborted", reason=reason)
+        return await self._context.save(aborted, expected=job.state)

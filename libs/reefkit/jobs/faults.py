@@ -32,9 +32,8 @@ class BoundedCall(Generic[T]):
         """Raises StepTimeout, or Unavailable if too many abandoned calls still run."""
         # A thread cannot be stopped, so the number of those that hang is bounded.
         if len(self._running) >= MAX_HANGING:
-            raise Unavailable(
-                f"{self.name}: {MAX_HANGING} calls have not returned; restart to go on"
-            )
+            hanging = f"{MAX_HANGING} calls have not returned"
+            raise Unavailable(f"{self.name}: {hanging}; restart to go on")
         future: Future[T] = Future()
         self._running.add(future)
         future.add_done_callback(self._running.discard)

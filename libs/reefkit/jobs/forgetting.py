@@ -43,10 +43,8 @@ def forget(
     gone = [job for (job,) in db.execute(_ENDED, values)]
     values["jobs"] = orjson.dumps(gone).decode()
     of_jobs = "job_id in (select value from json_each(:jobs))"
-    old = (
-        f"newest_ms < :before and ({of_jobs}"
-        " or binding = :binding and job_id is null and state = 'refused')"
-    )
+    loose = "binding = :binding and job_id is null and state = 'refused'"
+    old = f"newest_ms < :before and ({of_jobs} or {loose})"
     query = f"select record_id from records where {of_jobs}"
     ages = {
         record: made
@@ -63,9 +61,7 @@ def forget(
             (binding, max(times)),
         )
     samples = db.execute(f"delete from samples where {old}", values).rowcount
-    db.executemany(
-        "delete from records where binding = ? and record_id = ?",
-        [(binding, record) for record in ages],
-    )
+    forgotten = [(binding, record) for record in ages]
+    db.executemany("delete from records where binding = ? and record_id = ?", forgotten)
     jobs = db.execute(f"delete from jobs where {of_jobs}", values).rowcount
     return {"samples": samples, "jobs": jobs}

@@ -98,7 +98,7 @@ class HostLoop:
     # ------------------------------------------------------------------ arrivals
 
     async def put(self, sample: SampleReady) -> None:
-        too_old = (self.binding.refusal(sample, TOO_OLD, None, sample.at), topics.TRAINING)
+        too_old = (self.binding.refusal((sample, TOO_OLD, None), sample.at), topics.TRAINING)
         key, text_only = self.binding.key, self.executor.text_only
         await asyncio.to_thread(self.store.put, key, sample, too_old, text_only=text_only)
         self.arrived.set()
@@ -186,7 +186,7 @@ class HostLoop:
             metrics.REFUSED.labels(binding.key, reason.partition(":")[0]).inc()
         reasons = {sample.event_id: reason for sample, reason, _ in refused}
         log.debug("samples_refused", binding=binding.key, reasons=reasons)
-        return reasons, [(binding.refusal(*item, at), topics.TRAINING) for item in refused]
+        return reasons, [(binding.refusal(item, at), topics.TRAINING) for item in refused]
 
     # ------------------------------------------------------------------ retention
 

@@ -68,10 +68,8 @@ def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
         return
     db.execute("begin immediate")
     try:
-        old = {
-            name for (name,) in db.execute("select name from sqlite_master where type = 'table'")
-        }
-        found = [name for name in _OLD_TABLES if name in old]
+        tables = db.execute("select name from sqlite_master where type = 'table'").fetchall()
+        found = [name for name in _OLD_TABLES if (name,) in tables]
         for name in found:
             # An index keeps its name when its table is renamed, and the new table needs the name.
             indices = "select name from sqlite_master where type = 'index' and sql is not null"
@@ -160,9 +158,8 @@ def _send_refusals(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
     for key, body, reason, lag, at in db.execute(query).fetchall():
         if key in recipes:  # the recipe of a binding that is gone has no name to refuse under
             sample = SampleReady.model_validate_json(body)
-            event = refusal_event(
-                key, recipes[key], sample, reason, lag, datetime.fromisoformat(at)
-            )
+            refused_at = datetime.fromisoformat(at)
+            event = refusal_event(key, recipes[key], (sample, reason, lag), refused_at)
             put_event(db, event, topics.TRAINING)
 
 

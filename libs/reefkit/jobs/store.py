@@ -116,9 +116,8 @@ class JobStore(Database):
     def current(self, binding: str, *, pending: bool = False) -> Job | None:
         """Return the unfinished job; with `pending`, also a job that waits for a person."""
         states = (*UNFINISHED, "pending") if pending else UNFINISHED
-        return self._job(
-            f"binding = ? and state in ({_marks(states)}) order by seq limit 1", binding, *states
-        )
+        condition = f"binding = ? and state in ({_marks(states)}) order by seq limit 1"
+        return self._job(condition, binding, *states)
 
     def last(self, binding: str) -> Job | None:
         """Return the last job that made a step."""
@@ -204,11 +203,8 @@ class JobStore(Database):
         return dict(self._rows(query, binding))
 
     def refusals(self, binding: str) -> dict[str, int]:
-        query = (
-            "select reason, count(*) from samples where binding = ? and state = 'refused'"
-            " group by reason"
-        )
-        return dict(self._rows(query, binding))
+        query = "select reason, count(*) from samples where binding = ? and state = 'refused'"
+        return dict(self._rows(f"{query} group by reason", binding))
 
     # ------------------------------------------------------------------ inside
 

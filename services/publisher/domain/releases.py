@@ -47,7 +47,7 @@ def _follow(
 ) -> Release:
     sequence = head.sequence + 1
     loads = _next_loads(head, contents)
-    values: dict[str, object] = {
+    values = {
         "release_id": release_id(head.scenario, sequence, head.release_id, cause),
         "scenario": head.scenario,
         "sequence": sequence,

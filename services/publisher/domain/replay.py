@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from reefcommon.events import Event, Release, ReleasePending, ReleasePublished, ReleaseRejected
 
@@ -13,9 +14,7 @@ class Replay:
 
     def chains(self) -> list[Release]:
         """Return every published release; in a scenario, parents come before children."""
-        return sorted(
-            self.published.values(), key=lambda release: (release.scenario, release.sequence)
-        )
+        return sorted(self.published.values(), key=attrgetter("scenario", "sequence"))
 
 
 def replay(events: Iterable[Event]) -> Replay:
