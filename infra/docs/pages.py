@@ -31,8 +31,7 @@ def replaced(page: str, sections: Mapping[str, Callable[[], str]]) -> str:
         before, found, rest = page.partition(start)
         _, ended, after = rest.partition(end)
         if not found or not ended:
-            raise ValueError(
-                f"the page has no section between `{start.strip()}` and `{end.strip()}`"
-            )
+            marks = f"`{start.strip()}` and `{end.strip()}`"
+            raise ValueError(f"the page has no section between {marks}")
         page = f"{before}{start}{section()}{end}{after}"
     return page

@@ -47,10 +47,8 @@ def ensure_repository(url: str, storage_namespace: str) -> bool:
 
     parts = urlsplit(url)
     if parts.scheme not in ("lakefs", "lakefs+https") or not parts.hostname:
-        raise BadConfig(
-            "REEF_ARTIFACTS_URL: must be lakefs://key:secret@host:port/repository "
-            "(lakefs+https:// for TLS)"
-        )
+        form = "lakefs://key:secret@host:port/repository (lakefs+https:// for TLS)"
+        raise BadConfig(f"REEF_ARTIFACTS_URL: must be {form}")
     scheme = "https" if parts.scheme.endswith("https") else "http"
     host = f"{scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
     client = lakefs.Client(
@@ -78,9 +76,8 @@ async def make_topics(system: SystemSettings, settings: Settings) -> list[str]:
                 system.kafka_bootstrap, replication_factor=settings.replication_factor
             )
     except TimeoutError:
-        raise Unavailable(
-            f"{system.kafka_bootstrap} did not answer within {settings.attempt_timeout_s:g} s"
-        ) from None
+        waited = f"{settings.attempt_timeout_s:g} s"
+        raise Unavailable(f"{system.kafka_bootstrap} did not answer within {waited}") from None
 
 
 async def set_up_systems(system: SystemSettings, settings: Settings) -> None:

@@ -65,7 +65,5 @@ def check_state_dir(state_dir: Path) -> Path:
         with tempfile.TemporaryFile(dir=there):
             return there
     except OSError as error:
-        raise CannotStart(
-            f"cannot write to the state directory {state_dir}: {error.strerror}. "
-            "Choose another with --state-dir."
-        ) from None
+        fault = f"cannot write to the state directory {state_dir}: {error.strerror}"
+        raise CannotStart(f"{fault}. Choose another with --state-dir.") from None

@@ -114,9 +114,8 @@ class Letters:
             begin = (wanted, f"dead-{wanted}")
             fitting = [x for name, x in self.by_id.items() if name.startswith(begin)]
             if not fitting:
-                raise CommandFailed(
-                    f"no dead letter {wanted}; `reef dlq list --handled` shows all there are"
-                )
+                there = "`reef dlq list --handled` shows all there are"
+                raise CommandFailed(f"no dead letter {wanted}; {there}")
             if len(fitting) > 1 and wanted not in self.by_id:
                 some = ", ".join(letter.id for letter in fitting[:5])
                 raise CommandFailed(f"{wanted} may be any of {some}: give more of the id")
@@ -174,10 +173,8 @@ class DeadLetterLog:
                 await producer.send_and_wait(topic, value, key=letter.id.encode())
                 letter.settled = fact
         except (KafkaError, TimeoutError, OSError, Unavailable) as error:
-            raise CommandFailed(
-                f"the broker at {self.bootstrap} did not acknowledge: {error!r}; "
-                "do the same again, repeats are harmless"
-            ) from None
+            fault = f"the broker at {self.bootstrap} did not acknowledge: {error!r}"
+            raise CommandFailed(f"{fault}; do the same again, repeats are harmless") from None
         finally:
             await producer.stop()
         return waiting

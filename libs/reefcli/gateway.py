@@ -50,33 +50,26 @@ class Gateway:
             hint = state_dir_words(self.state_dir) if self.state_dir else ""
             raise CommandFailed(_explain(error.response, hint, token=bool(self.token))) from None
         except httpx.TimeoutException:
-            raise CommandFailed(
-                f"{self.url} did not answer within {_TIMEOUT_S:.0f} s; "
-                "look at its log, or at `reef status`"
-            ) from None
+            fault = f"{self.url} did not answer within {_TIMEOUT_S:.0f} s"
+            raise CommandFailed(f"{fault}; look at its log, or at `reef status`") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CommandFailed(self._silent(error)) from None
         except ValueError:
-            raise CommandFailed(
-                f"{self.url}{path} did not answer with JSON: is that a Reef gateway?"
-            ) from None
+            fault = f"{self.url}{path} did not answer with JSON"
+            raise CommandFailed(f"{fault}: is that a Reef gateway?") from None
 
     def _silent(self, error: Exception) -> str:
         place = self.state_dir
         if place is None:
-            return (
-                f"no gateway answers at {self.url} ({error}). "
-                "Is the URL right, and does Reef run there?"
-            )
+            fault = f"no gateway answers at {self.url} ({error})"
+            return f"{fault}. Is the URL right, and does Reef run there?"
         state = running(place)
         if state is None:
             return no_stack_words(place, "name one with --url")
         if state.phase == "starting":
             return f"the Reef on {place} is starting, {state.progress}; ask again in a moment"
-        return (
-            f"the gateway of the Reef on {place} does not answer at {self.url} ({error}); "
-            f"see {place}/logs/gateway.log"
-        )
+        fault = f"the gateway of the Reef on {place} does not answer at {self.url} ({error})"
+        return f"{fault}; see {place}/logs/gateway.log"
 
 
 def find(url: str | None, state_dir: Path) -> Gateway:
@@ -95,9 +88,8 @@ def find(url: str | None, state_dir: Path) -> Gateway:
     if state is None:
         raise CommandFailed(no_stack_words(state_dir, "name one with --url"))
     if not state.urls.get("gateway"):
-        raise CommandFailed(
-            f"the Reef that runs on {state_dir} has no gateway; name one with --url"
-        )
+        fault = f"the Reef that runs on {state_dir} has no gateway"
+        raise CommandFailed(f"{fault}; name one with --url")
     return Gateway(state.urls["gateway"].rstrip("/"), token, state_dir)
 
 

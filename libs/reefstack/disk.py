@@ -23,10 +23,8 @@ def check_disk(state_dir: Path, *, free: Callable[[Path], int] = free_bytes) -> 
     """
     left = free(state_dir)
     if left < MIN_FREE_BYTES:
-        raise CannotStart(
-            f"only {left / 1024**2:.0f} MB are free where {state_dir} lies, 1 GB is needed."
-            " Free some space, or choose another --state-dir."
-        )
+        fault = f"only {left / 1024**2:.0f} MB are free where {state_dir} lies, 1 GB is needed"
+        raise CannotStart(f"{fault}. Free some space, or choose another --state-dir.")
 
 
 def why_no_room(state_dir: Path) -> str:

@@ -22,10 +22,8 @@ def kind_of(state_dir: Path, asked: StoreKind | None) -> StoreKind:
     """The store that has this directory's data, else `asked`, else ours. Raises CannotStart."""
     there = [kind for kind in KINDS if (state_dir / kind).is_dir()]
     if there and asked not in (None, *there):
-        raise CannotStart(
-            f"the log of {state_dir} is kept by {there[0]}, not by {asked}. Leave out"
-            " REEF_STACK_OBJECT_STORE, or choose another --state-dir."
-        )
+        remedy = "Leave out REEF_STACK_OBJECT_STORE, or choose another --state-dir."
+        raise CannotStart(f"the log of {state_dir} is kept by {there[0]}, not by {asked}. {remedy}")
     return there[0] if there else asked or NAME
 
 

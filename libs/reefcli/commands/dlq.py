@@ -128,10 +128,8 @@ def _add_command(name: str, action: Action, text: str) -> None:
     ) -> None:
         # Neither, or both: the person means something else.
         if bool(ids) == everything:
-            raise CommandFailed(
-                "which ones? Give ids from `reef dlq list`, or --all "
-                "(with --topic, --group, --reason or --scenario)"
-            )
+            every = "--all (with --topic, --group, --reason or --scenario)"
+            raise CommandFailed(f"which ones? Give ids from `reef dlq list`, or {every}")
         wanted = LetterFilter(topic, group, reason, scenario)
         before, done = asyncio.run(_settle(action, ids, wanted, _log(bootstrap, state_dir)))
         if as_json:

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,13 +24,13 @@ _COLUMNS = ("record", "when", "outcome", "session", "turn", "release", "ms")
 _SCORED = ("record", "when", "score", "session", "release", "trained on", "sample")
 
 
-_Bounds = tuple[float | None, float | None]
 _SCENARIO = "A scenario, or a receipt, or `show` and a receipt."
 _Scenario = Annotated[str, typer.Argument(help=_SCENARIO)]
 _RecordId = Annotated[str | None, typer.Argument(help="With `show`: the receipt.")]
 _Session = Annotated[str | None, typer.Option(help="Only this session.")]
-_MinScore = Annotated[float | None, typer.Option(help="Only records with at least this score.")]
-_MaxScore = Annotated[float | None, typer.Option(help="Only records with at most this score.")]
+_score = partial(typer.Option, show_default=False)
+_MinScore = Annotated[float, _score(help="Only records with at least this score.")]
+_MaxScore = Annotated[float, _score(help="Only records with at most this score.")]
 _EXPORT = "Write the records whole, a JSON object a line. -: stdout."
 _Export = Annotated[Path | None, typer.Option(help=_EXPORT)]
 
@@ -38,8 +39,8 @@ def records(
     scenario: _Scenario = "default",
     record_id: _RecordId = None,
     session: _Session = None,
-    min_score: _MinScore = None,
-    max_score: _MaxScore = None,
+    min_score: _MinScore = -inf,
+    max_score: _MaxScore = inf,
     export: _Export = None,
     limit: Limit = 20,
     url: Url = None,
@@ -69,7 +70,7 @@ def records(
     if record_id is not None:
         meant = f"did you mean: reef records show {record_id}"
         raise CommandFailed(f"reef records {scenario} takes no second word; {meant}")
-    scored = min_score is not None or max_score is not None
+    scored = (min_score, max_score) != (-inf, inf)
     if scored:
         rows = _scored(gateway, scenario, session, (min_score, max_score), limit)
     else:
@@ -101,14 +102,12 @@ def _scored_row(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _scored(
-    gateway: Gateway, scenario: str, session: str | None, bounds: _Bounds, limit: int
+    gateway: Gateway, scenario: str, session: str | None, bounds: tuple[float, float], limit: int
 ) -> list[dict[str, Any]]:
-    low = -inf if bounds[0] is None else bounds[0]
-    high = inf if bounds[1] is None else bounds[1]
     rows: dict[str, dict[str, Any]] = {}
     for sample in _pages(gateway, f"/reef/scenarios/{scenario}/samples"):
         score = sample.get("score")
-        if score is None or not low <= score <= high:
+        if score is None or not bounds[0] <= score <= bounds[1]:
             continue
         if session is None or sample.get("session_id") == session:
             # A sample of several turns lists each of its records.

@@ -145,9 +145,8 @@ def _plan(
     checkpoint = home / "replay" / f"{digest(place, length=12)}.json"
     if into and "://" not in place:
         if place == _whole(str(home / "chdb")) and stack and "experience" in stack.processes:
-            raise CommandFailed(
-                f"{place} is the store of the Reef that runs on {state_dir}; stop it first"
-            )
+            fault = f"{place} is the store of the Reef that runs on {state_dir}"
+            raise CommandFailed(f"{fault}; stop it first")
         check_place(Path(place), begun=checkpoint.exists())
     # The embedded broker has another port at each start, so its log is named by its place.
     log_id = f"the log of {home.resolve()}" if embedded else urls["kafka"]
@@ -175,9 +174,8 @@ def check_place(place: Path, *, begun: bool) -> None:
     names = {path.name for path in place.glob("*")}
     ours = names <= STORE_PARTS and (begun or {"metadata", "store"} <= names)
     if place.is_file() or (names and not ours):
-        raise CommandFailed(
-            f"{place} holds other things than a store; name an empty or a new directory"
-        )
+        fault = f"{place} holds other things than a store"
+        raise CommandFailed(f"{fault}; name an empty or a new directory")
 
 
 @contextlib.contextmanager

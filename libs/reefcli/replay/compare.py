@@ -56,9 +56,8 @@ class RunningStore:
         try:
             return (await self.http.post(f"/audit/{path}", json=body)).raise_for_status().content
         except httpx.HTTPError as error:
-            raise Unavailable(
-                f"the experience service at {self.http.base_url} does not answer: {error!r}"
-            ) from error
+            service = f"the experience service at {self.http.base_url}"
+            raise Unavailable(f"{service} does not answer: {error!r}") from error
 
 
 @dataclass(slots=True)
@@ -76,20 +75,16 @@ class Comparison:
             after: RowKey | None = None
             while True:
                 page = await self.running.page(table, after=after, limit=PAGE_ROWS)
-                await self._page(table, after, page)
+                span = await self.replayed.span(table, after=after, until=page.until)
+                self.rows[table] += span.count
+                if (span.count, span.digest) != (page.count, page.digest):
+                    rows = [
+                        dict(await side.rows(table, after=after, until=page.until))
+                        for side in (self.running, self.replayed)
+                    ]
+                    self.suspects[table] |= _compared(*rows)
                 if (after := page.until) is None:
                     break
-
-    async def _page(self, table: str, after: RowKey | None, page: Slice) -> None:
-        span = await self.replayed.span(table, after=after, until=page.until)
-        self.rows[table] += span.count
-        if (span.count, span.digest) == (page.count, page.digest):
-            return
-        rows = [
-            await side.rows(table, after=after, until=page.until)
-            for side in (self.running, self.replayed)
-        ]
-        self.suspects[table] |= _compared(*map(dict, rows))
 
     async def again(self) -> None:
         for table, rows in self.suspects.items():

@@ -117,10 +117,8 @@ async def open_log(
             await consumer.topics()
             numbers = {topic: consumer.partitions_for_topic(topic) for topic in sources}
             if missing := [topic for topic, found in numbers.items() if not found]:
-                raise CommandFailed(
-                    f"topics are missing on {bootstrap}: {', '.join(missing)}. "
-                    "Is that the broker of a Reef?"
-                )
+                fault = f"topics are missing on {bootstrap}: {', '.join(missing)}"
+                raise CommandFailed(f"{fault}. Is that the broker of a Reef?")
             places = [TopicPartition(t, n) for t, found in numbers.items() for n in sorted(found)]
             begins = await consumer.beginning_offsets(places)
         if group:

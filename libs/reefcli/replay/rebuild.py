@@ -111,10 +111,8 @@ class Rebuild:
         found = [await self.audit.span(table, after=None, until=None) for table in tables]
         rows = sum(span.count for span in found)
         if rows and not resumed:
-            raise CommandFailed(
-                f"{self.database.where} is not empty ({rows} rows); "
-                "name another place, or empty it first"
-            )
+            fault = f"{self.database.where} is not empty ({rows} rows)"
+            raise CommandFailed(f"{fault}; name another place, or empty it first")
         await self.handlers.on_start()
 
     async def take(self, records: Sequence[ConsumerRecord]) -> None:

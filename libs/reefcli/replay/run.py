@@ -119,10 +119,9 @@ async def _check_running(plan: Plan) -> None:
         async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False) as http:
             (await http.get("/healthz")).raise_for_status()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise CommandFailed(
-            f"no experience service answers at {url} ({error}); there is nothing to compare with. "
-            "Start it, or build a store in its place with --into"
-        ) from None
+        fault = f"no experience service answers at {url} ({error})"
+        remedy = "Start it, or build a store in its place with --into"
+        raise CommandFailed(f"{fault}; there is nothing to compare with. {remedy}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +179,8 @@ class _Run:
             if not (behind := sum(max(read[tp] - (n or 0), 0) for tp, n in handled.items())):
                 return
             if time.monotonic() > deadline:
-                raise CommandFailed(
-                    f"the running experience service has {behind} events of the log to handle and "
-                    "does not get there; see `reef status`, then replay again"
-                )
+                fault = f"the running experience service stays {behind} events of the log behind"
+                raise CommandFailed(f"{fault}; see `reef status`, then replay again")
             await asyncio.sleep(LOOK_AGAIN_S / 4)
 
     async def _tell_table(
@@ -243,10 +240,8 @@ async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
         yield Rebuild(database, plan.bodies, Settings.load())
     except Unavailable as error:
         if "lock" in str(error).lower():
-            raise CommandFailed(
-                f"{plan.into} is in use by another process: stop it first, "
-                f"or name another place ({error})"
-            ) from None
+            remedy = f"stop it first, or name another place ({error})"
+            raise CommandFailed(f"{plan.into} is in use by another process: {remedy}") from None
         raise
     finally:
         with contextlib.suppress(ReefError):

@@ -52,7 +52,12 @@ def prepare(
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         write(scratch, report)
-        _publish(scratch, target)
+        scratch.chmod(0o755)  # mkdtemp makes it private; services of other users may read it
+        scratch.rename(target)
+    except OSError:
+        # Another process was first, with an equal copy.
+        if not (target / "config.json").is_file():
+            raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     report(f"{name} is ready", 1.0)
@@ -71,13 +76,3 @@ def _existing(path: Path) -> Path:
         msg = f"model {str(path)!r} is neither {known} nor a directory with a config.json"
         raise UnknownModelError(msg)
     return path
-
-
-def _publish(scratch: Path, target: Path) -> None:
-    scratch.chmod(0o755)  # mkdtemp makes it private; services of other users may read it
-    try:
-        scratch.rename(target)
-    except OSError:
-        # Another process was first, with an equal copy.
-        if not (target / "config.json").is_file():
-            raise

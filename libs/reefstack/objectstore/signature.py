@@ -37,8 +37,6 @@ def check(request: Request, *, access_key: str, secret_key: str) -> None:
 
 
 def _canonical(query: str) -> str:
-    if not query:
-        return ""
     pairs = parse_qsl(query, keep_blank_values=True)
     encoded = [(quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs]
     return "&".join(f"{name}={value}" for name, value in sorted(encoded))
