@@ -55,24 +55,17 @@ def build(
     """Build the whole service, on `database` or on the store that the settings name."""
     broker = kafka_broker(system, SERVICE)
     database = database or clickhouse.Database.open(system)
-    bodies = broker.guard.bodies
-    handlers = Handlers.of(
-        settings,
-        store=clickhouse.ClickHouseStore(database),
-        publisher=KafkaPublisher(broker),
-        dead=KafkaDeadLetters(broker.guard),
-        bodies=bodies,
-    )
+    bodies, store = broker.guard.bodies, clickhouse.ClickHouseStore(database)
+    dead = KafkaDeadLetters(broker.guard)
+    handlers = Handlers(settings, store, KafkaPublisher(broker), dead, bodies)
     broker.include_router(routes(handlers, settings))
     life = Lifecycle(database, handlers, broker, settings)
     health = Health(SERVICE, broker=broker, facts=life.facts())
     health.checks.update(store=life.check_store, progress=Progress(broker).check)
     tasks, close = (Work("sweep", life.sweep),), (database.close,)
     service = Service(health, broker, prepare=life.prepare, tasks=tasks, close=close)
-    reads, handled = (
-        clickhouse.ClickHouseReads(database),
-        KafkaHandled(broker, system.kafka_bootstrap),
-    )
+    reads = clickhouse.ClickHouseReads(database)
+    handled = KafkaHandled(broker, system.kafka_bootstrap)
     app = FastAPI(title="Reef experience", lifespan=service.lifespan)
     app.middleware("http")(unavailable)
     app.include_router(read_routes(reads, bodies))

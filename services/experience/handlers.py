@@ -8,52 +8,39 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from reefcommon.errors import Poison
-from reefcommon.events import FeedbackReported, InferenceRecorded, utc_now
-from reefkit.bus import EventPublisher
+from reefcommon.events import FeedbackReported, InferenceRecorded
 from services.experience.domain.conversation import fingerprint
 from services.experience.domain.parking import Parking
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Entry, Session, SessionBook
 from services.experience.metrics import CONFLICTS, EVICTED, OPEN, PARKED, REPEATS
-from services.experience.ports import Arrival, BodyStore, DeadLetters, ExperienceStore
+from services.experience.ports import Arrival
 from services.experience.reports import DeadArrivals, Reports
-from services.experience.settings import Settings
 
 log = structlog.get_logger()
 
 SWEEP_PAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Handlers(Reports):
     """Handles batches in turn: the session book and the parking are not shared."""
 
-    book: SessionBook
+    book: SessionBook = field(init=False)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        *,
-        store: ExperienceStore,
-        publisher: EventPublisher,
-        dead: DeadLetters,
-        bodies: BodyStore,
-        now: Callable[[], datetime] = utc_now,
-    ) -> "Handlers":
-        """Build the handlers with an empty memory."""
-        book = SessionBook(max_open=settings.max_open_sessions, ttl_s=settings.session_ttl_s)
-        parking = Parking(limit=settings.max_parked)
-        return cls(settings, store, publisher, dead, bodies, parking, now, book)
+    def __post_init__(self) -> None:
+        limits = self.settings
+        self.book = SessionBook(max_open=limits.max_open_sessions, ttl_s=limits.session_ttl_s)
+        self.parking = Parking(limit=limits.max_parked)
 
     async def on_start(self) -> None:
         """Restore the open sessions from the store. Raises Unavailable."""

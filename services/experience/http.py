@@ -10,13 +10,14 @@ from pydantic_core import from_json, to_json
 
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
-from services.experience.ports import Audit, BodyStore, ExperienceReads, Handled, UnknownCursor
+from services.experience.clickhouse import ClickHouseReads
+from services.experience.ports import Audit, BodyStore, Handled, UnknownCursor
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=256)]
 
 
-def read_routes(reads: ExperienceReads, bodies: BodyStore) -> APIRouter:
+def read_routes(reads: ClickHouseReads, bodies: BodyStore) -> APIRouter:
     """Build the read API. A single record comes with its claimed body."""
     router = APIRouter(default_response_class=Response)
 
@@ -63,7 +64,7 @@ class Picked(BaseModel):
     keys: list[tuple[str, ...]] = Field(max_length=1000)
 
 
-def key_routes(reads: ExperienceReads, handled: Handled, bodies: BodyStore) -> APIRouter:
+def key_routes(reads: ClickHouseReads, handled: Handled, bodies: BodyStore) -> APIRouter:
     """Build the route that tells a gateway whether a client's own receipt was used.
 
     A 404 says whether the log was read far enough.

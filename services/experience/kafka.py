@@ -73,19 +73,10 @@ class KafkaDeadLetters:
     guard: Guard
 
     async def bury(self, dead: Arrival, reason: str, *, waited: bool = False) -> None:
-        record: ConsumerRecord = ConsumerRecord(
-            topic=dead.topic,
-            partition=dead.partition,
-            offset=dead.offset,
-            timestamp=0,
-            timestamp_type=0,
-            key=dead.key,
-            value=dead.value,
-            checksum=None,
-            serialized_key_size=len(dead.key or b""),
-            serialized_value_size=len(dead.value),
-            headers=dead.headers,
-        )
+        place, content = (dead.topic, dead.partition, dead.offset), (dead.key, dead.value)
+        sizes = len(dead.key or b""), len(dead.value)
+        # Without a timestamp and a checksum.
+        record: ConsumerRecord = ConsumerRecord(*place, 0, 0, *content, None, *sizes, dead.headers)
         # Reports that wait in vain do not count: clients can make as many as they like.
         await self.guard.bury(record, reason, 1, counts=not waited)
 

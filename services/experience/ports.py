@@ -111,29 +111,6 @@ class Page(TypedDict):
     next_cursor: str | None
 
 
-class ExperienceReads(Protocol):
-    """Reads of the store. Raise Unavailable."""
-
-    async def record(self, record_id: str) -> dict[str, Any] | None:
-        """Return the exchange or report under a receipt (`record`), with its reports, samples and
-        refusals; None if unknown.
-        """
-
-    async def key(self, key: str) -> dict[str, Any] | None:
-        """Return an exchange with its answer, or a report, with its digest; None if unknown."""
-
-    async def summary(self, scenario: str) -> dict[str, Any]: ...
-
-    async def page(
-        self, name: str, scenario: str, *, limit: int, cursor: str | None = None, **filters: Any
-    ) -> Page:
-        """Return a page of a list, newest first, without bodies and tokens.
-
-        Filters that are None or unknown to the list are ignored. Raises Poison if there is no such
-        list, and UnknownCursor.
-        """
-
-
 class Handled(Protocol):
     """How far the log is handled."""
 

@@ -8,7 +8,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from reefcommon import topics
 from reefcommon.errors import Poison
-from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
+from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady, utc_now
 from reefkit.bodies import BodyMissing
 from reefkit.bus import EventPublisher
 from services.experience import ports
@@ -32,7 +32,7 @@ DeadArrivals = list[tuple[ports.Arrival, str]]
 """Events that can never be handled, each with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Reports:
     """The reports and the samples that they make."""
 
@@ -41,8 +41,8 @@ class Reports:
     publisher: EventPublisher
     dead: ports.DeadLetters
     bodies: ports.BodyStore
-    parking: Parking
-    now: Callable[[], datetime]
+    now: Callable[[], datetime] = utc_now
+    parking: Parking = field(init=False)
 
     @property
     def report_wait(self) -> timedelta:

@@ -51,9 +51,8 @@ def make(database: Database, settings: Settings) -> Service:
         Clock(),
         Flaky(ClickHouseStore(database)),
     )
-    handlers = Handlers.of(settings, store=store, publisher=published, dead=graves, bodies=bodies)
     return Service(
-        replace(handlers, now=clock),
+        Handlers(settings, store, published, graves, bodies, clock),
         store,
         ClickHouseReads(database),
         published,

@@ -129,7 +129,7 @@ async def running(home: Path) -> AsyncIterator[Loop]:
     heads, store = MemoryReleaseHeads(), MemoryArtifactStore()
     rotation, node, engine = MemoryRotation(), EpisodeNode(answer=answer), StubEngine()
 
-    experiences = experience.Handlers.of(
+    experiences = experience.Handlers(
         ExperienceSettings(),
         store=MemoryExperienceStore(),
         publisher=events,

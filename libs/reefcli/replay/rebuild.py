@@ -94,14 +94,8 @@ class Rebuild:
         """`directory`: the claim-checked events."""
         self.database, self.settings, self.bodies = database, settings, FilesystemBodies(directory)
         self.audit, self.nowhere, self.clock = ClickHouseAudit(database), Nowhere(), LogClock()
-        self.handlers = Handlers.of(
-            settings,
-            store=ClickHouseStore(database),
-            publisher=self.nowhere,
-            dead=self.nowhere,
-            bodies=self.bodies,
-            now=self.clock,
-        )
+        store, nowhere = ClickHouseStore(database), self.nowhere
+        self.handlers = Handlers(settings, store, nowhere, nowhere, self.bodies, self.clock)
 
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed if there are rows of another origin."""

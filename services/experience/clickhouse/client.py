@@ -1,10 +1,10 @@
 """The connection: a synchronous client in a thread, its errors, its migrations."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from clickhouse_connect.driver import options
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DataError
 
+from reefcommon.artifacts import hash_file
 from reefcommon.errors import BadConfig, Poison, Unavailable
 from reefcommon.settings import SystemSettings
 
@@ -71,12 +72,8 @@ class Database:
     @classmethod
     def server(cls, url: str) -> "Database":
         """A ClickHouse server: http(s)://user:password@host:port/database."""
-
-        def connect() -> Client:
-            return clickhouse_connect.get_client(
-                dsn=url, tz_mode="aware", autogenerate_session_id=False, send_receive_timeout=60
-            )
-
+        more: Row = {"autogenerate_session_id": False, "send_receive_timeout": 60}
+        connect = partial(clickhouse_connect.get_client, dsn=url, tz_mode="aware", **more)
         return cls(connect, "the ClickHouse server")
 
     async def insert(
@@ -101,6 +98,11 @@ class Database:
         return await self._run(
             lambda client: list(client.query(sql, parameters=parameters).named_results())
         )
+
+    async def select(self, columns: str, table: str, rest: str, **parameters: Any) -> list[Row]:
+        """Return rows as of their latest insert. The three texts are constants."""
+        sql = f"SELECT {columns} FROM {table} FINAL WHERE {rest}"  # noqa: S608
+        return await self.query(sql, **parameters)
 
     async def command(self, sql: str) -> None:
         await self._run(lambda client: client.command(sql))
@@ -147,17 +149,16 @@ def _migrate(client: Client, folder: Path) -> list[int]:
     )
     files = {int(path.name.split("_", 1)[0]): path for path in sorted(folder.glob("[0-9]*.sql"))}
     applied = client.query("SELECT number, name, sha256 FROM migrations").result_rows
-    done = {number: (name, sha) for number, name, sha in applied}
-    for number, (name, sha) in done.items():
-        if number not in files or _sha256(files[number]) != sha:
+    for number, name, sha in applied:
+        if number not in files or hash_file(files[number]) != sha:
             changed = f"migration {name} was applied to this store and is now missing or different"
             raise BadConfig(f"{changed}; migrations only go forward")
-    new = sorted(files.keys() - done.keys())
+    new = sorted(files.keys() - {number for number, *_ in applied})
     for number in new:
         path = files[number]
         for statement in _statements(path.read_text(encoding="utf-8")):
             client.command(statement)
-        row = [number, path.name, _sha256(path), datetime.now(UTC)]
+        row = [number, path.name, hash_file(path), datetime.now(UTC)]
         client.insert("migrations", [row], column_names=["number", "name", "sha256", "applied_at"])
         log.info("migration_applied", name=path.name)
     return new
@@ -168,7 +169,3 @@ def _statements(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
     parts = "\n".join(lines).split(";\n")
     return [part.strip() for part in parts if part.strip(" \n;")]
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,14 +8,8 @@ from services.experience.clickhouse.client import Database
 
 log = structlog.get_logger()
 
-_TIME = {
-    "records": "at",
-    "reports": "at",
-    "samples": "at",
-    "refusals": "at",
-    "steps": "at",
-    "sessions": "last_at",
-}
+_TIME = dict.fromkeys(("records", "reports", "samples", "refusals", "steps"), "at")
+_TIME |= {"sessions": "last_at"}
 # A report that still waits is kept, however old it is.
 _UNLESS = {"reports": " DELETE WHERE state != 'parked'"}
 

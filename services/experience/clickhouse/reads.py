@@ -76,33 +76,26 @@ _JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics")
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseReads:
-    """ExperienceReads on ClickHouse."""
+    """Reads for clients. Raise Unavailable."""
 
     database: Database
 
     async def record(self, record_id: str) -> Row | None:
-        found = await self.database.query(
-            "SELECT * FROM records FINAL WHERE record_id = {id:String}", id=record_id
-        )
-        reports = await self.database.query(
-            "SELECT * FROM reports FINAL "
-            "WHERE has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id",
-            id=record_id,
-        )
+        """Return the exchange or report under a receipt (`record`), with its reports, samples and
+        refusals; None if unknown.
+        """
+        select = self.database.select
+        found = await select("*", "records", "record_id = {id:String}", id=record_id)
+        mine = "has(references, {id:String}) OR report_id = {id:String} ORDER BY report_id"
+        reports = await select("*", "reports", mine, id=record_id)
         own = [row for row in reports if row["report_id"] == record_id]
         if not found and not own:
             return None
-        columns = _LISTS["samples"].columns
-        samples = await self.database.query(
-            f"SELECT {columns} FROM samples FINAL "  # noqa: S608  the columns are constants
-            "WHERE has(record_ids, {id:String}) OR report_id = {id:String} ORDER BY sample_id",
-            id=record_id,
-        )
-        refusals = await self.database.query(
-            "SELECT * FROM refusals FINAL "
-            "WHERE sample_id IN {ids:Array(String)} ORDER BY at, refusal_id",
-            ids=[sample["sample_id"] for sample in samples],
-        )
+        mine = "has(record_ids, {id:String}) OR report_id = {id:String} ORDER BY sample_id"
+        samples = await select(_LISTS["samples"].columns, "samples", mine, id=record_id)
+        ids = [sample["sample_id"] for sample in samples]
+        of_samples = "sample_id IN {ids:Array(String)} ORDER BY at, refusal_id"
+        refusals = await select("*", "refusals", of_samples, ids=ids)
         event: Event = rows.record(found[0]).event if found else rows.parked(own[0]).report
         place = found[0] if found else {}
         return {
@@ -114,19 +107,13 @@ class ClickHouseReads:
         }
 
     async def key(self, key: str) -> Row | None:
-        found = await self.database.query(
-            f"SELECT {_KEY} FROM records FINAL "  # noqa: S608  the columns are constants
-            "WHERE record_id = {id:String}",
-            id=key,
-        )
+        """Return an exchange with its answer, or a report, with its digest; None if unknown."""
+        found = await self.database.select(_KEY, "records", "record_id = {id:String}", id=key)
         if found:
             texts = {name: rows.load(found[0][name]) for name in ("response", "body_ref")}
             return {**found[0], "stream": bool(found[0]["stream"]), **texts}
-        reports = await self.database.query(
-            "SELECT 'report' AS kind, digest, scenario FROM reports FINAL "
-            "WHERE report_id = {id:String}",
-            id=key,
-        )
+        columns = "'report' AS kind, digest, scenario"
+        reports = await self.database.select(columns, "reports", "report_id = {id:String}", id=key)
         return reports[0] if reports else None
 
     async def summary(self, scenario: str) -> Row:
@@ -144,15 +131,16 @@ class ClickHouseReads:
     async def page(
         self, name: str, scenario: str, *, limit: int, cursor: str | None = None, **filters: Any
     ) -> Page:
+        """Return a page of a list, newest first, without bodies and tokens.
+
+        Filters that are None or unknown to the list are ignored. Raises Poison if there is no such
+        list, and UnknownCursor.
+        """
         if name not in _LISTS:
             raise Poison(f"no list {name!r}; there are {', '.join(_LISTS)}")
         table = _LISTS[name]
-        asked = {
-            filter_: value
-            for filter_, value in filters.items()
-            if filter_ in table.filters and value is not None
-        }
-        tests = [table.filters[filter_] for filter_ in asked]
+        asked = {k: v for k, v in filters.items() if k in table.filters and v is not None}
+        tests = [table.filters[asked_for] for asked_for in asked]
         # S608 in this method: names and conditions are constants; values are bound.
         latest = (
             f"SELECT {table.at}, {table.key} FROM {name} {_OF} "  # noqa: S608

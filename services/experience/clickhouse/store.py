@@ -34,11 +34,11 @@ class ClickHouseStore:
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
         columns = "record_id, digest, session_id, session_turn, session_sequence, retry_of"
-        found = await self._by_ids(f"{columns} FROM records FINAL WHERE record_id", record_ids)
+        found = await self._by_ids(columns, "records", "record_id", record_ids)
         return {row["record_id"]: (row["digest"], rows.assignment(row)) for row in found}
 
     async def records(self, record_ids: Iterable[str]) -> Mapping[str, Record]:
-        found = await self._by_ids("* FROM records FINAL WHERE record_id", record_ids)
+        found = await self._by_ids("*", "records", "record_id", record_ids)
         return {row["record_id"]: rows.record(row) for row in found}
 
     async def insert_records(self, records: Sequence[Record]) -> None:
@@ -81,7 +81,7 @@ class ClickHouseStore:
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
         names = ("digest", "state", "parked_at", "log_partition", "log_offset")
         columns = ", ".join(("report_id", *names))
-        found = await self._by_ids(f"{columns} FROM reports FINAL WHERE report_id", report_ids)
+        found = await self._by_ids(columns, "reports", "report_id", report_ids)
         return {row["report_id"]: Known(*(row[name] for name in names)) for row in found}
 
     async def parked(self, *, after: str, limit: int) -> Sequence[Parked]:
@@ -97,19 +97,14 @@ class ClickHouseStore:
         return [rows.parked(row) for row in found]
 
     async def has_expired(self) -> bool:
-        return bool(
-            await self.database.query("SELECT 1 AS n FROM reports WHERE state = 'expired' LIMIT 1")
-        )
+        sql = "SELECT 1 AS n FROM reports WHERE state = 'expired' LIMIT 1"
+        return bool(await self.database.query(sql))
 
     async def expired(self, record_ids: Sequence[str]) -> Sequence[Parked]:
-        found = await self.database.query(
-            "SELECT * FROM reports FINAL "  # noqa: S608  constants; the ids are bound
-            "WHERE state = 'expired' AND report_id IN "
-            "(SELECT report_id FROM reports WHERE state = 'expired' "
-            f"AND hasAny(references, {_IDS})) "
-            "ORDER BY report_id",
-            ids=as_list(record_ids),
-        )
+        once = f"state = 'expired' AND hasAny(references, {_IDS})"
+        ids = f"SELECT report_id FROM reports WHERE {once}"  # noqa: S608  constants; ids are bound
+        expired = f"state = 'expired' AND report_id IN ({ids}) ORDER BY report_id"
+        found = await self.database.select("*", "reports", expired, ids=as_list(record_ids))
         return [rows.parked(row) for row in found]
 
     async def insert_samples(self, samples: Sequence[SampleReady]) -> None:
@@ -123,10 +118,8 @@ class ClickHouseStore:
             kinds = tuple(kind for kind, (other, _) in rows.OUTCOMES.items() if other == table)
             await self._insert(table, columns, [e for e in events if isinstance(e, kinds)])
 
-    async def _by_ids(self, selected: str, ids: Iterable[str]) -> list[Row]:
-        # The texts are constants; the ids are bound.
-        sql = f"SELECT {selected} IN {_IDS}"
-        return await self.database.query(sql, ids=as_list(ids))
+    async def _by_ids(self, columns: str, table: str, key: str, ids: Iterable[str]) -> list[Row]:
+        return await self.database.select(columns, table, f"{key} IN {_IDS}", ids=as_list(ids))
 
     async def _insert(self, table: str, columns: rows.Columns, items: Sequence[Any]) -> None:
         if items:

@@ -82,16 +82,6 @@ def answers(response: Json | None, api: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-def conversation(
-    event: InferenceRecorded, request: Json, response: Json | None
-) -> tuple[dict[str, Any], ...]:
-    return (*request_messages(request, event.api), *answers(response, event.api)[:1])
-
-
-def tools(request: Json) -> tuple[dict[str, Any], ...]:
-    return tuple(dict(tool) for tool in mappings(request.get("tools")))
-
-
 def sampling(event: InferenceRecorded) -> Sampling:
     """Return the sampling parameters of an exchange."""
     # Events of before the sampling was recorded have the requested temperature alone.

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from reefcommon.events import FeedbackReported
 
@@ -28,9 +29,6 @@ class Parking:
         self._by_reference: dict[str, set[str]] = {}
         # Whether the store may have expired reports, which a late record still joins.
         self.expired = True
-
-    def get(self, report_id: str) -> Parked | None:
-        return self._reports.get(report_id)
 
     def oldest(self) -> Parked | None:
         return min(self._reports.values(), key=lambda parked: parked.parked_at, default=None)
@@ -60,9 +58,5 @@ class Parking:
                 del self._by_reference[reference]
 
     def waiting_for(self, record_ids: Iterable[str]) -> list[Parked]:
-        found = {
-            report_id
-            for record_id in record_ids
-            for report_id in self._by_reference.get(record_id, ())
-        }
-        return [self._reports[report_id] for report_id in sorted(found)]
+        found = (self._by_reference.get(record_id, ()) for record_id in record_ids)
+        return [self._reports[report_id] for report_id in sorted({*chain.from_iterable(found)})]

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from reefcommon import ids
+from reefcommon.conversation import mappings
 from reefcommon.events import FeedbackReported, InferenceRecorded, SampleReady
 from services.experience.domain import conversation
 from services.experience.domain.sessions import Assignment
@@ -65,7 +66,7 @@ def make_samples(report: FeedbackReported, records: Sequence[Record]) -> list[Sa
     # A failed answer whose request was repeated with success is nothing that the report judges.
     flawed = [record for record in ordered if record not in usable and record.asked not in asked]
     if flawed:
-        return [_sample(report, ordered, None, untrainable(flawed[0].event))]
+        return [_sample(report, ordered, Trajectory(), untrainable(flawed[0].event))]
     kept = _without_abandoned(usable)
     return [
         _sample(report, [kept[index] for index in trajectory.turns], trajectory, None)
@@ -122,7 +123,7 @@ def _without_abandoned(records: Sequence[Record]) -> list[Record]:
 def _sample(
     report: FeedbackReported,
     records: Sequence[Record],
-    trajectory: Trajectory | None,
+    trajectory: Trajectory,
     reason: str | None,
 ) -> SampleReady:
     events = [record.event for record in records]
@@ -130,16 +131,9 @@ def _sample(
     sessions = {record.place.session_id for record in records}
     sampling = tuple(conversation.sampling(event) for event in events)
     oldest, last = min(events, key=_age), records[-1]
+    answers = conversation.answers(last.event.response, last.event.api)
     loads = tuple(dict.fromkeys(event.load_id for event in events))
     more = {} if len(loads) == 1 else {"reef_load_ids": list(loads)}
-    tokens: dict[str, Any] = {}
-    if trajectory is not None:
-        tokens = {
-            "tokens": trajectory.tokens,
-            "prompt_length": trajectory.prompt_length,
-            "loss_mask": trajectory.mask,
-            "logprobs": trajectory.logprobs,
-        }
     return SampleReady(
         event_id=ids.sample_id(report.event_id, record_ids),
         **{name: getattr(report, name) for name in ("at", "scenario", "traceparent")},
@@ -155,10 +149,13 @@ def _sample(
         temperature=sampling[-1].temperature,
         sampling=sampling,
         untrainable=reason,
-        messages=conversation.conversation(last.event, last.request, last.event.response),
-        tools=conversation.tools(last.request),
+        messages=(*conversation.request_messages(last.request, last.event.api), *answers[:1]),
+        tools=tuple(map(dict, mappings(last.request.get("tools")))),
         recorded_at=last.event.at,
-        **tokens,
+        tokens=trajectory.tokens,
+        prompt_length=trajectory.prompt_length,
+        loss_mask=trajectory.mask,
+        logprobs=trajectory.logprobs,
     )
 
 

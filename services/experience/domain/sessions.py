@@ -181,7 +181,7 @@ class SessionBook:
             if not closed and len(self._sessions) <= self._max_open:
                 break
             self.forget(session.last_at)
-            self._drop(key)
+            self._unlist(self._sessions.pop(key))
             self.evicted += not closed
 
     def _find(self, entry: Entry) -> Session | None:
@@ -266,11 +266,6 @@ class SessionBook:
                 self._by_request[session.scenario, node.request] = key
             for tail in node.tails:
                 self._by_tail[session.scenario, tail] = key
-
-    def _drop(self, key: Key) -> None:
-        session = self._sessions.pop(key, None)
-        if session is not None:
-            self._unlist(session)
 
     def _unlist(self, session: Session) -> None:
         for index, hashes in (

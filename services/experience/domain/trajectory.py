@@ -41,11 +41,11 @@ class Trajectory:
     `mask` and `logprobs` have the length of the response: `len(tokens) - prompt_length`.
     """
 
-    turns: tuple[int, ...]
-    tokens: tuple[int, ...]
-    prompt_length: int
-    mask: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    turns: tuple[int, ...] = ()
+    tokens: tuple[int, ...] = ()
+    prompt_length: int = 0
+    mask: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
 
 
 def assemble(turns: Sequence[Turn]) -> list[Trajectory]:
