@@ -21,9 +21,9 @@ from reefcommon.config_sections import (
     GatewaySection,
     ModelSection,
     RecipeBinding,
+    ScenarioName,
     Section,
     ServingSection,
-    scenario_name,
 )
 from reefcommon.errors import BadConfig
 from reefcommon.settings import explain
@@ -44,7 +44,7 @@ class ServeConfig(Section):
     """real systems instead of the embedded ones"""
     state_dir: Path = Path(".reef")
     """everything that the embedded stack keeps; `--state-dir` wins"""
-    scenarios: tuple[str, ...] = Field(
+    scenarios: tuple[ScenarioName, ...] = Field(
         (), description=f"further scenarios that are recorded without a recipe: {SCENARIO_WORDS}"
     )
 
@@ -53,11 +53,6 @@ class ServeConfig(Section):
     def _one_or_many(cls, value: object) -> object:
         return (value,) if isinstance(value, dict) else value
 
-    @field_validator("scenarios")
-    @classmethod
-    def _can_be_named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(scenario_name, value))
-
     @field_validator("model", mode="before")
     @classmethod
     def _name_only(cls, value: object) -> object:
@@ -65,13 +60,11 @@ class ServeConfig(Section):
 
     @model_validator(mode="after")
     def _one_recipe_per_scenario_and_class(self) -> Self:
-        seen: set[tuple[str, str]] = set()
-        for binding in self.reef:
-            key = (binding.scenario, binding.recipe)
-            if key in seen:
-                msg = f"recipe {binding.recipe} is bound twice to scenario {binding.scenario!r}"
+        bindings = [(binding.scenario, binding.recipe) for binding in self.reef]
+        for scenario, recipe in bindings:
+            if bindings.count((scenario, recipe)) > 1:
+                msg = f"recipe {recipe} is bound twice to scenario {scenario!r}"
                 raise ValueError(msg)
-            seen.add(key)
         return self
 
     @property

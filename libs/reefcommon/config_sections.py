@@ -2,9 +2,9 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from reefcommon.events import Policy, Sampling
@@ -13,6 +13,19 @@ from reefcommon.ids import SCENARIO_PATTERN
 OnStale = Literal["refuse", "reevaluate", "merge"]
 ErrorPer = Literal["comparison", "head"]
 SCENARIO_WORDS = "lower-case letters, digits, _ . -, at most 63"
+
+
+def scenario_name(name: str) -> str:
+    """Raises PydanticCustomError if it is no name of a scenario."""
+    if not re.fullmatch(SCENARIO_PATTERN, name):
+        raise PydanticCustomError(
+            "scenario_name",
+            f"a scenario's name is {SCENARIO_WORDS}, and begins with a letter or a digit",
+        )
+    return name
+
+
+ScenarioName = Annotated[str, AfterValidator(scenario_name)]
 
 
 class Section(BaseModel):
@@ -28,7 +41,9 @@ class RecipeBinding(BaseModel):
 
     recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """package.module:Class, importable where Reef is started"""
-    scenario: str = Field("default", description=f"whose traffic it learns from: {SCENARIO_WORDS}")
+    scenario: ScenarioName = Field(
+        "default", description=f"whose traffic it learns from: {SCENARIO_WORDS}"
+    )
     review: Literal["auto", "manual"] = "auto"
     """manual: a winner stays pending until it is promoted"""
 
@@ -36,24 +51,9 @@ class RecipeBinding(BaseModel):
     """a candidate whose base is no longer the head: merge evaluates it again on the new head if
     only other kinds have changed, reevaluate in any case, refuse never"""
 
-    @field_validator("scenario")
-    @classmethod
-    def _can_be_named(cls, value: str) -> str:
-        return scenario_name(value)
-
     @property
     def knobs(self) -> dict[str, Any]:
         return dict(self.model_extra or {})
-
-
-def scenario_name(name: str) -> str:
-    """Raises PydanticCustomError if it is no name of a scenario."""
-    if not re.fullmatch(SCENARIO_PATTERN, name):
-        raise PydanticCustomError(
-            "scenario_name",
-            f"a scenario's name is {SCENARIO_WORDS}, and begins with a letter or a digit",
-        )
-    return name
 
 
 class ModelSection(Section):

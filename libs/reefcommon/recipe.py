@@ -167,16 +167,11 @@ def _in_one_line(error: Exception) -> str:
     words = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return words
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not _IMPORTING.match(frame.filename)
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [(Path(f.filename), f.lineno) for f in frames if not _IMPORTING.match(f.filename)]
     # The deepest line beside the module: its author's, not that of a library.
-    own = [
-        frame for frame in frames if Path(frame.filename).parent == Path(frames[0].filename).parent
-    ]
-    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    path, line = next((at for at in reversed(own) if at[0].parent == own[0][0].parent), ("", 0))
+    where = f" ({path.name}, line {line})" if path else ""
     return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 
 

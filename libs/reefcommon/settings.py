@@ -14,12 +14,26 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from reefcommon.errors import BadConfig
 
 
-class SystemSettings(BaseSettings):
+class _FromEnvironment(BaseSettings):
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def load(cls, **overrides: object) -> Self:
+        """Read the settings from the environment. Raises BadConfig."""
+        try:
+            return cls(**overrides)  # type: ignore[arg-type]
+        except ValidationError as error:
+            raise BadConfig(explain(error, prefix=prefix_of(cls))) from None
+
+
+def prefix_of(settings: type[BaseSettings]) -> str:
+    return str(settings.model_config.get("env_prefix", ""))
+
+
+class SystemSettings(_FromEnvironment):
     """The addresses of a deployment's systems."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="REEF_", extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="REEF_")
 
     config: Path | None = None
     """the serve.yaml that this deployment was started from"""
@@ -87,19 +101,9 @@ class SystemSettings(BaseSettings):
         urls = (getattr(self, name), type(self).model_fields[name].default)
         return int(next(filter(None, [urlsplit(str(url)).port for url in urls])))
 
-    @classmethod
-    def load(cls, **overrides: object) -> Self:
-        """Read the settings from the environment. Raises BadConfig."""
-        try:
-            return cls(**overrides)  # type: ignore[arg-type]
-        except ValidationError as error:
-            raise BadConfig(explain(error, prefix="REEF_")) from None
 
-
-class OwnSettings(BaseSettings):
+class OwnSettings(_FromEnvironment):
     """Settings under the prefix of a subclass's `model_config`."""
-
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     others: ClassVar[tuple[str, ...]] = ()
     """Names under this prefix that another settings class reads."""
@@ -107,20 +111,12 @@ class OwnSettings(BaseSettings):
     @classmethod
     def load(cls, **overrides: object) -> Self:
         """Read the settings from the environment. Raises BadConfig, also for an unknown name."""
-        prefix = str(cls.model_config.get("env_prefix", ""))
-        known = {prefix + name.upper() for name in cls.model_fields} | {
-            prefix + name for name in cls.others
-        }
-        if unknown := sorted(
-            name for name in os.environ if name.startswith(prefix) and name not in known
-        ):
-            raise BadConfig(
-                f"unknown settings: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
-            )
-        try:
-            return cls(**overrides)  # type: ignore[arg-type]
-        except ValidationError as error:
-            raise BadConfig(explain(error, prefix=prefix)) from None
+        prefix = prefix_of(cls)
+        known = {prefix + name.upper() for name in (*cls.model_fields, *cls.others)}
+        if unknown := sorted({name for name in os.environ if name.startswith(prefix)} - known):
+            allowed = f"allowed: {', '.join(sorted(known))}"
+            raise BadConfig(f"unknown settings: {', '.join(unknown)}; {allowed}")
+        return super().load(**overrides)
 
 
 class ServiceSettings(OwnSettings):
@@ -166,27 +162,23 @@ def explain(
     """
     lines = []
     for item in error.errors(include_url=False):
-        key = prefix + ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"{key}: {_unknown(item['loc'], _fields(model, item['loc'][:-1]), also)}")
+        loc, kind, said = item["loc"], item["type"], item["msg"]
+        key = prefix + ".".join(map(str, loc))
+        section = _section(model, loc[:-1])
+        fields = section.model_fields if section is not None else {}
+        if kind == "extra_forbidden":
+            lines.append(f"{key}: {_unknown(loc, list(fields), also)}")
             continue
-        value = item.get("input")
-        shown = "" if item["type"] == "missing" else f" (got {value!r:.120})"
-        lines.append(
-            f"{key}: {_in_words(item['type'], item['msg'], _described(model, item['loc']))}{shown}"
-        )
+        field = fields.get(str(loc[-1])) if loc else None
+        description = meaning(field) if field is not None else ""
+        shown = f" (got {item.get('input')!r:.120})"
+        # pydantic's own words, unless its terms mean little to a person.
+        if kind == "missing":
+            said, shown = "required, but missing", f"; it is {description}" if description else ""
+        elif kind == "string_pattern_mismatch" and description:
+            said = f"must be of the form {description}"
+        lines.append(f"{key}: {said}{shown}")
     return "\n".join(lines)
-
-
-def _in_words(kind: str, said: str, description: str) -> str:
-    # pydantic's own words, unless its terms mean little to a person.
-    if kind == "missing":
-        return "required, but missing" + (f"; it is {description}" if description else "")
-    return (
-        f"must be of the form {description}"
-        if kind == "string_pattern_mismatch" and description
-        else said
-    )
 
 
 def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str]) -> str:
@@ -196,17 +188,6 @@ def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str
     meant = f"; did you mean {close[0]!r}?" if close else ""
     allowed = f" (allowed here: {', '.join(fields)})" if nested and fields else ""
     return f"unknown key {name!r}{meant}{allowed}"
-
-
-def _fields(model: type[BaseModel] | None, path: Sequence[int | str]) -> tuple[str, ...]:
-    section = _section(model, path)
-    return tuple(section.model_fields) if section is not None else ()
-
-
-def _described(model: type[BaseModel] | None, path: Sequence[int | str]) -> str:
-    section = _section(model, path[:-1])
-    field = section.model_fields.get(str(path[-1])) if section is not None and path else None
-    return meaning(field) if field is not None else ""
 
 
 def _section(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:

@@ -12,7 +12,6 @@ from reefcommon.events.base import Event, Kind, Operation, Outcome, Policy, Valu
 from reefcommon.events.experience import (
     BodyRef,
     Completion,
-    Experience,
     FeedbackReported,
     InferenceRecorded,
     SampleReady,

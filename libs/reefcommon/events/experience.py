@@ -1,8 +1,8 @@
 """An exchange with the model, a report on it, and the sample that both make."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import AwareDatetime, Field, FiniteFloat
+from pydantic import AwareDatetime, FiniteFloat
 
 from reefcommon.events.base import Event, Outcome, Value
 
@@ -69,9 +69,8 @@ class InferenceRecorded(Event):
     outcome: Outcome
     session_tag: str | None = None
     tags: dict[str, str] = {}
-    caller: str = (
-        ""  # digest of user, safety_identifier and token: two callers never share a session
-    )
+    # Digest of user, safety_identifier and token: two callers never share a session.
+    caller: str = ""
     release_id: str | None = None
     load_id: str | None = None
     model: str = ""
@@ -132,6 +131,3 @@ class SampleReady(Event):
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     recorded_at: AwareDatetime
-
-
-Experience = Annotated[InferenceRecorded | FeedbackReported, Field(discriminator="type")]
