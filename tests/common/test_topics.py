@@ -17,15 +17,14 @@ from services.publisher import app as publisher
 WITHOUT_GROUP = {"gateway", "publisher"}
 
 
-def bare(app: ModuleType) -> Any:
+def bare(app: ModuleType, **given: Any) -> Any:
     """Handlers with nothing behind them: none is called here."""
-    return app.Handlers(
-        **{
-            field.name: None
-            for field in fields(app.Handlers)
-            if field.init and not field.name.startswith("_")
-        }
-    )
+    nothing = {
+        field.name: None
+        for field in fields(app.Handlers)
+        if field.init and not field.name.startswith("_")
+    }
+    return app.Handlers(**{**nothing, **given})
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def read() -> set[tuple[str, str]]:
         broker.include_router(host.routes(bare(host), service))
     for app in (evaluator, publisher):
         broker.include_router(app.routes(bare(app)))
-    broker.include_router(experience.routes(bare(experience), Settings()))
+    broker.include_router(experience.routes(bare(experience, settings=Settings()), Settings()))
     return {
         (topic.name, subscriber.group_id or "")
         for subscriber in broker.subscribers

@@ -73,9 +73,9 @@ def check_tree(tree: Tree, adapter: Adapter) -> None:
         where = f"entry {position}"
         _check_entry(entry, where, adapter)
         # Names become file names, and some file systems do not tell upper case from lower.
-        claims = {("id", entry.id)} | (
-            {(entry.kind, entry.config["name"].lower())} if "name" in entry.config else set()
-        )
+        claims = {("id", entry.id)}
+        if "name" in entry.config:
+            claims.add((entry.kind, entry.config["name"].lower()))
         if claims & claimed:
             raise Inadmissible(f"{where} ({entry.kind}): another entry has the same id or name")
         claimed |= claims
@@ -91,15 +91,11 @@ def _check_entry(entry: Entry, where: str, adapter: Adapter) -> None:
     where = f"{where} ({entry.kind})"
     # Code of a proposal would run with the rights of the user.
     if entry.kind == "code_extension" and not adapter.isolates_code:
-        raise Inadmissible(
-            f"{where}: code is allowed only if the adapter runs it isolated, and"
-            f" {adapter.name} does not"
-        )
+        isolated = f"if the adapter runs it isolated, and {adapter.name} does not"
+        raise Inadmissible(f"{where}: code is allowed only {isolated}")
     if entry.kind not in adapter.kinds:
-        raise Inadmissible(
-            f"{where}: the adapter {adapter.name} cannot render this kind; it renders"
-            f" {', '.join(sorted(adapter.kinds))}"
-        )
+        rendered = f"this kind; it renders {', '.join(sorted(adapter.kinds))}"
+        raise Inadmissible(f"{where}: the adapter {adapter.name} cannot render {rendered}")
     _check_fields(entry, where)
     for name, value in entry.config.items():
         if (found := value_objection(value)) is not None:
@@ -112,32 +108,25 @@ def _check_fields(entry: Entry, where: str) -> None:
         raise Inadmissible(f"{where}: its config has exactly the fields {', '.join(fields)}")
     for name, expected in fields.items():
         if not isinstance(entry.config[name], expected):
-            raise Inadmissible(
-                f"{where}: field {name} must be {'text' if expected is str else 'a JSON object'}"
-            )
+            form = "text" if expected is str else "a JSON object"
+            raise Inadmissible(f"{where}: field {name} must be {form}")
     if "name" in fields:
         _check_name(entry.config["name"], f"{where}: field name")
     if "text" in fields and not entry.config["text"].strip():
         raise Inadmissible(f"{where}: field text is empty")
     description = entry.config.get("description", "-")
     if not description.strip() or "\n" in description or len(description) > MAX_DESCRIPTION_CHARS:
-        raise Inadmissible(
-            f"{where}: field description is one line of 1 to {MAX_DESCRIPTION_CHARS} characters"
-        )
+        length = f"1 to {MAX_DESCRIPTION_CHARS} characters"
+        raise Inadmissible(f"{where}: field description is one line of {length}")
     if entry.kind == "config" and entry.config["target"] not in CONFIG_TARGETS:
         raise Inadmissible(f"{where}: field target must be one of {', '.join(CONFIG_TARGETS)}")
 
 
 def _check_name(name: Any, what: str) -> None:
-    if (
-        not isinstance(name, str)
-        or len(name) > MAX_NAME_CHARS
-        or NAME_PATTERN.fullmatch(name) is None
-    ):
-        raise Inadmissible(
-            f"{what} must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter"
-            " or digit"
-        )
+    formed = isinstance(name, str) and NAME_PATTERN.fullmatch(name)
+    if not formed or len(name) > MAX_NAME_CHARS:
+        form = f"1 to {MAX_NAME_CHARS} letters, digits, _ or -, and start with a letter or digit"
+        raise Inadmissible(f"{what} must be {form}")
     if name.lower() in RESERVED:
         raise Inadmissible(f"{what} is reserved for Reef's own entries")
     if (found := value_objection(name)) is not None:

@@ -40,9 +40,8 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
         for name in files:
             safe_path(name)
     except (ValueError, TypeError, KeyError, Poison):
-        raise Inadmissible(
-            "the tree cannot be rendered: check it with harness_admission first"
-        ) from None
+        remedy = "check it with harness_admission first"
+        raise Inadmissible(f"the tree cannot be rendered: {remedy}") from None
     return files
 
 
@@ -81,15 +80,12 @@ def read_tree(directory: Path) -> Tree:
 
 def _entry(item: Mapping[str, Any]) -> Entry:
     if item.keys() != set(_ENTRY_FIELDS) or item["kind"] not in ENTRY_KINDS:
-        raise Inadmissible(
-            "not a harness: an entry has exactly id, kind, config and disabled, and a known kind"
-        )
+        fields = "exactly id, kind, config and disabled, and a known kind"
+        raise Inadmissible(f"not a harness: an entry has {fields}")
     entry = Entry(**item)
-    types = (type(entry.id), type(entry.config), type(entry.disabled))
-    if types != (str, dict, bool):
-        raise Inadmissible(
-            "not a harness: an entry's id is text, its config an object, disabled a boolean"
-        )
+    if (type(entry.id), type(entry.config), type(entry.disabled)) != (str, dict, bool):
+        form = "id is text, its config an object, disabled a boolean"
+        raise Inadmissible(f"not a harness: an entry's {form}")
     return entry
 
 
@@ -121,11 +117,8 @@ def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        result[key] = (
-            _deep_merge(below, value)
-            if isinstance(below, Mapping) and isinstance(value, Mapping)
-            else value
-        )
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        result[key] = _deep_merge(below, value) if both else value
     return result
 
 

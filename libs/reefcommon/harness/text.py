@@ -64,13 +64,18 @@ _TAKEOVER = re.compile(
     r"|\bact as (?:if|though) (?:you have|there are) no (?:rules|restrictions|limits)\b"
 )
 
+# C0, DEL, C1, lone surrogates; bidirectional overrides; tags, which can carry hidden ASCII.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+)
+
 
 def objection(text: str) -> str | None:
     """Return the reason to refuse a text, without quoting it; None if it is admissible."""
     # If in doubt, refuse: a refused proposal costs a step, an accepted proposal serves every user.
     if len(text) > MAX_TEXT_CHARS:
         return f"is longer than {MAX_TEXT_CHARS} characters"
-    if any(_is_unseen(char) for char in text):
+    if _UNSEEN.search(text):
         return "holds control characters or characters that a reader cannot see"
     plain = _plain(text)
     if _has_credential(text) or _has_credential(plain):
@@ -87,16 +92,10 @@ def value_objection(value: Any, depth: int = 0) -> str | None:
     if isinstance(value, str):
         return objection(value)
     if isinstance(value, Mapping):
-        return next(
-            (
-                found
-                for key, item in value.items()
-                if (found := _member_objection(key, item, depth))
-            ),
-            None,
-        )
+        members = (_member_objection(key, item, depth) for key, item in value.items())
+        return next(filter(None, members), None)
     if isinstance(value, list | tuple):
-        return next((found for item in value if (found := value_objection(item, depth + 1))), None)
+        return next(filter(None, (value_objection(item, depth + 1) for item in value)), None)
     if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
         return None
     if isinstance(value, float) and value - value == 0:
@@ -117,9 +116,8 @@ def _member_objection(key: Any, item: Any, depth: int) -> str | None:
 
 def _has_credential(text: str) -> bool:
     # Known forms only: this is a screen and no proof.
-    if _KNOWN_SECRETS.search(text) or any(
-        sum(map(str.isdigit, run.group())) >= 4 for run in _RANDOM_RUN.finditer(text)
-    ):
+    random = (sum(map(str.isdigit, run.group())) >= 4 for run in _RANDOM_RUN.finditer(text))
+    if _KNOWN_SECRETS.search(text) or any(random):
         return True
     return any(not _REFERENCE.fullmatch(found.group("value")) for found in _ASSIGNED.finditer(text))
 
@@ -136,21 +134,5 @@ def _orders_disobedience(plain: str) -> bool:
 
 def _plain(text: str) -> str:
     # The form that the eye reads: without joiners and soft hyphens.
-    return "".join(
-        char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
-    )
-
-
-def _is_unseen(char: str) -> bool:
-    code = ord(char)
-    if code in (0x09, 0x0A):
-        return False
-    # C0, DEL, C1, lone surrogates; bidirectional overrides; tags, which can carry hidden ASCII.
-    return (
-        code < 0x20
-        or 0x7F <= code < 0xA0
-        or 0xD800 <= code < 0xE000
-        or 0x202A <= code <= 0x202E
-        or 0x2066 <= code <= 0x2069
-        or 0xE0000 <= code < 0xE0080
-    )
+    even = unicodedata.normalize("NFKC", text)
+    return "".join(char for char in even if unicodedata.category(char) != "Cf")

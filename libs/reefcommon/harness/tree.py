@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from reefcommon.errors import Poison
 from reefcommon.events import SampleReady
@@ -22,6 +22,8 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 MAX_REJECTED = 25
 """The number of rejected proposals that a recipe is shown."""
+
+_OPTIONS = {"config": dict, "disabled": bool, "kind": object}
 
 
 class Inadmissible(Poison):
@@ -100,9 +102,8 @@ def _apply_one(tree: Tree, mutation: Mutation, where: str) -> Tree:
     index = next((i for i, entry in enumerate(tree) if entry.id == mutation.id), None)
     if mutation.op == "create":
         if index is not None:
-            raise Inadmissible(
-                f"{where}: create, but an entry with this id exists; update it instead"
-            )
+            there = "an entry with this id exists; update it instead"
+            raise Inadmissible(f"{where}: create, but {there}")
         return (*tree, _created(mutation, where))
     if mutation.op not in ("update", "remove"):
         raise Inadmissible(f"{where}: unknown operation; allowed are create, update and remove")
@@ -116,41 +117,27 @@ def _apply_one(tree: Tree, mutation: Mutation, where: str) -> Tree:
 
 
 def _created(mutation: Mutation, where: str) -> Entry:
-    options = _options(
-        mutation, where, allowed={"kind", "config", "disabled"}, needed={"kind", "config"}
-    )
+    options = _options(mutation, where, needed={"kind", "config"})
     if options["kind"] not in ENTRY_KINDS:
         raise Inadmissible(f"{where}: unknown kind; allowed are {', '.join(ENTRY_KINDS)}")
-    return Entry(
-        mutation.id,
-        cast("EntryKind", options["kind"]),
-        options["config"],
-        options.get("disabled", False),
-    )
+    return Entry(mutation.id, **options)
 
 
 def _updated(entry: Entry, mutation: Mutation, where: str) -> Entry:
-    options = _options(mutation, where, allowed={"kind", "config", "disabled"}, needed=set())
+    options = _options(mutation, where, needed=set())
     if options.pop("kind", entry.kind) != entry.kind:
-        raise Inadmissible(
-            f"{where}: update may not change the kind of an entry; remove it and create another"
-        )
+        remedy = "remove it and create another"
+        raise Inadmissible(f"{where}: update may not change the kind of an entry; {remedy}")
     return replace(entry, **options)
 
 
-def _options(
-    mutation: Mutation, where: str, *, allowed: set[str], needed: set[str]
-) -> dict[str, Any]:
+def _options(mutation: Mutation, where: str, *, needed: set[str]) -> dict[str, Any]:
     # A copy: a recipe may keep and change the objects that it has proposed.
     options = deepcopy(dict(mutation.options or {}))
-    if not needed <= options.keys() <= allowed:
-        raise Inadmissible(
-            f"{where}: {mutation.op} takes the options {', '.join(sorted(allowed))}"
-            f" and needs {', '.join(sorted(needed)) or 'none'}"
-        )
-    if not isinstance(options.get("config", {}), dict) or not isinstance(
-        options.get("disabled", False), bool
-    ):
+    if not needed <= options.keys() <= _OPTIONS.keys():
+        wants = f"the options {', '.join(_OPTIONS)} and needs {', '.join(sorted(needed)) or 'none'}"
+        raise Inadmissible(f"{where}: {mutation.op} takes {wants}")
+    if not all(isinstance(value, _OPTIONS[name]) for name, value in options.items()):
         raise Inadmissible(f"{where}: config must be a JSON object and disabled a boolean")
     return options
 
@@ -168,12 +155,8 @@ def render_chat(tree: Tree) -> str:
         for entry in enabled
         if entry.kind == "skill"
     ]
-    parts = []
-    if rules:
-        parts.append("## Rules\n" + "\n".join(rules))
-    if skills:
-        parts.append("## Skills\n" + "\n\n".join(skills))
-    return "\n\n".join(parts)
+    parts = {"## Rules": "\n".join(rules), "## Skills": "\n\n".join(skills)}
+    return "\n\n".join(f"{title}\n{text}" for title, text in parts.items() if text)
 
 
 def episode_messages(
@@ -200,8 +183,6 @@ def episode_messages(
 
 def _joined(first: Any, second: Any) -> Any:
     if isinstance(first, list) or isinstance(second, list):
-        parts = [
-            [{"type": "text", "text": c}] if isinstance(c, str) else c for c in (first, second)
-        ]
-        return [part for content in parts for part in content or ()]
+        both = ([{"type": "text", "text": c}] if isinstance(c, str) else c for c in (first, second))
+        return [part for content in both for part in content or ()]
     return "\n\n".join(str(text) for text in (first, second) if text)
