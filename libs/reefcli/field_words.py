@@ -4,7 +4,7 @@ import json
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -28,6 +28,8 @@ def _bound(constraint: object) -> str:
 
 def _words(annotation: Any) -> str:
     inner = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _words(inner[0])
     if get_origin(annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in inner)
     if get_origin(annotation) in (Union, types.UnionType):

@@ -170,8 +170,8 @@ def _in_one_line(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [(Path(f.filename), f.lineno) for f in frames if not _IMPORTING.match(f.filename)]
     # The deepest line beside the module: its author's, not that of a library.
-    path, line = next((at for at in reversed(own) if at[0].parent == own[0][0].parent), ("", 0))
-    where = f" ({path.name}, line {line})" if path else ""
+    beside = [(path.name, line) for path, line in own if path.parent == own[0][0].parent]
+    where = f" ({beside[-1][0]}, line {beside[-1][1]})" if beside else ""
     return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
 
 

@@ -117,8 +117,9 @@ def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, A
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        result[key] = _deep_merge(below, value) if both else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = _deep_merge(below, value)  # noqa: PLW2901  the merged value replaces it
+        result[key] = value
     return result
 
 
