@@ -382,7 +382,7 @@ async def test_a_verdict_is_seen_with_the_head_that_it_made(rig, monkeypatch):
     async def judge(_loop, job, publication):
         seen.append((job.candidate_id, rig.store.head("default").sequence))
 
-    monkeypatch.setattr(HostLoop, "judge", judge)
+    monkeypatch.setattr(HostLoop, "apply_verdict", judge)
     won = release(6, candidate.content_id, candidate.event_id)
     await rig.handlers.on_publication(
         ReleasePublished(event_id="r6", at=AT, scenario="default", release=won)

@@ -62,7 +62,7 @@ class Handlers:
             job = await asyncio.to_thread(self.store.of_candidate, candidate)
             for loop in loops:
                 if job is not None and loop.binding.key == job.binding:
-                    await loop.judge(job, event)
+                    await loop.apply_verdict(job, event)
         for loop in loops:
             loop.arrived.set()
 

@@ -103,7 +103,7 @@ class HostLoop:
         await asyncio.to_thread(self.store.put, key, sample, too_old, text_only=text_only)
         self.arrived.set()
 
-    async def judge(self, job: Job, publication: Publication) -> None:
+    async def apply_verdict(self, job: Job, publication: Publication) -> None:
         if (after := model.after_verdict(job, publication)) is not None:
             await self.shown.save(after, expected=job.state)
 
