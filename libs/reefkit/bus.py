@@ -101,9 +101,8 @@ class KafkaPublisher:
         except NEVER_TAKEN as error:
             raise Poison(f"{topic.name} refuses the event {event.event_id}: {error!r}") from error
         except errors.KafkaError as error:
-            raise Unavailable(
-                f"the broker did not acknowledge an event for {topic.name}: {error!r}"
-            ) from error
+            what = f"an event for {topic.name}"
+            raise Unavailable(f"the broker did not acknowledge {what}: {error!r}") from error
 
 
 @contextmanager

@@ -41,6 +41,8 @@ BODY_WAIT_S = 60.0
 SHOWN_AFTER_S = 5.0
 PIECE_BYTES = 64 * 1024 * 1024
 
+Handler = Callable[[Any], Awaitable[Any]]
+Message = StreamMessage[Any]
 NEVER = (Poison, ValidationError, json.JSONDecodeError, UnicodeDecodeError)
 
 EVENTS = Counter(
@@ -131,9 +133,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
         self.guard = guard
         self._began = time.monotonic()
 
-    async def consume_scope(
-        self, call_next: Callable[[Any], Awaitable[Any]], msg: StreamMessage[Any]
-    ) -> Any:
+    async def consume_scope(self, call_next: Handler, msg: Message) -> Any:
         service, waits = self.guard.service, self.guard.waits
         raw = msg.raw_message  # a batch is a tuple, and a list in FastStream's in-memory broker
         records = tuple(raw) if isinstance(raw, tuple | list) else (raw,)
@@ -169,8 +169,8 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
 
     async def _handle(
         self,
-        call_next: Callable[[Any], Awaitable[Any]],
-        msg: StreamMessage[Any],
+        call_next: Handler,
+        msg: Message,
         records: list[ConsumerRecord],
         attempt: int,
     ) -> Any:
@@ -233,7 +233,7 @@ def _pieces(records: tuple[ConsumerRecord, ...]) -> list[list[ConsumerRecord]]:
     return pieces
 
 
-def _put(msg: StreamMessage[Any], records: list[ConsumerRecord]) -> None:
+def _put(msg: Message, records: list[ConsumerRecord]) -> None:
     batch = isinstance(msg.raw_message, tuple | list)
     msg.raw_message = tuple(records) if batch else records[0]
     msg.body = [record.value for record in records] if batch else records[0].value

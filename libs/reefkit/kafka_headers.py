@@ -28,6 +28,5 @@ async def with_readable_headers(message: Any, parse: Callable[[Any], Awaitable[A
 def _readable(record: ConsumerRecord[Any, Any]) -> ConsumerRecord[Any, Any]:
     if all(value is not None and value.isascii() for _, value in record.headers):
         return record
-    return replace(
-        record, headers=tuple((name, _AnyBytes(value or b"")) for name, value in record.headers)
-    )
+    headers = tuple((name, _AnyBytes(value or b"")) for name, value in record.headers)
+    return replace(record, headers=headers)

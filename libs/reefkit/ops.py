@@ -126,7 +126,7 @@ def ops_routes(health: Health) -> list[Route]:
 
 def serve(
     service: str,
-    settings_type: type[Own],
+    own: type[Own],
     build: Callable[[SystemSettings, Own], ASGIApp],
 ) -> int:
     """Run a service on the settings in its environment, and return its exit status.
@@ -134,7 +134,7 @@ def serve(
     It is 2, with the fault on stderr, if a setting is unusable.
     """
     try:
-        system, settings = SystemSettings.load(), settings_type.load()
+        system, settings = SystemSettings.load(), own.load()
         set_up(service, otlp_endpoint=system.otlp_endpoint)
         app = build(system, settings)
     except BadConfig as error:

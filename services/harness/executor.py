@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from reefcommon.errors import Poison
-from reefcommon.events import Release, SampleReady
+from reefcommon.events import Release
 from reefcommon.harness.admission import Adapter, admit
 from reefcommon.harness.files import read_tree, write_tree
 from reefcommon.harness.tree import (
@@ -21,7 +21,7 @@ from reefcommon.recipe import Decision
 from reefkit.jobs.context import Kit
 from reefkit.jobs.faults import BoundedCall
 from reefkit.jobs.model import Job, content_of
-from reefkit.jobs.ports import Executor, Produced, Result
+from reefkit.jobs.ports import Executor, Produced, Result, Samples
 from reefkit.recipe_binding import Binding
 
 
@@ -44,10 +44,10 @@ class HarnessExecutor(Executor):
     def __post_init__(self) -> None:
         self.call = BoundedCall(f"{self.binding.dotted}: propose", self.propose_timeout_s)
 
-    def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
+    def decide(self, waiting: Samples, head: Release) -> Decision:
         return self.binding.recipe.decide(waiting)
 
-    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+    async def run(self, job: Job, samples: Samples) -> Result:
         base = await asyncio.to_thread(self._base, job)
         rejected = await asyncio.to_thread(self._rejected, job.binding)
         # Saved with the job before it is used: a recipe that asks a model would answer otherwise

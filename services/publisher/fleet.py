@@ -22,6 +22,7 @@ log = structlog.get_logger()
 IN_ROTATION = Gauge("reef_node_in_rotation", "1 while a serving node is in rotation", ["node"])
 
 
+Nodes = Collection[WeightNode]
 LoadedNames = Mapping[str, set[str] | Unavailable]
 """By node: the names that it serves now, or why it gave no answer."""
 
@@ -91,9 +92,7 @@ class Fleet:
         root = self.staging.resolve()
         return await asyncio.to_thread(materialize, self.store, content_id, scenario, root)
 
-    async def _prepare(
-        self, scenario: str, contents: NodeContents, nodes: Collection[WeightNode]
-    ) -> Staged:
+    async def _prepare(self, scenario: str, contents: NodeContents, nodes: Nodes) -> Staged:
         path = await self.fetch(scenario, contents.lora) if contents.lora else None
         found = await asyncio.gather(*(self._base(node) for node in nodes))
         bases = [base for base in found if isinstance(base, str)]
@@ -137,9 +136,7 @@ class Fleet:
     async def being_replaced(self, node: WeightNode) -> bool:
         return self.full is not None and await self.full.lease(node.url).taken()
 
-    async def _try_all(
-        self, nodes: Collection[WeightNode], staged: Staged
-    ) -> dict[str, float | ReefError]:
+    async def _try_all(self, nodes: Nodes, staged: Staged) -> dict[str, float | ReefError]:
         results = await asyncio.gather(*(self._try(node, staged) for node in nodes))
         return dict(zip((node.url for node in nodes), results, strict=True))
 

@@ -140,9 +140,8 @@ class FullWeights:
         self, node: WeightNode, given: Checkpoint
     ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         if self.way == "path":
-            yield lambda: node.update(
-                {"weights_path": str(given.files.directory)}, timeout_s=self.step_within_s
-            )
+            info = {"weights_path": str(given.files.directory)}
+            yield lambda: node.update(info, timeout_s=self.step_within_s)
             return
         world_size = 1 + await node.world_size()
         limits = (world_size, self.step_within_s, self.sender_within_s)

@@ -42,8 +42,8 @@ async def rebuild(release_log: ReleaseLog, heads: RebuildableHeads) -> int:
             await heads.advance(release)
         except Conflict as error:
             log.error("release_log_and_heads_differ", scenario=release.scenario, reason=str(error))
-            continue
-        missing += 1
+        else:
+            missing += 1
     for pending in state.pending.values():
         await heads.put_pending(pending)
     if missing:

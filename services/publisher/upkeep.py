@@ -26,6 +26,8 @@ from services.publisher.rebuilding import RebuildableHeads, ReleaseLog, rebuild
 log = structlog.get_logger()
 
 STAGED_KEPT_S = 600.0
+Chains = dict[str, list[Release]]
+"""By scenario: its newest releases, newest first."""
 
 
 @dataclass(slots=True)
@@ -101,7 +103,7 @@ class Upkeep:
         kept_contents.update(*(release.contents.values() for release in releases))
         await asyncio.to_thread(self._sweep, kept_contents)
 
-    async def _chains(self) -> dict[str, list[Release]]:
+    async def _chains(self) -> Chains:
         try:
             return await self._read_chains()
         except Damaged:
@@ -110,7 +112,7 @@ class Upkeep:
         await self._restore()
         return await self._read_chains()
 
-    async def _read_chains(self) -> dict[str, list[Release]]:
+    async def _read_chains(self) -> Chains:
         keep = self.publication.resident_adapters
         chains = {
             scenario: await self.heads.chain(scenario, limit=keep)
@@ -121,9 +123,7 @@ class Upkeep:
                 raise Damaged(f"the head and the chain of {scenario!r} do not fit together")
         return chains
 
-    async def _keep(
-        self, node: WeightNode, loaded: LoadedNames, chains: dict[str, list[Release]]
-    ) -> None:
+    async def _keep(self, node: WeightNode, loaded: LoadedNames, chains: Chains) -> None:
         names = loaded[node.url]
         try:
             if isinstance(names, Unavailable):
@@ -145,9 +145,7 @@ class Upkeep:
         now = time.monotonic()
         return now - self._slow_since.setdefault(url, now) >= self.slow_for_s
 
-    async def _bring_in_step(
-        self, node: WeightNode, names: set[str], chains: dict[str, list[Release]]
-    ) -> bool:
+    async def _bring_in_step(self, node: WeightNode, names: set[str], chains: Chains) -> bool:
         was_apart = node.url in await self.fleet.rotation.apart()
         if not await self._keep_base(node, chains, was_apart=was_apart):
             return False
@@ -165,9 +163,7 @@ class Upkeep:
                 return False  # it still refuses to unload: the reason stands
         return True
 
-    async def _keep_base(
-        self, node: WeightNode, chains: dict[str, list[Release]], *, was_apart: bool
-    ) -> bool:
+    async def _keep_base(self, node: WeightNode, chains: Chains, *, was_apart: bool) -> bool:
         """Restore the head's base weights. False if a publication is about to publish others."""
         held = await self.fleet.base(node)
         if all(held == base_weights(chain[0]) for chain in chains.values()):

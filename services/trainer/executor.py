@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ import structlog
 
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.errors import Poison
-from reefcommon.events import Release, SampleReady
+from reefcommon.events import Release
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, WeightRecipe
 from reefcommon.releases import base_weights
 from reefkit.jobs.context import Kit
 from reefkit.jobs.model import Job, content_of, load_of
-from reefkit.jobs.ports import Executor, Produced, Refused, Result
+from reefkit.jobs.ports import Executor, Produced, Refused, Result, Samples
 from reefkit.recipe_binding import Binding
 from services.trainer import domain
 from services.trainer.checkpoints import Checkpoints
@@ -43,7 +43,7 @@ class WeightExecutor(Executor):
     process: StepProcess
     kept_states: int
 
-    def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
+    def decide(self, waiting: Samples, head: Release) -> Decision:
         return self.binding.recipe.decide(waiting, _serving(head))
 
     def obstacle(self, head: Release) -> str | None:
@@ -55,9 +55,7 @@ class WeightExecutor(Executor):
             " weights; roll back to go on"
         )
 
-    def plan(
-        self, last: Job | None, head: Release, batch: Sequence[SampleReady]
-    ) -> Mapping[str, Any]:
+    def plan(self, last: Job | None, head: Release, batch: Samples) -> Mapping[str, Any]:
         kept = self.kept_jobs()
         if last is not None and last.job_id not in kept:
             log.warning("state_lost", binding=self.binding.key, job=last.job_id)
@@ -74,7 +72,7 @@ class WeightExecutor(Executor):
     def has_run(self, job: Job) -> bool:
         return self.checkpoints.reply(job.binding, job.job_id) is not None
 
-    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+    async def run(self, job: Job, samples: Samples) -> Result:
         began = time.monotonic()
         # A step whose state is on disk is not made again: nothing is trained on twice.
         reply = await asyncio.to_thread(self.checkpoints.reply, job.binding, job.job_id)
@@ -89,7 +87,7 @@ class WeightExecutor(Executor):
             return Produced({}, figures, reply.step, NO_CANDIDATE, end="finished")
         return Produced({}, figures, reply.step, f"{self.binding.recipe.name} step {reply.step}")
 
-    async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
+    async def probe(self, job: Job, samples: Samples) -> None:
         await self._step(job, samples, None)
 
     def tree(self, job: Job, scratch: Path) -> Path:
@@ -114,7 +112,7 @@ class WeightExecutor(Executor):
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def _step(self, job: Job, samples: Sequence[SampleReady], out: Path | None) -> StepReply:
+    async def _step(self, job: Job, samples: Samples, out: Path | None) -> StepReply:
         start, kit = domain.start_of(job), self.kit
         adopt = start.adopt
         if adopt is not None and adopt != BASE_CONTENT_ID:

@@ -53,6 +53,7 @@ class GitArtifactStore:
 
     def get(self, content_id: str, scenario: str, destination: Path) -> Manifest:
         artifacts.check_content_id(content_id)
+        named = f"{content_id!r} of scenario {scenario!r} in {self._path}"
         try:
             with Repo(str(self._path)) as repo, artifacts.staged(destination) as directory:
                 commit = repo[repo.refs[tag_of(scenario, content_id)]]
@@ -67,17 +68,11 @@ class GitArtifactStore:
                         write_synced(directory / artifacts.safe_path(name), self._content(blob))
                 manifest = Manifest.model_validate_json((directory / MANIFEST_NAME).read_bytes())
                 if manifest.content_id != content_id:
-                    raise Poison(
-                        f"the repository holds {manifest.content_id} under the name {content_id}"
-                    )
+                    raise Poison(f"{self._path} holds {manifest.content_id} as {content_id}")
         except (NotGitRepository, KeyError):
-            raise Poison(
-                f"no content {content_id!r} of scenario {scenario!r} in {self._path}"
-            ) from None
+            raise Poison(f"no content {named}") from None
         except _DAMAGED as error:
-            raise Poison(
-                f"{content_id!r} of scenario {scenario!r} in {self._path} is damaged: {error}"
-            ) from error
+            raise Poison(f"content {named} is damaged: {error}") from error
         except OSError as error:
             raise Unavailable(f"cannot read {content_id} from {self._path}: {error}") from error
         return manifest
@@ -102,9 +97,8 @@ class GitArtifactStore:
                 with Repo(str(self._path)) as repo:
                     yield repo
         except OSError as error:
-            raise Unavailable(
-                f"the artifact repository {self._path} cannot be written: {error}"
-            ) from error
+            what = f"the artifact repository {self._path}"
+            raise Unavailable(f"{what} cannot be written: {error}") from error
 
     def _create(self) -> None:
         with tempfile.TemporaryDirectory(prefix=".new-", dir=self._path.parent) as fresh:

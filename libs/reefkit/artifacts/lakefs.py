@@ -74,9 +74,8 @@ class LakeFSArtifactStore:
                     write_synced(directory / artifacts.safe_path(name), content)
                 write_synced(directory / MANIFEST_NAME, iter([text]))
         except exceptions.NotFoundException:
-            raise Poison(
-                f"no content {content_id!r} of scenario {scenario!r} in {self._name}"
-            ) from None
+            what = f"no content {content_id!r} of scenario {scenario!r}"
+            raise Poison(f"{what} in {self._name}") from None
         return manifest
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
@@ -134,9 +133,8 @@ class LakeFSArtifactStore:
         try:
             yield
         except exceptions.NotAuthorizedException as error:
-            raise Unavailable(
-                f"{self._name} refuses the credentials of REEF_ARTIFACTS_URL ({what})"
-            ) from error
+            refused = "refuses the credentials of REEF_ARTIFACTS_URL"
+            raise Unavailable(f"{self._name} {refused} ({what})") from error
         except exceptions.NotFoundException:
             if not what.startswith("put"):
                 raise

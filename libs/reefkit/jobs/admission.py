@@ -1,7 +1,6 @@
 """The decision on waiting samples: the host's own rules, then the recipe's `decide`."""
 
 import math
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from reefcommon.errors import Transient
@@ -9,7 +8,7 @@ from reefcommon.evaluation import HELD_OUT, is_held_out
 from reefcommon.events import Release, SampleReady
 from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs.faults import BoundedCall, minimal_failing, place_of
-from reefkit.jobs.ports import Executor
+from reefkit.jobs.ports import Executor, Samples
 from reefkit.recipe_binding import Binding
 
 ALREADY_TRAINED = "already_trained"
@@ -23,9 +22,7 @@ class Admission:
     executor: Executor
     call: BoundedCall[Decision]
 
-    async def choose(
-        self, waiting: Sequence[SampleReady], used_records: Collection[str], head: Release
-    ) -> Decision:
+    async def choose(self, waiting: Samples, used: set[str], head: Release) -> Decision:
         """Return the decision on `waiting`. Samples at fault are refused.
 
         Raises:
@@ -35,7 +32,7 @@ class Admission:
         fresh: list[SampleReady] = []
         taken: set[str] = set()
         for sample in waiting:
-            reason = self._unusable(sample, used_records)
+            reason = self._unusable(sample, used)
             if reason is not None:
                 refused.append((sample, reason, None))
             elif not self.executor.once_per_record or taken.isdisjoint(sample.record_ids):
@@ -51,7 +48,7 @@ class Admission:
             return Decision((), (*refused, *culprits))
         return Decision(decision.batch, (*refused, *decision.refused))
 
-    def _unusable(self, sample: SampleReady, used_records: Collection[str]) -> str | None:
+    def _unusable(self, sample: SampleReady, used: set[str]) -> str | None:
         # The range first: a score that overflows in training overflows in a comparison too.
         low, high = self.binding.recipe.score_range
         if sample.score is not None and not (
@@ -60,15 +57,13 @@ class Admission:
             return OUT_OF_RANGE
         if self.binding.holds_out and sample.score is not None and is_held_out(sample.event_id):
             return HELD_OUT
-        if self.executor.once_per_record and any(
-            record in used_records for record in sample.record_ids
-        ):
+        if self.executor.once_per_record and not used.isdisjoint(sample.record_ids):
             return ALREADY_TRAINED
         return None
 
     # A decision may name only samples that were offered, each once: else a sample would be in two
     # jobs, or settled unseen.
-    async def _decide(self, offered: Sequence[SampleReady], head: Release) -> Decision:
+    async def _decide(self, offered: Samples, head: Release) -> Decision:
         decision = await self.call(self.executor.decide, offered, head)
         refused = [sample for sample, _, _ in decision.refused]
         named = [sample.event_id for sample in (*decision.batch, *refused)]
@@ -80,10 +75,8 @@ class Admission:
             raise ValueError("the lag of a refused sample is not finite")
         return decision
 
-    async def _culprits(
-        self, offered: Sequence[SampleReady], head: Release, error: Exception
-    ) -> list[Refusal]:
-        async def fails(samples: Sequence[SampleReady]) -> bool:
+    async def _culprits(self, offered: Samples, head: Release, error: Exception) -> list[Refusal]:
+        async def fails(samples: Samples) -> bool:
             nonlocal error
             try:
                 await self._decide(samples, head)

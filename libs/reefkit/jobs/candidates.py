@@ -84,10 +84,8 @@ class Candidates:
         with tempfile.TemporaryDirectory(prefix="reef-candidate-") as scratch:
             tree = executor.tree(job, Path(scratch))
             lineage = binding.lineage(job.job_id, job.sample_ids, job.step)
-            figures = dict(job.metrics)
-            manifest = describe(
-                tree, self._kind, base=job.base_content, metrics=figures, lineage=lineage
-            )
+            base, figures = job.base_content, dict(job.metrics)
+            manifest = describe(tree, self._kind, base=base, metrics=figures, lineage=lineage)
             return self._context.kit.artifacts.put(tree, manifest, job.scenario)
 
     def _events(self, job: Job) -> Outgoing:

@@ -74,7 +74,6 @@ class Database:
                 if self._db.in_transaction:
                     self._db.execute("rollback")
                 if isinstance(error, sqlite3.OperationalError) and not is_damage(error):
-                    raise Unavailable(
-                        f"{self._path} cannot be written: {error}; is the disk full?"
-                    ) from error
+                    why = f"cannot be written: {error}; is the disk full?"
+                    raise Unavailable(f"{self._path} {why}") from error
                 raise

@@ -112,16 +112,10 @@ def host_service(
     store = JobStore(home / "ledger.sqlite", recipes)
     outside, broker = Outside.connect(system, name)
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
-    kit = Kit(
-        home,
-        store,
-        outside.artifacts,
-        FetchedTrees(home / "trees"),
-        Outbox(store, outside.events, lease),
-        outside.now,
-        RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts),
-        settings.decide_timeout_s,
-    )
+    trees, outbox = FetchedTrees(home / "trees"), Outbox(store, outside.events, lease)
+    retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
+    decide_s = settings.decide_timeout_s
+    kit = Kit(home, store, outside.artifacts, trees, outbox, outside.now, retry, decide_s)
     handlers = build(bound, kit, executor)
     broker.include_router(routes(handlers, name))
     rejected = RejectedContents(store, kit.artifacts, outside.heads, kit.storing)
@@ -141,9 +135,8 @@ def host_service(
         await outside.close()
         await asyncio.to_thread(store.close)
 
-    health = Health(name, broker=broker)
-    health.checks["jobs"] = handlers.check
-    health.facts["bindings"] = handlers.facts
+    checks, facts = {"jobs": handlers.check}, {"bindings": handlers.facts}
+    health = Health(name, checks, facts, broker)
     tasks = (
         Work("lease", lease.keep, early=True),
         *(Work(loop.binding.key, loop.run) for loop in handlers.loops),

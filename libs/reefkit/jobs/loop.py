@@ -18,7 +18,7 @@ from reefkit.jobs.candidates import Candidates
 from reefkit.jobs.context import Context, Kit
 from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job
-from reefkit.jobs.ports import Executor, Refused
+from reefkit.jobs.ports import Executor, Refused, Samples
 from reefkit.jobs.steps import Steps
 from reefkit.jobs.store import Outgoing
 from reefkit.recipe_binding import Binding
@@ -133,7 +133,7 @@ class HostLoop:
         self.shown.tell(job, "open", samples=len(choice.batch))
         return True
 
-    def _planned(self, head: Release, batch: Sequence[SampleReady]) -> Job:
+    def _planned(self, head: Release, batch: Samples) -> Job:
         return model.open_job(
             self.binding,
             self.executor.kind,

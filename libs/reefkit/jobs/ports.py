@@ -11,6 +11,8 @@ from reefcommon.events import Kind, Release, SampleReady
 from reefcommon.recipe import Decision
 from reefkit.jobs.model import Job
 
+Samples = Sequence[SampleReady]
+
 
 class StepTimeout(Transient):
     """The step took too long. The host does not look for the sample at fault."""
@@ -59,11 +61,11 @@ class Executor(ABC):
     """The newest rejected jobs that are never forgotten."""
 
     @abstractmethod
-    def decide(self, waiting: Sequence[SampleReady], head: Release) -> Decision:
+    def decide(self, waiting: Samples, head: Release) -> Decision:
         """Return the recipe's decision. Pure."""
 
     @abstractmethod
-    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+    async def run(self, job: Job, samples: Samples) -> Result:
         """Make the step of a job.
 
         Raises:
@@ -80,13 +82,11 @@ class Executor(ABC):
             Poison: the output may not be proposed on this base.
         """
 
-    async def probe(self, job: Job, samples: Sequence[SampleReady]) -> None:
+    async def probe(self, job: Job, samples: Samples) -> None:
         """Do as `run`, without effect. Raises as `run`."""
         await self.run(job, samples)
 
-    def plan(
-        self, last: Job | None, head: Release, batch: Sequence[SampleReady]
-    ) -> Mapping[str, Any]:
+    def plan(self, last: Job | None, head: Release, batch: Samples) -> Mapping[str, Any]:
         """Return the start of a step, kept with its job."""
         return {}
 

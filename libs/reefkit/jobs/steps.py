@@ -1,15 +1,14 @@
 """Runs the step of a job; if it fails, finds the samples at fault."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import orjson
 import structlog
 
 from reefcommon.errors import Transient, Unavailable
-from reefcommon.events import SampleReady
 from reefkit.jobs.faults import last_lines, minimal_failing, place_of
 from reefkit.jobs.model import Job
-from reefkit.jobs.ports import Executor, Refused, Result, StepTimeout
+from reefkit.jobs.ports import Executor, Refused, Result, Samples, StepTimeout
 from reefkit.retry import RetryPolicy
 
 log = structlog.get_logger()
@@ -22,13 +21,13 @@ class Steps:
         self._executor, self._retry, self._note = executor, retry, note
         self._attempts = 0
 
-    async def run(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+    async def run(self, job: Job, samples: Samples) -> Result:
         """Return the result; Refused names the samples at fault. Raises Transient to try again."""
         result = await self._result(job, samples)
         self._attempts = 0
         return result
 
-    async def _result(self, job: Job, samples: Sequence[SampleReady]) -> Result:
+    async def _result(self, job: Job, samples: Samples) -> Result:
         try:
             result = await self._executor.run(job, samples)
             if not isinstance(result, Refused):
@@ -48,15 +47,13 @@ class Steps:
             log.warning("step_failed", binding=job.binding, job=job.job_id, trace=last_lines(error))
             return await self._narrowed(job, samples, error, _refusal(error))
 
-    async def _narrowed(
-        self, job: Job, samples: Sequence[SampleReady], error: Exception, reason: str
-    ) -> Result:
+    async def _narrowed(self, job: Job, samples: Samples, error: Exception, reason: str) -> Result:
         self._note(f"{reason}\n{last_lines(error)}")
         if len(samples) == 1:
             return _all_refused(samples, reason)
         reasons: dict[str, str] = {}
 
-        async def fails(part: Sequence[SampleReady]) -> bool:
+        async def fails(part: Samples) -> bool:
             try:
                 await self._executor.probe(job, part)
             except Unavailable:
@@ -82,5 +79,5 @@ def _refusal(error: Exception) -> str:
     return f"the step failed: {place_of(error)}"
 
 
-def _all_refused(samples: Sequence[SampleReady], reason: str) -> Refused:
+def _all_refused(samples: Samples, reason: str) -> Refused:
     return Refused(reason, {sample.event_id: reason for sample in samples})
