@@ -17,12 +17,10 @@ def events_section() -> str:
 
 
 def _topic_row(topic: topics.Topic) -> tuple[object, ...]:
-    # Kafka's own meaning of a negative retention.
-    kept = "for ever" if topic.retention_ms < 0 else f"{topic.retention.days} days"
     names = ", ".join(f"`{_type(event)}`" for event in topic.events)
     writers, readers = ", ".join(topic.producers), ", ".join(topic.consumers)
     name, size = f"`{topic.name}`", topic.partitions
-    return name, names, topic.key, size, kept, writers, readers, topic.why
+    return name, names, topic.key, size, topic.kept, writers, readers, topic.why
 
 
 def _event_section(event: type[events.Event]) -> str:

@@ -90,9 +90,9 @@ def print_asked(url: str) -> None:
         out.print(f"from {url}", style="dim", markup=False, soft_wrap=True)
 
 
-def counted(number: int, single: str, many: str = "") -> str:
+def counted(number: int, single: str) -> str:
     """`1 win`, `2 wins`."""
-    return f"{number} {single if number == 1 else many or single + 's'}"
+    return f"{number} {single}{'' if number == 1 else 's'}"
 
 
 def compared(scores: Sequence[float]) -> list[str]:

@@ -31,6 +31,11 @@ class Topic:
         """Return the retention for Kafka; -1: for ever."""
         return -1 if self.retention >= FOREVER else int(self.retention.total_seconds() * 1000)
 
+    @property
+    def kept(self) -> str:
+        """The retention in words."""
+        return "for ever" if self.retention >= FOREVER else f"{self.retention.days} days"
+
 
 DAYS_30 = timedelta(days=30)
 

@@ -43,7 +43,8 @@ async def embedded_stack(
             listener(StackEvent(name, "stopped", "left over from a run that was killed"))
         site = _site(config, home, options, used)
         asked = _asked_ports(config).values()
-        if note := _moved(config, options, site):
+        usual = options.default_ports and not asked and not ports.only_free_ones()
+        if usual and (note := ports.moved(site.ports)):
             listener(StackEvent("gateway", "note", note))
         if site.store == seaweedfs.NAME != options.store:
             listener(StackEvent(seaweedfs.NAME, "note", object_store.KEEPS_SEAWEEDFS))
@@ -93,11 +94,6 @@ def _site(config: ServeConfig, home: Path, options: Options, last: Mapping[str, 
         prefer_defaults=options.default_ports and not free,
     )
     return Site(home, chosen, binaries, state.secrets_of(home), options.config_path, None, store)
-
-
-def _moved(config: ServeConfig, options: Options, site: Site) -> str:
-    asked = _asked_ports(config) or not options.default_ports or ports.only_free_ones()
-    return "" if asked else ports.moved(site.ports)
 
 
 def _asked_ports(config: ServeConfig) -> dict[str, int]:

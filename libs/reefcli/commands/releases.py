@@ -92,10 +92,9 @@ def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bo
     rows = [row for part in parts for row in part["data"]]
     names = ("release_id", "candidate_id", "event_id")
     # A beginning is enough: ids are long.
-    named = [row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names)]
-    if not named:
+    named = (row for row in rows if any((row.get(n) or "").startswith(wanted) for n in names))
+    if (row := next(named, None)) is None:
         raise CommandFailed(f"no release and no rejected candidate {wanted} in {scenario!r}")
-    row = named[0]
     if as_json:
         print_json(row["evaluation"])
         return

@@ -62,23 +62,16 @@ def _show_live(depths: list[dict[str, Any]], *, as_json: bool) -> None:
         )
 
 
-def _described(topic: Topic) -> dict[str, str | int | list[str]]:
-    days = topic.retention.days
-    return {
-        "topic": topic.name,
-        "events": [event.__name__ for event in topic.events],
-        "key": topic.key,
-        "partitions": topic.partitions,
-        "retention": "for ever" if topic.retention_ms < 0 else f"{days} days",
-        "producers": list(topic.producers),
-        "consumers": list(topic.consumers),
-        "why": topic.why,
-        "dead_letters": topic.dead,
-    }
+def _described(topic: Topic) -> dict[str, Any]:
+    names = ("key", "partitions", "producers", "consumers", "why")
+    events = [event.__name__ for event in topic.events]
+    facts = {name: getattr(topic, name) for name in names}
+    own = {"topic": topic.name, "retention": topic.kept, "dead_letters": topic.dead}
+    return {**own, "events": events, **facts}
 
 
-def _joined(value: str | int | list[str]) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value)
+def _joined(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
 def _depth_row(depth: dict[str, Any]) -> tuple[str, int, int, str]:

@@ -34,6 +34,15 @@ _LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_SIZES = {
+    "vocab_size": "llama.vocab_size", "hidden_size": "llama.embedding_length",
+    "intermediate_size": "llama.feed_forward_length", "num_hidden_layers": "llama.block_count",
+    "num_attention_heads": "llama.attention.head_count",
+    "num_key_value_heads": "llama.attention.head_count_kv",
+    "max_position_embeddings": "llama.context_length",
+    "bos_token_id": "tokenizer.ggml.bos_token_id", "eos_token_id": "tokenizer.ggml.eos_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+}  # fmt: skip
 
 
 def gguf_path() -> Path:
@@ -66,25 +75,13 @@ def _field(reader: Any, name: str) -> Any:
 
 
 def _shape(reader: Any) -> LlamaShape:
-    def size(name: str) -> int:
-        return int(_field(reader, name))
-
-    heads, hidden = size("llama.attention.head_count"), size("llama.embedding_length")
+    sizes = {name: int(_field(reader, key)) for name, key in _SIZES.items()}
     return LlamaShape(
-        vocab_size=size("llama.vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=size("llama.feed_forward_length"),
-        num_hidden_layers=size("llama.block_count"),
-        num_attention_heads=heads,
-        num_key_value_heads=size("llama.attention.head_count_kv"),
-        head_dim=hidden // heads,
-        max_position_embeddings=size("llama.context_length"),
+        **sizes,
+        head_dim=sizes["hidden_size"] // sizes["num_attention_heads"],
         rope_theta=float(_field(reader, "llama.rope.freq_base")),
         rms_norm_eps=float(f"{_field(reader, 'llama.attention.layer_norm_rms_epsilon'):.3g}"),
         tie_word_embeddings=all(tensor.name != "output.weight" for tensor in reader.tensors),
-        bos_token_id=size("tokenizer.ggml.bos_token_id"),
-        eos_token_id=size("tokenizer.ggml.eos_token_id"),
-        pad_token_id=size("tokenizer.ggml.padding_token_id"),
     )
 
 
