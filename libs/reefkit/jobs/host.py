@@ -135,8 +135,7 @@ def host_service(
         await outside.close()
         await asyncio.to_thread(store.close)
 
-    checks, facts = {"jobs": handlers.check}, {"bindings": handlers.facts}
-    health = Health(name, checks, facts, broker)
+    health = Health(name, {"jobs": handlers.check}, {"bindings": handlers.facts}, broker)
     tasks = (
         Work("lease", lease.keep, early=True),
         *(Work(loop.binding.key, loop.run) for loop in handlers.loops),
