@@ -75,10 +75,33 @@ class ServeConfig(Section):
 
 def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:
     """Read a `serve.yaml` from its text. Raises BadConfig."""
+    return _config(_yaml(text, source), source)
+
+
+def load(path: Path) -> ServeConfig:
+    """Read a `serve.yaml` from disk. Raises BadConfig."""
+    return _config(read_yaml(path), str(path))
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML file. Raises BadConfig."""
     try:
-        raw = yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadConfig(f"cannot read {path}: it is not UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise BadConfig(f"cannot read {path}: {error.strerror or error}") from None
+    return _yaml(text, str(path))
+
+
+def _yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as error:
-        raise BadConfig(f"{source} is not valid YAML: {yaml_mistake(error)}") from None
+        raise BadConfig(f"{source} is not valid YAML: {_mistake(error)}") from None
+
+
+def _config(raw: object, source: str) -> ServeConfig:
     if not isinstance(raw, dict):
         raise BadConfig(
             f"{source} must be a mapping with at least a `reef:` section, for example\n\n  reef:\n"
@@ -109,19 +132,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def yaml_mistake(error: yaml.YAMLError) -> str:
+def _mistake(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark, found = error.problem_mark, ", ".join(filter(None, (error.context, error.problem)))
         return f"line {mark.line + 1}, column {mark.column + 1}: {found}"
     return " ".join(str(error).split())
-
-
-def load(path: Path) -> ServeConfig:
-    """Read a `serve.yaml` from disk. Raises BadConfig."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadConfig(f"cannot read {path}: it is not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise BadConfig(f"cannot read {path}: {error.strerror or error}") from None
-    return parse(text, source=str(path))

@@ -5,10 +5,9 @@
 
 from pathlib import Path
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from reefcommon.config import yaml_mistake
+from reefcommon.config import read_yaml
 from reefcommon.errors import BadConfig
 from services.gateway.domain.access import SCOPES, Access, Token
 from services.gateway.domain.rate import NO_LIMIT, Limit
@@ -32,13 +31,10 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
     if path is None:
         return Access(default=default)
     try:
-        tokens = _tokens(path)
-    except OSError as error:
-        words = f"cannot read {path}: {error.strerror or error}"
-    except UnicodeDecodeError as error:
-        words = f"cannot read {path}: it is not UTF-8 text (byte {error.start})"
-    except yaml.YAMLError as error:
-        words = f"{path} is not valid YAML: {yaml_mistake(error)}"
+        rows = read_yaml(path)
+        tokens = _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
+    except BadConfig as error:
+        words = str(error)
     except ValidationError as error:
         row = "A row is {sha256: …, scopes: [infer, report, read, admin]}"
         words = f"{path}: {_mistakes(error)}. {row}"
@@ -49,11 +45,6 @@ def read(path: Path | None, default: Limit = NO_LIMIT) -> Access:
         if tokens:
             words = f"{path} has the same token twice; give it one row"
     raise BadConfig(f"gateway.tokens_file: {words}")
-
-
-def _tokens(path: Path) -> tuple[Token, ...]:
-    rows = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return _ROWS.validate_python(tuple(rows) if isinstance(rows, list) else rows)
 
 
 def _mistakes(error: ValidationError) -> str:
