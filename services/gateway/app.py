@@ -2,7 +2,7 @@
 
 from reefcommon import config
 from reefcommon.settings import SystemSettings
-from services.gateway.composition import SERVICE, Gateway, Lifespan, assemble
+from services.gateway.composition import SERVICE, Gateway, assemble
 from services.gateway.edge import tokens
 from services.gateway.exchange.tracing import Spans
 from services.gateway.lifecycle import Adapters, Lifecycle
@@ -14,16 +14,12 @@ __all__ = ["SERVICE", "Gateway", "build"]
 def build(system: SystemSettings, settings: Settings, spans: Spans | None = None) -> Gateway:
     """Build the gateway. Raises BadConfig if the tokens file or the serve.yaml is unusable."""
     outside = Adapters.of(system, settings)
-
-    def lifespan(gateway: Gateway) -> Lifespan:
-        return Lifecycle(gateway, settings, outside).span
-
     return assemble(
         settings,
         system,
-        outside.ports(),
+        outside,
         access=tokens.read(settings.tokens_file, settings.limit),
         config=config.load(system.config) if system.config is not None else None,
-        lifespan=lifespan,
+        lifespan=lambda gateway: Lifecycle(gateway, settings, outside).span,
         spans=spans,
     )

@@ -1,18 +1,16 @@
 """Composition of a gateway on any ports. Production and tests differ in the ports alone."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.types import ASGIApp
 
 from reefcommon.config import ServeConfig
-from reefcommon.events import Sampling, utc_now
+from reefcommon.events import Sampling
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
 from reefkit.ops import Health
-from services.gateway.control.app import control_app
+from services.gateway.control.app import Lifespan, control_app
 from services.gateway.control.desk import Desk
 from services.gateway.control.fanout import Fanout
 from services.gateway.control.rejections import Rejections
@@ -38,9 +36,7 @@ from services.gateway.ports import BodyStore, CommandBus, Engines, KeyStore, Rea
 from services.gateway.settings import Settings
 
 SERVICE = "gateway"
-
-
-Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
+OTHERS = ("experience", "trainer", "harness", "evaluator", "publisher")
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,6 @@ class Ports:
     reads: Reads
     commands: CommandBus
     buckets: Buckets | None = None
-    engine_rows: Callable[[], list[dict[str, Any]]] = list
-    waiting_since: Callable[[], float | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -88,20 +82,9 @@ def assemble(
 ) -> Gateway:
     """Build a gateway on these ports."""
     table, recent = RoutingTable(), Recent()
-    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s, ports.waiting_since)
-    handlers = Handlers(
-        ports.log,
-        table,
-        ports.heads,
-        ports.ledger,
-        keys,
-        ports.reads,
-        ports.commands,
-        recent,
-        utc_now,
-        settings.command_timeout_s,
-    )
-    scenarios = Scenarios(handlers, config)
+    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s, ports.log.waiting_since)
+    handlers = Handlers(ports.log, table, ports.ledger, keys.find, ports.reads, recent)
+    scenarios = Scenarios(ports.heads, table, ports.commands, config, settings.command_timeout_s)
     create, implicit = scenarios.create_for_traffic, settings.implicit_scenarios
     intake = Intake(access, table, system.model_name, create, implicit, settings.model_aliases)
     sampling = config.serving.sampling if config is not None else Sampling()
@@ -121,24 +104,11 @@ def assemble(
         head=HeadLimits(settings.max_headers, settings.max_header_bytes),
         limits=Limits(ports.buckets) if access.limited else None,
     )
-    gateway = Gateway(edge, handlers, scenarios, Fanout(), Rejections(), Health(SERVICE))
-    desk = _desk(gateway, intake, table, system, ports)
-    edge.control = control_app(desk, gateway.health, lifespan(gateway))
-    return gateway
-
-
-def _desk(
-    gateway: Gateway, intake: Intake, table: RoutingTable, system: SystemSettings, ports: Ports
-) -> Desk:
-    services = {
-        "experience": system.experience_url,
-        "trainer": system.trainer_url,
-        "harness": system.harness_url,
-        "evaluator": system.evaluator_url,
-        "publisher": system.publisher_url,
-    }
-    health, scenarios = gateway.health, gateway.scenarios
-    status = SystemStatus(health, table, services, ports.engine_rows, scenarios.learns)
+    fanout, rejections, health = Fanout(), Rejections(), Health(SERVICE)
+    gateway = Gateway(edge, handlers, scenarios, fanout, rejections, health)
+    services = {name: getattr(system, f"{name}_url") for name in OTHERS}
+    status = SystemStatus(health, table, services, ports.engines.rows, scenarios.learns)
     made_at = int(health.started_at)
-    fanout, rejections = gateway.fanout, gateway.rejections
-    return Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at)
+    desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at)
+    edge.control = control_app(desk, health, lifespan(gateway))
+    return gateway

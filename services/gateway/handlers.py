@@ -1,41 +1,28 @@
-"""Reports, commands, and releases that became the head.
+"""Reports, and releases that became the head.
 
 request --intake--> exchange --inference--> engine, record, answer     (inference.py: the hot path)
 report  --on_report--> FeedbackReported, acknowledged, then 202
-command --on_command--> command event, then the release that comes of it
 release --on_release--> routing table
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 import structlog
 
 from reefcommon import topics
 from reefcommon.errors import Unavailable
-from reefcommon.events import Event, FeedbackReported, ReleasePublished, ReleaseRejected
-from reefcommon.ids import new_report_id, shard_in, shard_of, time_ordered_hex
-from reefcommon.releases import ReleaseHeads
-from services.gateway.domain.errors import ApiError, command_not_sent, no_room, not_durable
+from reefcommon.events import FeedbackReported, ReleasePublished, utc_now
+from reefcommon.ids import new_report_id, shard_in, shard_of
+from services.gateway.domain.errors import ApiError, no_room, not_durable
 from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import log_event
 from services.gateway.domain.recent import Recent
 from services.gateway.domain.remembered import entry_of
 from services.gateway.domain.report import Report, check_known, not_a_receipt
 from services.gateway.domain.routing import RoutingTable
-from services.gateway.ports import (
-    Command,
-    CommandBus,
-    KeyStore,
-    KnownKeys,
-    News,
-    NotDurable,
-    Reads,
-    RecordLog,
-)
+from services.gateway.ports import FindRecorded, KeyStore, NotDurable, Reads, RecordLog
 
 log = structlog.get_logger()
 
@@ -46,25 +33,16 @@ class Handlers:
 
     log: RecordLog
     table: RoutingTable
-    heads: ReleaseHeads
     ledger: KeyStore
-    keys: KnownKeys
+    find_recorded: FindRecorded
     reads: Reads
-    commands: CommandBus
     recent: Recent
-    now: Callable[[], Any]
-    command_timeout_s: float = 30.0
 
-    async def on_release(self, news: ReleasePublished) -> None:
+    def on_release(self, news: ReleasePublished) -> None:
         """Route the next requests to a release that became the head."""
         if self.table.publish(news.release):
-            log.info(
-                "release_routed",
-                scenario=news.scenario,
-                release_id=news.release.release_id,
-                adapter=news.release.adapter,
-                operation=news.release.operation,
-            )
+            shown = {"scenario", "release_id", "adapter", "operation"}
+            log.info("release_routed", **news.release.model_dump(include=shown))
 
     async def on_report(self, report: Report, scenario: str, traceparent: str) -> str:
         """Keep a report; returns its id when it is durable. Raises ApiError."""
@@ -75,22 +53,19 @@ class Handlers:
         report_id = report.agent_record_id or new_report_id(shard)
         digest = report.digest(scenario)
         if report.agent_record_id is not None:
-            entry = KeyEntry(
-                digest=digest, kind="report", scenario=scenario, shard=shard, state="done"
-            )
-            existing = await self._before(report.agent_record_id) or await self.ledger.claim(
-                report.agent_record_id, entry, lease_s=0
-            )
+            entry = KeyEntry(digest, "report", scenario, shard, "done")
+            before = await self._before(report_id)
+            existing = before or await self.ledger.claim(report_id, entry, lease_s=0)
             if (
                 existing is not None
                 and existing.state in {"open", "done"}
-                and (existing.kind != "report" or existing.digest != digest)
+                and (existing.kind, existing.digest) != ("report", digest)
             ):
                 words = f"The id {report.agent_record_id!r} was used before with other content."
                 raise ApiError(409, words, code="id_conflict", param="agent_record_id")
         event = FeedbackReported(
             event_id=report_id,
-            at=self.now(),
+            at=utc_now(),
             scenario=scenario,
             traceparent=traceparent,
             references=report.references,
@@ -112,7 +87,7 @@ class Handlers:
         entry = await self.ledger.find(key)
         if entry is not None and entry.state != "unsure":
             return entry
-        found = await self.keys.find(key, entry.ended_at if entry is not None else None)
+        found = await self.find_recorded(key, entry.ended_at if entry is not None else None)
         return None if found is None else entry_of(found)
 
     async def _check_references(self, report: Report, scenario: str) -> None:
@@ -153,33 +128,6 @@ class Handlers:
         entry = await self.ledger.find(first)
         return entry.shard if entry is not None else shard_of(scenario, first)
 
-    async def on_command(
-        self, kind: type[Command], scenario: str, traceparent: str = "", **fields: str
-    ) -> News:
-        """Send a command to the publisher, and wait for its outcome.
-
-        Raises:
-            ApiError: 504 if there was no outcome in time, 503 if the command could not be sent.
-        """
-        command = kind(
-            event_id=f"cmd-{time_ordered_hex()}",
-            at=self.now(),
-            scenario=scenario,
-            traceparent=traceparent,
-            **fields,
-        )
-        try:
-            return await self.commands.submit(command, timeout_s=self.command_timeout_s)
-        except NotDurable:
-            raise command_not_sent(command.event_id) from None
-        except TimeoutError:
-            words = (
-                f"The command {command.event_id} was sent, but the publisher did not answer within "
-                f"{self.command_timeout_s:.0f} s. It will still be carried out: look at "
-                f"/reef/scenarios/{scenario}/releases, and at the publisher under /reef/status."
-            )
-            raise ApiError(504, words, code="command_timeout") from None
-
 
 def known_from(status: int, body: bytes) -> tuple[str, str] | None:
     """Return (scenario, kind) of a record in an answer `{"record": event}` of experience."""
@@ -190,8 +138,3 @@ def known_from(status: int, body: bytes) -> tuple[str, str] | None:
         return None
     kind = "report" if event.get("type") == "feedback.reported.v1" else "inference"
     return event["scenario"], kind
-
-
-def command_of(news: Event) -> str | None:
-    """Return the id of the command that a release event answers."""
-    return news.command_id if isinstance(news, (ReleasePublished, ReleaseRejected)) else None

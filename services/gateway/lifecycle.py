@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
 from reefcommon.settings import SystemSettings
-from reefkit.background import cancel, run_forever
+from reefkit.background import Periodic, cancel, run_forever
 from reefkit.bodies import FilesystemBodies
 from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
@@ -35,17 +35,16 @@ log = structlog.get_logger()
 BROKER_WITHIN_S = 2.0
 
 
-@dataclass(frozen=True)
-class Adapters:
+@dataclass(frozen=True, kw_only=True)
+class Adapters(Ports):
     """The outside systems of a running gateway."""
 
-    bodies: FilesystemBodies
     log: DurableLog
     engines: HttpEngines
-    tail: ReleaseTail
     ledger: RedisKeyStore
-    buckets: RedisBuckets
     reads: ExperienceReads
+    commands: ReleaseTail
+    buckets: RedisBuckets
     rotation: RotationFollower
     heads_client: Redis
 
@@ -60,9 +59,7 @@ class Adapters:
             linger_ms=settings.linger_ms,
             ack_timeout_s=settings.ack_timeout_s,
         )
-        spool = Spool(
-            system.state_dir / SERVICE / "spool", budget_bytes=settings.spool_budget_bytes
-        )
+        spool_dir = system.state_dir / SERVICE / "spool"
         engines = HttpEngines(
             system.engines,
             api_key=system.engine_api_key,
@@ -70,37 +67,23 @@ class Adapters:
             read_timeout_s=settings.read_timeout_s,
             max_answer_bytes=settings.max_answer_bytes,
         )
-        heads_client = connect(system.redis_url)
+        client = connect(system.redis_url)
         return cls(
             bodies=bodies,
             log=DurableLog(
                 broker,
-                spool,
+                Spool(spool_dir, budget_bytes=settings.spool_budget_bytes),
                 ready_bytes=settings.spool_ready_bytes,
                 ready_age_s=settings.spool_ready_age_s,
             ),
             engines=engines,
-            tail=ReleaseTail(system.kafka_bootstrap, broker, bodies),
+            heads=RedisReleaseHeads(client),
             ledger=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
-            buckets=RedisBuckets(system.redis_url),
             reads=ExperienceReads(system.experience_url),
-            rotation=RotationFollower(RedisRotation(heads_client), system.engines, engines.nodes),
-            heads_client=heads_client,
-        )
-
-    def ports(self) -> Ports:
-        """Return the adapters as ports."""
-        return Ports(
-            log=self.log,
-            bodies=self.bodies,
-            engines=self.engines,
-            heads=RedisReleaseHeads(self.heads_client),
-            ledger=self.ledger,
-            reads=self.reads,
-            commands=self.tail,
-            buckets=self.buckets,
-            engine_rows=self.engines.rows,
-            waiting_since=self.log.waiting_since,
+            commands=ReleaseTail(system.kafka_bootstrap, broker, bodies),
+            buckets=RedisBuckets(system.redis_url),
+            rotation=RotationFollower(RedisRotation(client).apart, system.engines, engines.nodes),
+            heads_client=client,
         )
 
 
@@ -122,8 +105,6 @@ class Lifecycle:
             run_forever(outside.log.run(), "log"),
             run_forever(outside.log.watch(), "log watch"),
         ]
-        await outside.engines.start()
-        await outside.reads.start()
         await self.gateway.scenarios.snapshot()
         with contextlib.suppress(Unavailable):
             # Before the first request: every key from now on is remembered.
@@ -132,21 +113,20 @@ class Lifecycle:
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
             run_forever(
-                outside.tail.run(
+                outside.commands.run(
                     self.gateway.scenarios.snapshot,
-                    self._on_news,
+                    self._on_event,
                     every_s=self.settings.snapshot_s,
-                    on_past=self.gateway.rejections.hear,
                 ),
                 "releases",
             ),
-            run_forever(outside.engines.watch(), "engines"),
-            run_forever(outside.rotation.follow(), "rotation"),
+            run_forever(Periodic("engines", outside.engines.look, 2.0).run(), "engines"),
+            run_forever(Periodic("rotation", outside.rotation.look, 1.0).run(), "rotation"),
         ]
         log.info(
             "gateway_started",
             engines=len(outside.engines.nodes),
-            scenarios=self.gateway.scenarios.handlers.table.scenarios(),
+            scenarios=[head.scenario for head in self.gateway.handlers.table.heads()],
         )
         try:
             yield
@@ -160,23 +140,20 @@ class Lifecycle:
                 spooled=outside.log.spool.records,
             )
 
-    async def _on_news(self, event: Event) -> None:
-        if isinstance(event, ReleasePublished):
-            await self.gateway.scenarios.handlers.on_release(event)
+    def _on_event(self, event: Event, new: bool) -> None:
         self.gateway.rejections.hear(event)
-        if not isinstance(event, ServingSynced):
+        if new and isinstance(event, ReleasePublished):
+            self.gateway.handlers.on_release(event)
+        if new and not isinstance(event, ServingSynced):
             self.gateway.fanout.tell(event)
 
     async def _drain(self) -> None:
         # uvicorn leaves keyed exchanges whose clients left, records of exchanges that were cut off,
         # and the spool
-        now, stopping, leftovers = (
-            asyncio.get_running_loop().time,
-            self.gateway.edge.stopping,
-            self.gateway.edge.inference.recorder.leftovers,
-        )
+        now, edge = asyncio.get_running_loop().time, self.gateway.edge
+        stopping, leftovers = edge.stopping, edge.inference.recorder.leftovers
         deadline = stopping.begin()
-        exchanges = await self.gateway.edge.repeats.drain(deadline)
+        exchanges = await edge.repeats.drain(deadline)
         # The exchanges that are cut off need this long to be recorded.
         last = max(deadline, now()) + BROKER_WITHIN_S
         if leftovers:
@@ -192,41 +169,36 @@ class Lifecycle:
             await self.outside.log.back(min(BROKER_WITHIN_S, max(0.0, last - now())))
 
     async def _close(self) -> None:
-        await self.outside.log.broker.stop()
-        await self.outside.log.spool.close()
-        await self.outside.engines.stop()
-        await self.outside.reads.stop()
-        await self.outside.ledger.stop()
-        if self.gateway.edge.limits is not None:
-            await self.gateway.edge.limits.stop()
-        await self.outside.buckets.stop()
-        await self.outside.heads_client.aclose()
+        outside, limits = self.outside, self.gateway.edge.limits
+        await outside.log.broker.stop()
+        await outside.log.spool.close()
+        await outside.engines.stop()
+        outside.reads.stop()
+        await outside.ledger.stop()
+        if limits is not None:
+            await limits.stop()
+        await outside.buckets.stop()
+        await outside.heads_client.aclose()
 
     def _describe(self) -> None:
-        self.outside.log.show()
-        metrics.BODY_BYTES.set_function(lambda: self.gateway.edge.held_bytes)
-        self.gateway.health.checks.update(
-            {
-                "log": self.outside.log.failure,
-                "heads": self._heads,
-                "engines": self.outside.engines.failure,
-            }
+        outside, health, memory = self.outside, self.gateway.health, self.gateway.edge.memory
+        outside.log.show()
+        metrics.BODY_BYTES.set_function(lambda: memory.held)
+        health.checks.update(
+            log=outside.log.failure, heads=self._heads, engines=outside.engines.failure
         )
-        self.gateway.health.facts.update(
-            {
-                "in_flight_body_bytes": lambda: self.gateway.edge.held_bytes,
-                "events_waiting_for_acknowledgement": lambda: self.outside.log.broker.waiting,
-                "log": self.outside.log.describe,
-                "engines": self.outside.engines.rows,
-                "scenarios_not_ready": lambda: self.gateway.scenarios.handlers.table.damaged,
-                "following_releases": self.outside.tail.listening.is_set,
-            }
+        health.facts.update(
+            in_flight_body_bytes=lambda: memory.held,
+            events_waiting_for_acknowledgement=lambda: outside.log.broker.waiting,
+            log=outside.log.describe,
+            engines=outside.engines.rows,
+            scenarios_not_ready=lambda: self.gateway.handlers.table.damaged,
+            following_releases=outside.commands.listening.is_set,
         )
 
     async def _heads(self) -> str | None:
-        handlers = self.gateway.scenarios.handlers
         try:
-            await handlers.heads.scenarios()
+            await self.outside.heads.scenarios()
         except Unavailable as error:
             return str(error)
-        return None if handlers.table.filled else "the release heads were not read yet"
+        return None if self.gateway.handlers.table.filled else "the release heads were not read yet"

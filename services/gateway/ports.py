@@ -1,52 +1,27 @@
 """The outside systems of the gateway."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol
 
 from reefcommon.errors import ReefError
 from reefcommon.events import (
     BodyRef,
     PromoteRequested,
-    ReleasePending,
     ReleasePublished,
     ReleaseRejected,
     RollbackRequested,
     ScenarioCreateRequested,
-    ServingSynced,
 )
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.keys import KeyEntry
 from services.gateway.domain.log_event import LogEvent
 
-News = ReleasePublished | ReleasePending | ReleaseRejected | ServingSynced
+News = ReleasePublished | ReleaseRejected
 Command = ScenarioCreateRequested | RollbackRequested | PromoteRequested
 
 
 class NotDurable(ReefError):
     """The log did not acknowledge in time. It may hold the event: give no receipt."""
-
-
-class UpstreamFailed(ReefError):
-    """No serving node answered, or its answer broke off."""
-
-    def __init__(self, message: str, *, status: int, code: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
-def invalid_answer(words: str) -> UpstreamFailed:
-    """502: the answer of the serving node cannot be used."""
-    return UpstreamFailed(f"The serving node {words}.", status=502, code="upstream_invalid")
-
-
-def answer_too_large() -> UpstreamFailed:
-    """502: the answer passed its limit."""
-    return UpstreamFailed(
-        "The serving node's answer went on past its limit (max_answer_bytes).",
-        status=502,
-        code="upstream_too_large",
-    )
 
 
 class RecordLog(Protocol):
@@ -60,6 +35,9 @@ class RecordLog(Protocol):
 
     def refusal(self) -> str | None:
         """The reason to refuse new work. None if its event has room."""
+
+    def waiting_since(self) -> float | None:
+        """The time of the oldest event that the broker lacks; None if it has all."""
 
 
 class BodyStore(Protocol):
@@ -97,6 +75,9 @@ class Engines(Protocol):
             ApiError: the pinned release cannot be served.
         """
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The nodes as `/reef/status` shows them."""
+
 
 class KeyStore(Protocol):
     """Idempotency keys, shared by all gateways. All calls raise Unavailable if it is away."""
@@ -124,13 +105,12 @@ class KeyStore(Protocol):
         """The Unix time since which the store knows every used key."""
 
 
-class KnownKeys(Protocol):
-    async def find(self, key: str, ended_at: float | None = None) -> dict[str, Any] | None:
-        """Return the record or report with this id; None if there certainly is none.
+FindRecorded = Callable[[str, float | None], Awaitable[dict[str, Any] | None]]
+"""Returns the record or report with an id; None if there certainly is none. Waits for some seconds.
 
-        Waits for some seconds. `ended_at`: the end of the work under this key; None if unknown.
-        Raises ApiError if the answer is not known then.
-        """
+The second argument is the end of the work under this key, if known. Raises ApiError if the answer
+is not known then.
+"""
 
 
 class Reads(Protocol):

@@ -91,6 +91,9 @@ class BusLog:
     def refusal(self) -> str | None:
         return None
 
+    def waiting_since(self) -> float | None:
+        return None
+
 
 def answer(model: str, messages: list[dict[str, Any]], _seed: int, _choice: int) -> str:
     """Any adapter answers at greater length, and so does a prompt with the users' wish."""
@@ -154,7 +157,7 @@ async def running(home: Path) -> AsyncIterator[Loop]:
         async def route(event: Publication) -> None:
             seen.append(event)
             if isinstance(event, ReleasePublished):
-                await gateway.handlers.on_release(event)
+                gateway.handlers.on_release(event)
 
         await opened.enter_async_context(TestKafkaBroker(broker))
         await upkeep.start()
@@ -254,7 +257,6 @@ def gateway_on(
     def lifespan(made: Gateway) -> Any:
         @asynccontextmanager
         async def span(_app: Any) -> AsyncIterator[None]:
-            await engines.start()
             await made.scenarios.snapshot()
             yield
             await engines.stop()
@@ -265,7 +267,7 @@ def gateway_on(
     return assemble(
         GatewaySettings(),
         system,
-        ports(MemoryReads(), MemoryCommands(), engine_rows=engines.rows),
+        ports(MemoryReads(), MemoryCommands()),
         access=Access(),
         config=config,
         lifespan=lifespan,

@@ -144,7 +144,6 @@ async def bench_of(
         def lifespan(made: Gateway) -> Any:
             @contextlib.asynccontextmanager
             async def span(_app: Any) -> AsyncIterator[None]:
-                await engines.start()
                 await made.scenarios.snapshot()
                 yield
                 await made.edge.repeats.drain(asyncio.get_running_loop().time() + 60)
@@ -156,7 +155,7 @@ async def bench_of(
         gateway = assemble(
             Settings(**settings),
             system,
-            Ports(log, bodies, engines, heads, ledger, reads, commands, engines.rows),
+            Ports(log, bodies, engines, heads, ledger, reads, commands),
             access=access or Access(),
             config=CONFIG,
             lifespan=lifespan,

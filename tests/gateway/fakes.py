@@ -43,6 +43,9 @@ class MemoryLog:
     def refusal(self) -> str | None:
         return "full, as asked" if self.full else None
 
+    def waiting_since(self) -> float | None:
+        return None
+
     @property
     def records(self) -> list[InferenceRecorded]:
         """What a reader decodes. Reading them this way is what keeps the hand-built event and the model together."""

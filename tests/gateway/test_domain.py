@@ -38,7 +38,7 @@ def test_frames_are_the_same_however_the_bytes_are_cut(
     found: list[bytes] = []
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         found += reader.feed(text[start:end])
-    found += [rest] if (rest := reader.rest()) else []
+    found += reader.feed(b"\n\n\n")
     assert found == [frame.encode() for frame in frames]
 
 
@@ -158,21 +158,21 @@ def test_what_was_asked() -> None:
 def test_balance() -> None:
     """The least busy node, the conversation's own where it is not much busier, none whose circuit is open; then one try again."""
     a, b = Node("http://a"), Node("http://b")
-    own = choose([a, b], model="m", affinity="s", now=0)
+    own = choose([a, b], "m", "s", now=0)
     assert own is not None
     other = b if own is a else a
     own.in_flight = 4
-    assert choose([a, b], model="m", affinity="s", now=0) is own
+    assert choose([a, b], "m", "s", now=0) is own
     own.in_flight = 5
-    assert choose([a, b], model="m", affinity="s", now=0) is other
+    assert choose([a, b], "m", "s", now=0) is other
     other.listed(["another"])
     own.listed(["m"])
-    assert choose([a, b], model="m", affinity="s", now=0) is own
+    assert choose([a, b], "m", "s", now=0) is own
     for _ in range(FAILURES_TO_OPEN):
         own.failed(0)
-    assert choose([a, b], model="m", affinity="s", now=1) is other
-    assert choose([own], model="m", affinity="s", now=1) is None
-    assert choose([own], model="m", affinity="s", now=OPEN_S + 1) is own
+    assert choose([a, b], "m", "s", now=1) is other
+    assert choose([own], "m", "s", now=1) is None
+    assert choose([own], "m", "s", now=OPEN_S + 1) is own
 
 
 def test_routing_never_goes_back() -> None:
@@ -209,13 +209,13 @@ def test_ledger_entries_come_back(answer: bytes, kept: bool) -> None:
 def test_a_node_that_is_set_apart_comes_last() -> None:
     """It gets nothing while another node can take it, and everything where none can: a poor node is better than none."""
     good, poor = Node("http://a"), Node("http://b", apart=True)
-    assert all(choose([good, poor], model="m", affinity=str(n), now=0.0) is good for n in range(20))
+    assert all(choose([good, poor], "m", str(n), now=0.0) is good for n in range(20))
     good.apart = True
-    assert {id(choose([good, poor], model="m", affinity=str(n), now=0.0)) for n in range(40)} == {
+    assert {id(choose([good, poor], "m", str(n), now=0.0)) for n in range(40)} == {
         id(good),
         id(poor),
     }
-    assert choose([poor], model="m", affinity="x", now=0.0) is poor
+    assert choose([poor], "m", "x", now=0.0) is poor
 
 
 async def test_the_publishers_rotation_is_followed() -> None:
@@ -231,7 +231,7 @@ async def test_the_publishers_rotation_is_followed() -> None:
             return self.rows
 
     source, nodes = Source(), [Node("http://a"), Node("http://b")]
-    follower = RotationFollower(source, ["http://a", "http://user:pw@b"], nodes)
+    follower = RotationFollower(source.apart, ["http://a", "http://user:pw@b"], nodes)
     await follower.look()
     assert [node.apart for node in nodes] == [False, True]
     source.rows = None

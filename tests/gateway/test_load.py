@@ -138,7 +138,7 @@ async def test_bodies_pile_up_on_a_slow_engine() -> None:
         async def look() -> None:
             nonlocal peak
             while True:
-                peak = max(peak, bench.gateway.edge.held_bytes)
+                peak = max(peak, bench.gateway.edge.memory.held)
                 await asyncio.sleep(0.01)
 
         looking = asyncio.create_task(look())
@@ -151,7 +151,7 @@ async def test_bodies_pile_up_on_a_slow_engine() -> None:
             async with asyncio.timeout(60):
                 while (
                     sum(task.done() for task in asking)
-                    + bench.gateway.edge.held_bytes // (2 * len(body))
+                    + bench.gateway.edge.memory.held // (2 * len(body))
                     < 80
                 ):
                     await asyncio.sleep(0.01)
@@ -168,4 +168,4 @@ async def test_bodies_pile_up_on_a_slow_engine() -> None:
         assert len(bench.engine.requests) == statuses.count(200)
         assert len(bench.log.records) == statuses.count(200)
         assert peak <= budget
-        assert bench.gateway.edge.held_bytes == 0
+        assert bench.gateway.edge.memory.held == 0

@@ -113,7 +113,7 @@ async def test_a_body_that_could_never_be_decoded() -> None:
         too_large = await bench.http.post(CHAT_PATH, content=chat(b"", b"x" * 3 * MIB))
         assert too_large.status_code == 413, "its two copies would not fit"
         assert len(bench.engine.requests) == 1
-        assert bench.gateway.edge.held_bytes == 0
+        assert bench.gateway.edge.memory.held == 0
 
 
 async def test_a_keyed_exchange_without_its_client_is_still_charged() -> None:
@@ -124,19 +124,19 @@ async def test_a_keyed_exchange_without_its_client_is_still_charged() -> None:
             bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000)
         )
         await until(lambda: gate.asked == 1)
-        held = edge.held_bytes
+        held = edge.memory.held
         assert held > 10_000
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await until(
             lambda: (
-                not edge.repeats._running["k-1"][1].ended
-                and edge.repeats._running["k-1"][1].charge is not None
+                not edge.repeats._running["k-1"].ended
+                and edge.repeats._running["k-1"].charge is not None
             )
         )
-        assert edge.held_bytes == held
+        assert edge.memory.held == held
         gate.opened.set()
-        await until(lambda: edge.held_bytes == 0)
+        await until(lambda: edge.memory.held == 0)
         assert (
             await bench.chat(headers={"x-reef-agent-record-id": "k-1"}, note="x" * 5000)
         ).status_code == 200
@@ -149,10 +149,10 @@ async def test_a_report_holds_its_decoded_body(bench: Bench) -> None:
     bench.log.gate = asyncio.Event()
     metadata = {"x": [[]] * 50_000}
     sending = asyncio.create_task(bench.report(references=[receipt], score=1.0, metadata=metadata))
-    await until(lambda: bench.gateway.edge.held_bytes > 50_000 * 72)
+    await until(lambda: bench.gateway.edge.memory.held > 50_000 * 72)
     bench.log.gate.set()
     assert (await sending).status_code == 202
-    assert bench.gateway.edge.held_bytes == 0
+    assert bench.gateway.edge.memory.held == 0
 
 
 def test_charges() -> None:

@@ -66,7 +66,7 @@ async def test_a_compressed_body_is_read(bench: Bench, encoding: str, sent: byte
     )
     assert answer.status_code == 200, answer.text
     assert bench.log.records[0].request == json.loads(BODY)
-    assert bench.gateway.edge.held_bytes == 0
+    assert bench.gateway.edge.memory.held == 0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ async def test_an_encoding_that_cannot_be_read_is_refused(
             )
             assert answer.status_code == status, answer.text
             assert answer.json()["error"]["message"]
-        assert bench.gateway.edge.held_bytes == 0
+        assert bench.gateway.edge.memory.held == 0
 
 
 async def test_a_small_body_may_not_grow_past_the_memory_budget() -> None:
@@ -102,7 +102,7 @@ async def test_a_small_body_may_not_grow_past_the_memory_budget() -> None:
             "/v1/chat/completions", content=sent, headers={"content-encoding": "gzip"}
         )
         assert answer.status_code == 413
-        assert bench.gateway.edge.held_bytes == 0
+        assert bench.gateway.edge.memory.held == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.domain.deltas import Malformed
+from services.gateway.domain.errors import UpstreamFailed
 from services.gateway.domain.exchange import Asked
 from services.gateway.domain.stream import Stream
 
@@ -138,5 +138,5 @@ def test_what_is_no_json_is_refused_on_both_ways(data: bytes) -> None:
     for cut in (0, 7):
         stream = Stream("chat.completions", ASKED)
         assert stream.feed(whole[:cut]) == b""
-        with pytest.raises(Malformed, match="not JSON"):
+        with pytest.raises(UpstreamFailed, match="not JSON"):
             stream.feed(whole[cut:])

@@ -70,6 +70,9 @@ class InstantEngines:
         self.asked.append(exchange)
         return self.answer()
 
+    def rows(self) -> list[dict[str, Any]]:
+        return []
+
 
 @dataclass
 class Edge:

@@ -131,10 +131,10 @@ async def test_a_body_that_stops_coming() -> None:
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 408")
         _, writer = await connect(head + b"{" * 500)
         async with asyncio.timeout(60):
-            while edge.gateway.edge.held_bytes < 500:
+            while edge.gateway.edge.memory.held < 500:
                 await asyncio.sleep(0.005)
             writer.transport.abort()
-            while edge.gateway.edge.held_bytes:
+            while edge.gateway.edge.memory.held:
                 await asyncio.sleep(0.005)
         assert edge.log.appended == []
 
@@ -151,7 +151,7 @@ async def test_a_body_that_drips(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0.02)
         assert (await answer).startswith(b"HTTP/1.1 408")
         assert b"was not there after 0.6 s" in await answer
-        assert edge.gateway.edge.held_bytes == 0
+        assert edge.gateway.edge.memory.held == 0
 
 
 @pytest.mark.parametrize(

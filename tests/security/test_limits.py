@@ -253,7 +253,6 @@ def test_what_a_client_is_told() -> None:
     ]
     assert dict(told(Limit(2.0, 10), 4))[b"x-ratelimit-reset-requests"] == b"3s"
     assert (Limit(0.2).size, Limit(3.0).size, Limit(3.0, 9).size) == (1, 6, 9)
-    assert token("t", "infer").limit(NO_LIMIT) == NO_LIMIT
-    assert token("t", "infer", requests_per_s=0, concurrent_requests=3).limit(
-        Limit(5.0, 7, 9)
-    ) == Limit(0.0, 7, 3)
+    assert token("t", "infer").grant(NO_LIMIT).limit == NO_LIMIT
+    stated = token("t", "infer", requests_per_s=0, concurrent_requests=3)
+    assert stated.grant(Limit(5.0, 7, 9)).limit == Limit(0.0, 7, 3)

@@ -86,7 +86,6 @@ class Running:
     async def _serve(self) -> None:
         async with serving(Engine().app) as engine_url:
             engines = HttpEngines((engine_url,))
-            await engines.start()
             async with (
                 edge_of(
                     token(SECRET, "admin"), engines=engines, commands=ObedientCommands()

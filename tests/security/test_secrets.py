@@ -149,7 +149,6 @@ class EchoEngine(StubEngine):
 @contextlib.asynccontextmanager
 async def behind(engine_url: str) -> AsyncIterator[Edge]:
     engines = HttpEngines((engine_url,), api_key=ENGINE_KEY)
-    await engines.start()
     rows = token(TOKEN, "admin")
     async with edge_of(
         rows, engines=engines, scenarios=("default", "broken", "garbage", "torn", "echo")

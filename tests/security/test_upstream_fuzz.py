@@ -154,7 +154,7 @@ class World:
             self.edge.http.post("/v1/chat/completions", json={**CHAT, "stream": stream})
         )
         (record,) = self.edge.log.records
-        assert self.edge.gateway.edge.held_bytes == 0
+        assert self.edge.gateway.edge.memory.held == 0
         assert metrics.IN_FLIGHT._value.get() == 0
         return answer, record
 

@@ -55,12 +55,11 @@ async def in_front_of(
     engines = HttpEngines(
         (url,), api_key=api_key, connect_timeout_s=10, read_timeout_s=30, max_answer_bytes=limit
     )
-    await engines.start()
     try:
         async with edge_of(engines=engines, **settings) as edge:
             yield edge
             assert engines.nodes[0].in_flight == 0, "a slot was lost"
-            assert edge.gateway.edge.held_bytes == 0
+            assert edge.gateway.edge.memory.held == 0
             assert metrics.IN_FLIGHT._value.get() == 0
     finally:
         await engines.stop()

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -17,9 +16,8 @@ from services.gateway.control.desk import Desk
 from services.gateway.control.docs import complete, docs_routes
 from services.gateway.control.routes import control_routes
 from services.gateway.control.scopes import declared
-from services.gateway.domain.errors import ApiError, internal_error, invalid, unavailable
-
-log = structlog.get_logger()
+from services.gateway.domain.errors import ApiError, invalid
+from services.gateway.exchange.client import refusal_of
 
 _ABOUT = {
     "service": "Reef gateway",
@@ -52,11 +50,8 @@ def control_app(desk: Desk, health: Health, lifespan: Lifespan) -> FastAPI:
     app.router.routes.extend(_open_routes(desk, health))
     app.router.routes.extend(docs_routes(app.title))
     scopes = declared(app.routes)
-    app.add_exception_handler(ApiError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Unavailable, _unavailable)
-    app.add_exception_handler(Exception, _failed)
+    for kind in (ApiError, RequestValidationError, HTTPException, Unavailable, Exception):
+        app.add_exception_handler(kind, _answer)
     plain = app.openapi
 
     def document() -> dict[str, Any]:
@@ -86,45 +81,47 @@ def _open_routes(desk: Desk, health: Health) -> list[Route]:
     return [*kept, Route("/readyz", readyz), Route("/", root)]
 
 
-def answer(error: ApiError) -> Response:
-    """Return an error as a response."""
-    headers = {name.decode(): value.decode() for name, value in error.headers()}
-    return Response(error.body(), status_code=error.status, headers=headers)
+async def _answer(request: Request, error: Exception) -> Response:
+    refusal = _refusal(request, error)
+    headers = {name.decode(): value.decode() for name, value in refusal.headers()}
+    return Response(refusal.body(), status_code=refusal.status, headers=headers)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return answer(error)
+def _refusal(request: Request, error: Exception) -> ApiError:
+    match error:
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException():
+            return _http(request, error)
+    route = request.scope.get("route")  # not the path: a client makes it
+    return refusal_of(error, route.path if isinstance(route, Route) else "other")
 
 
-async def _invalid(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
+def _invalid(error: RequestValidationError) -> ApiError:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         reason = first["ctx"]["error"] if "ctx" in first else "it cannot be read"
         at = first["loc"][-1]
-        words = f"The request body is not valid JSON: {reason} (at character {at})."
-        return answer(invalid(None, words))
+        return invalid(None, f"The request body is not valid JSON: {reason} (at character {at}).")
     if first["loc"] == ("body",):
         words = "The request body must be a JSON object with `content-type: application/json`."
-        return answer(invalid(None, words))
+        return invalid(None, words)
     path = ".".join(str(part)[:80] for part in first["loc"][1:])
-    return answer(invalid(path or None, f"{path or 'The request body'}: {first['msg']}"))
+    return invalid(path or None, f"{path or 'The request body'}: {first['msg']}")
 
 
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _http(request: Request, error: HTTPException) -> ApiError:
     path, routes = request.url.path, request.app.routes
     if error.status_code == 404:
         words = f"{request.method} {path[:200]} is no route; /docs lists all routes."
-        return answer(ApiError(404, words + _hint(path, routes), code="not_found"))
+        return ApiError(404, words + _hint(path, routes), code="not_found")
     if error.status_code == 405:
         # Starlette names the methods of the first route with this path alone.
         partial = (r for r in routes if r.matches(request.scope)[0] is Match.PARTIAL)
         allow = ", ".join(sorted({method for route in partial for method in route.methods}))
         words = f"{path[:200]} takes {allow}, not {request.method}."
-        return answer(ApiError(405, words, code="method_not_allowed", allow=allow))
-    return answer(ApiError(error.status_code, str(error.detail), code="http_error"))
+        return ApiError(405, words, code="method_not_allowed", allow=allow)
+    return ApiError(error.status_code, str(error.detail), code="http_error")
 
 
 def _hint(path: str, routes: Iterable[BaseRoute]) -> str:
@@ -135,15 +132,3 @@ def _hint(path: str, routes: Iterable[BaseRoute]) -> str:
         if meant != path and any(known):
             return f" Did you mean {meant[:200]}? The base URL of an OpenAI client ends in /v1."
     return ""
-
-
-async def _unavailable(_request: Request, error: Exception) -> Response:
-    log.warning("outside_system_unavailable", reason=str(error))
-    return answer(unavailable())
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    route = request.scope.get("route")  # not the path: a client makes it
-    name = route.path if isinstance(route, Route) else "other"
-    log.error("request_failed", route=name, exc_info=error)
-    return answer(internal_error())

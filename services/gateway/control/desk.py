@@ -5,6 +5,7 @@ from typing import Annotated
 
 import orjson
 from fastapi import Path, Request, Response
+from pydantic import BaseModel
 
 from reefcommon.ids import SCENARIO_PATTERN
 from services.gateway.control.fanout import Fanout
@@ -34,12 +35,12 @@ class Desk:
 
     def allow(self, scope: Scope) -> Allow:
         """Return the dependency by which a route declares its scope."""
-        return Allow(scope, self.intake.grant)
+        return Allow(scope, self.intake.access.grant)
 
     def may_read(self, request: Request) -> bool:
         """Return whether reasons and addresses may be shown to the sender of a request."""
         try:
-            grant = self.intake.grant(dict(request.scope["headers"]))
+            grant = self.intake.access.grant(dict(request.scope["headers"]))
             grant.check("read", None)
         except ApiError:
             return False
@@ -49,9 +50,13 @@ class Desk:
         """Refuse reads of an unknown scenario with 404. A dependency."""
         self.scenarios.exists(scenario, before_heads=True)
 
-    async def relay(self, path: str, **query: object) -> Response:
+    async def relay(self, path: str, page: BaseModel | None = None) -> Response:
         """Return the experience service's answer. Raises ApiError with its refusal."""
-        given = {name: str(value) for name, value in query.items() if value is not None}
+        query = page.model_dump(mode="json", exclude_none=True) if page is not None else {}
+        given = {
+            name: value if isinstance(value, str) else orjson.dumps(value).decode()
+            for name, value in query.items()
+        }
         status, body = await self.reads.get(path, given)
         if status >= 300:
             raise _refusal(status, body)

@@ -34,24 +34,16 @@ _SCHEMES = {
     },
     "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-_TEXT = {"type": "string"}
-_ERROR_FIELDS = {
-    "message": _TEXT,
-    "type": _TEXT,
-    "code": {"type": ["string", "null"]},
-    "param": {"type": ["string", "null"]},
-}
-_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {"type": "object", "properties": _ERROR_FIELDS, "required": [*_ERROR_FIELDS]}
-    },
-    "required": ["error"],
-}
+_TEXT, _TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+_FIELDS = {"message": _TEXT, "type": _TEXT, "code": _TEXT_OR_NULL, "param": _TEXT_OR_NULL}
 _REFUSAL = {
     "description": "refused or failed",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties]}
 
 
 def docs_routes(title: str) -> list[Route]:
@@ -91,7 +83,7 @@ def complete(
     components = document.setdefault("components", {})
     components["securitySchemes"] = _SCHEMES
     schemas = components.setdefault("schemas", {})
-    schemas["Error"] = _ERROR
+    schemas["Error"] = _object(error=_object(**_FIELDS))
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             operation["x-reef-scope"] = scopes[method.upper(), path]

@@ -24,8 +24,7 @@ class Fanout:
             try:
                 queue.put_nowait(event)
             except asyncio.QueueFull:
-                queue.get_nowait()
-                queue.put_nowait(None)
+                _end(queue)
                 self._listeners[event.scenario].discard(queue)
 
     def close(self) -> None:
@@ -33,9 +32,7 @@ class Fanout:
         self._closed = True
         for queues in self._listeners.values():
             for queue in queues:
-                if queue.full():
-                    queue.get_nowait()
-                queue.put_nowait(None)
+                _end(queue)
 
     async def tail(self, scenario: str) -> AsyncIterator[bytes]:
         """Yield server-sent events from now on, with a comment as a heartbeat."""
@@ -55,6 +52,12 @@ class Fanout:
                 yield frame(event)
         finally:
             self._listeners.get(scenario, set()).discard(queue)
+
+
+def _end(queue: asyncio.Queue[Event | None]) -> None:
+    if queue.full():
+        queue.get_nowait()
+    queue.put_nowait(None)
 
 
 def frame(event: Event) -> bytes:

@@ -106,19 +106,15 @@ _RECEIPT = {
     }
 }
 _EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+_OBJECT = {"schema": {"type": "object"}}
 _ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "the serving node's answer; a stream if `stream` is true",
         "headers": _RECEIPT,
-        "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "text/event-stream": {"schema": _EVENT},
-        },
+        "content": {"application/json": _OBJECT, "text/event-stream": {"schema": _EVENT}},
     }
 }
-_VECTORS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/json": {"schema": {"type": "object"}}}}
-}
+_VECTORS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json": _OBJECT}}}
 Exchanged = Annotated[ExchangeHeaders, Header()]
 Reported = Annotated[ScenarioHeaders, Header()]
 

@@ -1,6 +1,5 @@
 """The control routes: models, scenarios, releases, commands, reads, status."""
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import orjson
@@ -9,20 +8,37 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.routing import BaseRoute
 
-from reefcommon.events import Release
+from reefcommon.events import PromoteRequested, Release, RollbackRequested
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from services.gateway.control.desk import Desk, Scenario
 from services.gateway.control.hot_routes import hot_routes
-from services.gateway.control.scenarios import release_row
+from services.gateway.control.scenarios import Choice, release_row
 from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid, model_not_found
 from services.gateway.exchange.intake import traceparent_of
 from services.gateway.handlers import known_from
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Outcome = Annotated[str | None, Query(pattern="^(ok|aborted|failed|upstream_incomplete)$")]
-Serve = Callable[[str, str, str, str], Awaitable[Release]]
-Cursor = Annotated[str | None, Query(max_length=256)]
+
+
+class Page(BaseModel):
+    """A page of a list, newest first."""
+
+    limit: int = Field(50, ge=1, le=1000)
+    cursor: str | None = Field(None, max_length=256)
+
+
+class RecordsPage(Page):
+    """A page of the records of a session, or with an outcome."""
+
+    session: str | None = Field(None, max_length=256)
+    outcome: str | None = Field(None, pattern="^(ok|aborted|failed|upstream_incomplete)$")
+
+
+class SamplesPage(Page):
+    """A page of the samples that can be trained on, or cannot."""
+
+    trainable: bool | None = None
 
 
 class NewScenario(BaseModel):
@@ -65,35 +81,31 @@ def _models(desk: Desk) -> APIRouter:
 
 
 def _scenarios(desk: Desk) -> APIRouter:
-    routes = APIRouter(prefix="/reef", tags=["scenarios"])
+    read = desk.allow("read")
+    routes = APIRouter(prefix="/reef/scenarios", tags=["scenarios"], dependencies=[Depends(read)])
 
-    @routes.get("/scenarios")
-    async def scenarios(grant: Annotated[Grant, Depends(desk.allow("read"))]) -> Response:
-        table = desk.scenarios.handlers.table
-        heads = [table.head(name) for name in table.scenarios() if grant.sees(name)]
-        return _json({"data": [_scenario_row(desk, head) for head in heads if head is not None]})
+    @routes.get("")
+    async def scenarios(grant: Annotated[Grant, Depends(read)]) -> Response:
+        heads = desk.scenarios.table.heads()
+        rows = [_scenario_row(desk, head) for head in heads if grant.sees(head.scenario)]
+        return _json({"data": rows})
 
-    @routes.get("/scenarios/{scenario}/contract", dependencies=[Depends(desk.allow("read"))])
+    @routes.get("/{scenario}/contract")
     async def contract(scenario: Scenario) -> Response:
         return _json(desk.scenarios.contract(scenario))
 
-    @routes.get("/scenarios/{scenario}/releases", dependencies=[Depends(desk.allow("read"))])
+    @routes.get("/{scenario}/releases")
     async def releases(scenario: Scenario, limit: Limit = 50) -> Response:
         return _json({"data": await desk.scenarios.releases(scenario, limit)})
 
-    @routes.get("/scenarios/{scenario}/rejections", dependencies=[Depends(desk.allow("read"))])
+    @routes.get("/{scenario}/rejections")
     async def rejections(scenario: Scenario, limit: Limit = 50) -> Response:
         desk.scenarios.exists(scenario)
         return _json({"data": desk.rejections.rows(scenario, limit)})
 
     stream: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
-    @routes.get(
-        "/scenarios/{scenario}/events",
-        dependencies=[Depends(desk.allow("read"))],
-        response_class=StreamingResponse,
-        responses=stream,
-    )
+    @routes.get("/{scenario}/events", response_class=StreamingResponse, responses=stream)
     async def events(scenario: Scenario) -> Response:
         desk.scenarios.exists(scenario)
         return StreamingResponse(
@@ -117,23 +129,24 @@ def _commands(desk: Desk) -> APIRouter:
         body: NewScenario, request: Request, grant: Annotated[Grant, Depends(desk.allow("admin"))]
     ) -> Response:
         grant.check("admin", body.scenario)
-        existed = desk.scenarios.handlers.table.head(body.scenario) is not None
+        existed = desk.scenarios.table.head(body.scenario) is not None
         release = await desk.scenarios.create(body.scenario, _trace(request))
         return _json(_scenario_row(desk, release), 200 if existed else 201)
 
     async def chosen(
-        serve: Serve, scenario: str, choice: ReleaseChoice, request: Request
-    ) -> dict[str, Any]:
-        release = await serve(scenario, choice.release_id, choice.reason, _trace(request))
-        return release_row(release, current=True)
+        kind: type[Choice], scenario: str, choice: ReleaseChoice, request: Request
+    ) -> Response:
+        about = choice.model_dump()
+        release = await desk.scenarios.serve(kind, scenario, _trace(request), **about)
+        return _json(release_row(release, current=True))
 
     @routes.post("/scenarios/{scenario}/rollback", dependencies=[Depends(desk.allow("admin"))])
     async def rollback(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
-        return _json(await chosen(desk.scenarios.rollback, scenario, body, request))
+        return await chosen(RollbackRequested, scenario, body, request)
 
     @routes.post("/scenarios/{scenario}/promote", dependencies=[Depends(desk.allow("admin"))])
     async def promote(scenario: Scenario, body: ReleaseChoice, request: Request) -> Response:
-        return _json(await chosen(desk.scenarios.promote, scenario, body, request))
+        return await chosen(PromoteRequested, scenario, body, request)
 
     return routes
 
@@ -163,32 +176,20 @@ def _lists(desk: Desk) -> APIRouter:
     routes = APIRouter(prefix="/reef/scenarios/{scenario}", tags=["reads"], dependencies=allowed)
 
     @routes.get("/records")
-    async def records(
-        scenario: Scenario,
-        session: Annotated[str | None, Query(max_length=256)] = None,
-        outcome: Outcome = None,
-        limit: Limit = 50,
-        cursor: Cursor = None,
-    ) -> Response:
-        wanted = {"session": session, "outcome": outcome, "limit": limit, "cursor": cursor}
-        return await desk.relay(f"/scenarios/{scenario}/records", **wanted)
+    async def records(scenario: Scenario, page: Annotated[RecordsPage, Query()]) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/records", page)
 
     @routes.get("/sessions")
-    async def sessions(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/sessions", limit=limit, cursor=cursor)
+    async def sessions(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/sessions", page)
 
     @routes.get("/samples")
-    async def samples(
-        scenario: Scenario, trainable: bool | None = None, limit: Limit = 50, cursor: Cursor = None
-    ) -> Response:
-        wanted = None if trainable is None else str(trainable).lower()
-        return await desk.relay(
-            f"/scenarios/{scenario}/samples", trainable=wanted, limit=limit, cursor=cursor
-        )
+    async def samples(scenario: Scenario, page: Annotated[SamplesPage, Query()]) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/samples", page)
 
     @routes.get("/steps")
-    async def steps(scenario: Scenario, limit: Limit = 50, cursor: Cursor = None) -> Response:
-        return await desk.relay(f"/scenarios/{scenario}/steps", limit=limit, cursor=cursor)
+    async def steps(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/steps", page)
 
     return routes
 

@@ -12,17 +12,20 @@ from reefcommon.errors import Damaged, Unavailable
 from reefcommon.events import (
     PromoteRequested,
     Release,
-    ReleasePublished,
     ReleaseRejected,
     RollbackRequested,
     ScenarioCreateRequested,
+    utc_now,
 )
-from reefcommon.releases import may_follow
+from reefcommon.ids import time_ordered_hex
+from reefcommon.releases import ReleaseHeads, may_follow
 from services.gateway.domain.errors import ApiError, no_scenario
-from services.gateway.handlers import Handlers
-from services.gateway.ports import Command, News
+from services.gateway.domain.routing import RoutingTable
+from services.gateway.ports import Command, CommandBus, NotDurable
 
 log = structlog.get_logger()
+
+Choice = RollbackRequested | PromoteRequested
 
 _OPTIONAL = [
     "x-reef-tag-session", "x-reef-agent-record-id", "x-reef-release-id", "x-reef-capture",
@@ -41,13 +44,16 @@ _REPORT = {
 class Scenarios:
     """Reads the chains and sends commands."""
 
-    handlers: Handlers
+    heads: ReleaseHeads
+    table: RoutingTable
+    commands: CommandBus
     config: ServeConfig | None
+    command_timeout_s: float = 30.0
     _creating: dict[str, "asyncio.Task[Release | None]"] = field(default_factory=dict)
 
     async def snapshot(self) -> None:
         """Read every head, and the latest of each chain, into the routing table."""
-        heads, table, damaged = self.handlers.heads, self.handlers.table, {}
+        heads, table, damaged = self.heads, self.table, {}
         try:
             for scenario in await heads.scenarios():
                 try:
@@ -68,7 +74,7 @@ class Scenarios:
         `before_heads`: accept it while the heads were not read; `default` has records before it has
         a head.
         """
-        table = self.handlers.table
+        table = self.table
         if before_heads and (not table.filled or scenario == "default"):
             return
         if table.head(scenario) is None:
@@ -78,7 +84,7 @@ class Scenarios:
     async def releases(self, scenario: str, limit: int) -> list[dict[str, Any]]:
         """Return the releases that wait for a person, then the chain, newest first."""
         chain, pending = await asyncio.gather(
-            self.handlers.heads.chain(scenario, limit=limit), self.handlers.heads.pending(scenario)
+            self.heads.chain(scenario, limit=limit), self.heads.pending(scenario)
         )
         if not chain and not pending:
             self.exists(scenario)
@@ -92,7 +98,7 @@ class Scenarios:
         ]
 
     async def _obstacle(self, pending: Release, head: Release | None) -> str:
-        parent = await self.handlers.heads.release(pending.scenario, pending.parent_id or "")
+        parent = await self.heads.release(pending.scenario, pending.parent_id or "")
         if head is None or may_follow("merge", parent, head, pending.kind):
             return ""
         made = f"made from {pending.parent_id}, but {head.release_id} is the head"
@@ -100,10 +106,10 @@ class Scenarios:
 
     async def create(self, scenario: str, traceparent: str = "") -> Release:
         """Create a scenario if it does not exist. Returns its head. Raises ApiError."""
-        head = self.handlers.table.head(scenario)
+        head = self.table.head(scenario)
         if head is not None:
             return head
-        self.handlers.table.check(scenario)
+        self.table.check(scenario)
         return await self._command(ScenarioCreateRequested, scenario, traceparent)
 
     async def create_for_traffic(self, scenario: str) -> Release | None:
@@ -129,31 +135,58 @@ class Scenarios:
             log.warning("scenario_not_created", scenario=scenario, reason=error.message)
             return None
 
-    async def rollback(
-        self, scenario: str, release_id: str, reason: str, traceparent: str
+    async def serve(
+        self, kind: type[Choice], scenario: str, traceparent: str, *, release_id: str, reason: str
     ) -> Release:
-        """Serve an earlier release's content again, as a new release. Raises ApiError."""
-        self.exists(scenario)
-        if await self.handlers.heads.release(scenario, release_id) is None:
-            raise _no_release(scenario, release_id)
-        about = {"release_id": release_id, "reason": reason}
-        return await self._command(RollbackRequested, scenario, traceparent, **about)
+        """Serve a chosen release. Raises ApiError.
 
-    async def promote(
-        self, scenario: str, release_id: str, reason: str, traceparent: str
-    ) -> Release:
-        """Serve a release that waits for a person. Raises ApiError."""
+        A rollback serves an earlier release's content again, as a new release; a promotion serves
+        a release that waits for a person.
+        """
         self.exists(scenario)
-        pending = await self.handlers.heads.pending(scenario)
-        if release_id not in {release.release_id for release in pending}:
-            raise _no_release(scenario, release_id, pending=True)
+        heads, noun = self.heads, "release"
+        if kind is PromoteRequested:
+            noun = "pending release"
+            waiting = {release.release_id for release in await heads.pending(scenario)}
+            known = release_id in waiting
+        else:
+            known = await heads.release(scenario, release_id) is not None
+        if not known:
+            words = (
+                f"Scenario {scenario!r} has no {noun} {release_id[:80]!r}; "
+                f"see /reef/scenarios/{scenario}/releases."
+            )
+            raise ApiError(404, words, code="release_not_found", param="release_id")
         about = {"release_id": release_id, "reason": reason}
-        return await self._command(PromoteRequested, scenario, traceparent, **about)
+        return await self._command(kind, scenario, traceparent, **about)
 
     async def _command(
         self, kind: type[Command], scenario: str, traceparent: str, **about: str
     ) -> Release:
-        return published(await self.handlers.on_command(kind, scenario, traceparent, **about))
+        # the publisher gets the command, and answers with the release that comes of it
+        command_id, at = f"cmd-{time_ordered_hex()}", utc_now()
+        command = kind(
+            event_id=command_id, at=at, scenario=scenario, traceparent=traceparent, **about
+        )
+        try:
+            news = await self.commands.submit(command, timeout_s=self.command_timeout_s)
+        except NotDurable:
+            words = (
+                f"The broker did not acknowledge the command {command_id}. Try again when it is "
+                "back; /readyz and /reef/status show whether it is."
+            )
+            raise ApiError(503, words, code="broker_unavailable", retry_after_s=5) from None
+        except TimeoutError:
+            words = (
+                f"The command {command_id} was sent, but the publisher did not answer within "
+                f"{self.command_timeout_s:.0f} s. It will still be carried out: look at "
+                f"/reef/scenarios/{scenario}/releases, and at the publisher under /reef/status."
+            )
+            raise ApiError(504, words, code="command_timeout") from None
+        if isinstance(news, ReleaseRejected):
+            words = f"The publisher refused: {news.reason}"
+            raise ApiError(409, words, code="command_refused")
+        return news.release
 
     def learns(self, scenario: str) -> bool:
         """Return whether a recipe is bound to a scenario."""
@@ -190,20 +223,3 @@ def release_row(
     """Return a release as the API shows it. `stale_reason`: why it cannot be promoted."""
     row = {**release.model_dump(mode="json"), "current": current, "pending": pending}
     return {**row, "stale": bool(stale_reason), "stale_reason": stale_reason}
-
-
-def published(news: News) -> Release:
-    """Return the release that a command led to. Raises ApiError (409) if the publisher refused."""
-    if isinstance(news, ReleasePublished):
-        return news.release
-    reason = news.reason if isinstance(news, ReleaseRejected) else f"unexpected event {news.type}"
-    raise ApiError(409, f"The publisher refused: {reason}", code="command_refused")
-
-
-def _no_release(scenario: str, release_id: str, *, pending: bool = False) -> ApiError:
-    kind = "pending release" if pending else "release"
-    words = (
-        f"Scenario {scenario!r} has no {kind} {release_id[:80]!r}; "
-        f"see /reef/scenarios/{scenario}/releases."
-    )
-    return ApiError(404, words, code="release_not_found", param="release_id")

@@ -1,7 +1,6 @@
 """Scopes of routes, declared at each; the gateway does not start if a route declares none."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
@@ -52,19 +51,15 @@ def declared(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Scope | None]
                 f"{route.path} declares no scope: give it Depends(desk.allow(…)), "
                 "or a reason in services.gateway.control.scopes.OPEN"
             )
-        found |= dict.fromkeys(
-            [(method, route.path_format) for method in sorted((route.methods or set()) - {"HEAD"})],
-            scope,
-        )
+        for method in (route.methods or set()) - {"HEAD"}:
+            found[method, route.path_format] = scope
     return found
 
 
 def _scope(dependant: Dependant) -> Scope | None:
     for inner in dependant.dependencies:
-        call: Any = inner.call
-        if isinstance(call, Allow):
-            return call.scope
-        deeper = _scope(inner)
-        if deeper is not None:
+        if isinstance(inner.call, Allow):
+            return inner.call.scope
+        if (deeper := _scope(inner)) is not None:
             return deeper
     return None

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import orjson
 
 from reefkit.ops import Health
 from services.gateway.domain.access import Grant
 from services.gateway.domain.routing import RoutingTable
+from services.gateway.upstream.pool import Pool
 
+_SHOWN = {"release_id", "sequence", "load_id", "adapter", "operation", "created_at"}
 TIMEOUT_S = 1.5  # of one service; the answer waits for the slowest
 
 
@@ -28,27 +29,14 @@ class SystemStatus:
 
     async def read(self, grant: Grant) -> dict[str, Any]:
         """Return the whole picture; a token for some scenarios sees no words about others."""
-        async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), trust_env=False
-        ) as session:
-            answers = await asyncio.gather(
-                *(self._ask(session, url) for url in self.services.values())
-            )
+        answers = await asyncio.gather(*map(_status_of, self.services.values()))
         own = await self.health.status()
         services = {"gateway": own, **dict(zip(self.services, answers, strict=True))}
-        heads = {}
-        for scenario in self.table.scenarios():
-            head = self.table.head(scenario)
-            if head is not None and grant.sees(scenario):
-                heads[scenario] = {
-                    "release_id": head.release_id,
-                    "sequence": head.sequence,
-                    "load_id": head.load_id,
-                    "adapter": head.adapter,
-                    "operation": head.operation,
-                    "created_at": head.created_at,
-                    "learns": self.learns(scenario),
-                }
+        heads = {
+            head.scenario: {**head.model_dump(include=_SHOWN), "learns": self.learns(head.scenario)}
+            for head in self.table.heads()
+            if grant.sees(head.scenario)
+        }
         engines = self.engines()
         if grant.scenarios is not None:
             services = {name: _narrow(facts) for name, facts in services.items()}
@@ -60,14 +48,18 @@ class SystemStatus:
         facts = await self.health.status()
         return facts if grant.scenarios is None else _narrow(facts)
 
-    async def _ask(self, session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
-        try:
-            async with session.get(f"{url.rstrip('/')}/status", allow_redirects=False) as response:
-                body = orjson.loads(await response.read())
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return {"failures": {"http": f"{url} does not answer: {error!r}"}}
-        wrong = {"failures": {"http": f"{url}/status is not an object"}}
-        return body if isinstance(body, dict) else wrong
+
+async def _status_of(url: str) -> dict[str, Any]:
+    pool = Pool(url, [], connect_timeout_s=TIMEOUT_S, read_timeout_s=TIMEOUT_S)
+    try:
+        _, text = await pool.get("/status", timeout_s=TIMEOUT_S)
+        body = orjson.loads(text)
+    except (OSError, ValueError) as error:
+        return {"failures": {"http": f"{url} does not answer: {error!r}"}}
+    finally:
+        pool.close()
+    wrong = {"failures": {"http": f"{url}/status is not an object"}}
+    return body if isinstance(body, dict) else wrong
 
 
 def _narrow(facts: dict[str, Any]) -> dict[str, Any]:

@@ -16,42 +16,17 @@ SCOPES: tuple[Scope, ...] = ("infer", "report", "read", "admin")
 _NAME_HEX = 16  # of the digest: enough to tell tokens apart, of no use for finding one
 
 
-class Token(BaseModel):
-    """A row of the tokens file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    scopes: tuple[Scope, ...] = Field(min_length=1)
-    scenarios: tuple[str, ...] | None = None
-    """the scenarios that it is good for; absent: all"""
-    requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """instead of the gateway's setting; 0: no limit"""
-    burst_requests: int | None = Field(None, ge=0)
-    """instead of the gateway's setting"""
-    concurrent_requests: int | None = Field(None, ge=0)
-    """instead of the gateway's setting; 0: no limit"""
-
-    def limit(self, default: Limit) -> Limit:
-        """Return the token's limits; `default` fills those that it does not state."""
-        return Limit(
-            default.per_s if self.requests_per_s is None else self.requests_per_s,
-            default.burst if self.burst_requests is None else self.burst_requests,
-            default.concurrent if self.concurrent_requests is None else self.concurrent_requests,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Grant:
     """The rights of a bearer.
 
-    `limit` is None without limits; requests of one `bearer` count together.
+    Requests of one `bearer` count together.
     """
 
     scopes: frozenset[str]
     scenarios: frozenset[str] | None
     bearer: str = ""
-    limit: Limit | None = None
+    limit: Limit = NO_LIMIT
 
     def check(self, scope: Scope, scenario: str | None) -> None:
         """Raise ApiError (403) if the scope or the scenario is not granted.
@@ -70,19 +45,46 @@ class Grant:
         return self.scenarios is None or scenario in self.scenarios
 
 
+class Token(BaseModel):
+    """A row of the tokens file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    scopes: tuple[Scope, ...] = Field(min_length=1)
+    scenarios: tuple[str, ...] | None = None
+    """the scenarios that it is good for; absent: all"""
+    requests_per_s: float | None = Field(None, ge=0, allow_inf_nan=False)
+    """instead of the gateway's setting; 0: no limit"""
+    burst_requests: int | None = Field(None, ge=0)
+    """instead of the gateway's setting"""
+    concurrent_requests: int | None = Field(None, ge=0)
+    """instead of the gateway's setting; 0: no limit"""
+
+    def grant(self, default: Limit) -> Grant:
+        """Return the bearer's rights; `default` fills the limits that the row does not state."""
+        limit = Limit(
+            default.per_s if self.requests_per_s is None else self.requests_per_s,
+            default.burst if self.burst_requests is None else self.burst_requests,
+            default.concurrent if self.concurrent_requests is None else self.concurrent_requests,
+        )
+        scenarios = None if self.scenarios is None else frozenset(self.scenarios)
+        return Grant(frozenset(self.scopes), scenarios, self.sha256[:_NAME_HEX], limit)
+
+
 class Access:
     """The tokens."""
 
     def __init__(self, tokens: Sequence[Token] = (), default: Limit = NO_LIMIT) -> None:
         # all grants are made once: the hot path looks them up
-        self._grants = [(token.sha256, _grant(token, default)) for token in tokens]
-        self._everything = Grant(frozenset(SCOPES), None, limit=_or_none(default))
+        self._grants = [(token.sha256, token.grant(default)) for token in tokens]
+        self._everything = Grant(frozenset(SCOPES), None, limit=default)
 
     @property
     def limited(self) -> bool:
         """True if any requests are counted."""
         grants = [self._everything, *(grant for _, grant in self._grants)]
-        return any(grant.limit is not None for grant in grants)
+        return any(grant.limit.counts for grant in grants)
 
     def grant(self, headers: Mapping[bytes, bytes]) -> Grant:
         """Return the rights of the bearer of these headers.
@@ -96,23 +98,9 @@ class Access:
         bearer = given[:7].lower() == b"bearer "
         secret = given[7:].strip() if bearer else headers.get(b"x-api-key", b"")
         digest = hashlib.sha256(secret).hexdigest()
-        found = None
         # all are compared, so that the time does not tell the position of the match
-        for known, grant in self._grants:
-            if hmac.compare_digest(known, digest):
-                found = grant
-        if not secret or found is None:
+        found = [grant for known, grant in self._grants if hmac.compare_digest(known, digest)]
+        if not (secret and found):
             words = "Send a valid token as `Authorization: Bearer …` or `x-api-key`."
             raise ApiError(401, words, code="invalid_api_key")
-        return found
-
-
-def _grant(token: Token, default: Limit) -> Grant:
-    scenarios = frozenset(token.scenarios) if token.scenarios is not None else None
-    return Grant(
-        frozenset(token.scopes), scenarios, token.sha256[:_NAME_HEX], _or_none(token.limit(default))
-    )
-
-
-def _or_none(limit: Limit) -> Limit | None:
-    return limit if limit.per_s or limit.concurrent else None
+        return found[0]

@@ -60,23 +60,16 @@ def raw_logprobs(value: object) -> list[Any]:
     return flat if isinstance(flat, list) else []
 
 
-def logprobs_in(value: object) -> list[float]:
-    return numbers(raw_logprobs(value))
-
-
 def spans_in(value: object) -> list[dict[str, Any]]:
     """Return weight-version spans in the shape of the event, without those that are malformed."""
     if not isinstance(value, list):
         return []
-    spans = [
-        span for span in value if isinstance(span, dict) and isinstance(span.get("version"), str)
-    ]
     return [
-        {"version": s["version"], "start": s["start"], "end": s["end"]}
-        for s in spans
-        if type(s.get("start")) is int
-        and type(s.get("end")) is int
-        and 0 <= s["start"] <= s["end"] < MAX_ID
+        {"version": version, "start": start, "end": end}
+        for span in value
+        if isinstance(span, dict) and isinstance(version := span.get("version"), str)
+        if type(start := span.get("start")) is int and type(end := span.get("end")) is int
+        if 0 <= start <= end < MAX_ID
     ]
 
 
@@ -102,7 +95,7 @@ def take(answer: dict[str, Any], asked: Asked) -> Captured:
                 "index": index if type(index) is int and 0 <= index < MAX_CHOICES else position,
                 "finish_reason": reason if isinstance(reason, str) else None,
                 "token_ids": integers(choice.get("token_ids")),
-                "logprobs": logprobs_in(choice.get("logprobs")),
+                "logprobs": numbers(raw_logprobs(choice.get("logprobs"))),
                 "weight_versions": spans_in(choice.get("weight_versions")),
             }
         )
@@ -144,14 +137,12 @@ def encoded(answer: dict[str, Any], sent: bytes = b"\\ud") -> bytes | None:
 def recorded(answer: dict[str, Any]) -> dict[str, Any] | None:
     """Return a unary answer in the form of a stream's record; None if the client's is equal."""
     choices = answer.get("choices")
-    if not isinstance(choices, list):
-        return None
-    kept = list(choices)
-    for place, choice in enumerate(choices):
+    kept = list(choices) if isinstance(choices, list) else []
+    for place, choice in enumerate(kept):
         message = choice.get("message") if isinstance(choice, dict) else None
         if isinstance(message, dict) and (message.get("tool_calls") or not message.get("role")):
             kept[place] = {**choice, "message": finished(message)}
-    return {**answer, "choices": kept} if kept != choices else None
+    return {**answer, "choices": kept} if kept and kept != choices else None
 
 
 def finished(message: dict[str, Any]) -> dict[str, Any]:

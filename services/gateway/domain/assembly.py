@@ -1,5 +1,6 @@
 """A streamed answer: chunks stripped for the client, and joined for the record."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.gateway.domain import answer as unary
@@ -12,33 +13,19 @@ from services.gateway.domain.jsontext import dumps
 _NOT_HEAD = frozenset({"choices", "usage", "prompt_token_ids", "weight_version", "sampling_params"})
 
 
+@dataclass(slots=True)
 class Choice:
     """A choice of a stream, as it grows."""
 
-    __slots__ = (
-        "extra", "finish_reason", "index", "logprob_rows", "logprobs", "message", "pieces",
-        "spans", "token_ids",
-    )  # fmt: skip
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.pieces: list[Any] = []
-        self.message: dict[str, Any] = {}
-        self.finish_reason: str | None = None
-        self.token_ids: list[Any] = []
-        self.logprobs: list[Any] = []
-        self.logprob_rows: list[Any] = []  # whole, if the client asked for them
-        self.spans: list[dict[str, Any]] = []
-        self.extra: dict[str, Any] = {}
-
-    def add(self, key: str, value: Any) -> None:
-        """Add a field of a delta, other than a text."""
-        if key != "content":
-            merge(self.message, key, value)
-        elif type(value) is list:
-            self.pieces += value
-        else:
-            self.pieces.append(value)
+    index: int
+    pieces: list[Any] = field(default_factory=list)
+    message: dict[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    token_ids: list[Any] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
+    logprob_rows: list[Any] = field(default_factory=list)  # whole, if the client asked for them
+    spans: list[dict[str, Any]] = field(default_factory=list)
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Assembly:
@@ -126,8 +113,10 @@ class Assembly:
         for key, value in delta.items() if type(delta) is dict else ():
             if key == "content" and type(value) is str:
                 choice.pieces.append(value)
+            elif key != "content" and value is not None:
+                merge(choice.message, key, value)
             elif value is not None:
-                choice.add(key, value)
+                choice.pieces += value if type(value) is list else [value]
 
     def _new(self, index: object, part: dict[str, Any]) -> Choice | None:
         own_prompt = integers(part.get("prompt_token_ids"))

@@ -43,7 +43,7 @@ class Node:
 
 
 def choose(
-    nodes: Collection[Node], *, model: str, affinity: str, now: float, tried: Collection[str] = ()
+    nodes: Collection[Node], model: str, affinity: str, *, now: float, tried: Collection[str] = ()
 ) -> Node | None:
     """Return the node to ask; None if none is left.
 
@@ -53,8 +53,7 @@ def choose(
     if len(open_nodes) <= 1:
         return open_nodes[0] if open_nodes else None
     open_nodes = [node for node in open_nodes if not node.apart] or open_nodes
-    knowing = [node for node in open_nodes if node.serves(model)]
-    able = knowing or open_nodes
+    able = [node for node in open_nodes if node.serves(model)] or open_nodes
     least = min(able, key=lambda node: node.in_flight)
     own = max(able, key=lambda node: zlib.crc32(f"{affinity}{node.url}".encode()))
     return own if own.in_flight <= least.in_flight + AFFINITY_SLACK else least

@@ -6,12 +6,8 @@ MAX_ITEMS = 4096
 _NAMES = frozenset({"id", "type", "role", "index", "name"})  # sent once, or whole each time
 
 
-class Malformed(ValueError):
-    """No model would have sent this."""
-
-
 def merge(into: dict[str, Any], key: str, value: Any) -> None:
-    """Add a field of a delta to the message so far."""
+    """Add a field of a delta to the message so far. Raises ValueError if a list grows too long."""
     old = into.get(key)
     if isinstance(value, list):
         if not isinstance(old, list):
@@ -23,25 +19,27 @@ def merge(into: dict[str, Any], key: str, value: Any) -> None:
         if key not in _NAMES:
             into[key] = old + value
     elif isinstance(value, dict) and isinstance(old, dict):
-        for inner, item in value.items():
-            if item is not None:
-                merge(old, inner, item)
+        _merge_fields(old, value)
     elif key not in _NAMES:
         into[key] = value
 
 
 def _merge_items(into: list[Any], items: list[Any]) -> None:
     if len(into) + len(items) > MAX_ITEMS:  # each is compared with those before it
-        raise Malformed(f"more than {MAX_ITEMS} parts in one list")
+        raise ValueError(f"more than {MAX_ITEMS} parts in one list")
     for item in items:
-        place = _continued(into, item) if isinstance(item, dict) else None
-        if place is None:
-            into.append({} if isinstance(item, dict) else item)
-            place = into[-1]
-        if isinstance(item, dict):
-            for key, value in item.items():
-                if value is not None:
-                    merge(place, key, value)
+        if not isinstance(item, dict):
+            into.append(item)
+            continue
+        if (place := _continued(into, item)) is None:
+            into.append(place := {})
+        _merge_fields(place, item)
+
+
+def _merge_fields(into: dict[str, Any], fields: dict[str, Any]) -> None:
+    for key, value in fields.items():
+        if value is not None:
+            merge(into, key, value)
 
 
 def _continued(into: list[Any], piece: dict[str, Any]) -> dict[str, Any] | None:

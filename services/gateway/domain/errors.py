@@ -52,6 +52,21 @@ class ApiError(Exception):
         return found
 
 
+class UpstreamFailed(ApiError):
+    """No serving node answered, or its answer broke off."""
+
+
+def invalid_answer(words: str) -> UpstreamFailed:
+    """502: the answer of the serving node cannot be used."""
+    return UpstreamFailed(502, f"The serving node {words}.", code="upstream_invalid")
+
+
+def answer_too_large() -> UpstreamFailed:
+    """502: the answer passed its limit."""
+    words = "The serving node's answer went on past its limit (max_answer_bytes)."
+    return UpstreamFailed(502, words, code="upstream_too_large")
+
+
 def relayed(status: int, error: Any) -> dict[str, Any]:
     """Return an upstream's error in the API's shape."""
     if isinstance(error, dict) and isinstance(error.get("error"), dict):
@@ -95,20 +110,11 @@ def model_not_found(model: str, served: str) -> ApiError:
 
 def no_scenario(scenario: str, param: str = "scenario") -> ApiError:
     """404: the scenario does not exist."""
-    words = f"There is no scenario {scenario!r}; POST /reef/scenarios creates it."
+    words = (
+        f"There is no scenario {scenario!r}. Create it with POST /reef/scenarios, "
+        "or set gateway.implicit_scenarios."
+    )
     return ApiError(404, words, code="scenario_not_found", param=param)
-
-
-def unavailable() -> ApiError:
-    """503: a system outside of the gateway does not answer."""
-    words = "A part of Reef that this needs does not answer; try again. /reef/status says which."
-    return ApiError(503, words, code="unavailable", retry_after_s=2)
-
-
-def internal_error() -> ApiError:
-    """500: a bug."""
-    words = "Reef failed on this request; the operator finds the reason in the log."
-    return ApiError(500, words, code="internal_error")
 
 
 NOT_DURABLE = "not_durable"
@@ -130,12 +136,3 @@ def no_room() -> ApiError:
         "the operator finds the reason under /readyz."
     )
     return ApiError(503, words, code="spool_full", retry_after_s=5)
-
-
-def command_not_sent(command_id: str) -> ApiError:
-    """503: the broker is away, and commands are not spooled."""
-    words = (
-        f"The broker did not acknowledge the command {command_id}. Try again when it is back; "
-        "/readyz and /reef/status show whether it is."
-    )
-    return ApiError(503, words, code="broker_unavailable", retry_after_s=5)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -58,11 +59,11 @@ class Exchange:
     tags: dict[str, str]
     session_tag: str | None
     shard: str
-    record_id: str
     asked: Asked
     traceparent: str
     started: float
     caller: str = ""
+    record_id: str = ""
     sampling: dict[str, Any] | None = None
     release: Release | None = None
     pinned: bool = False
@@ -74,6 +75,17 @@ class Exchange:
     upstream: bytes = b""
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     charge: Charge | None = None
+
+    def use_receipt(self, record_id: str) -> None:
+        """Set the receipt, and the headers with receipt, release and session."""
+        self.record_id = record_id
+        self.headers = []
+        if self.capture:
+            self.headers.append((b"x-reef-agent-record-id", record_id.encode()))
+        if self.release is not None:
+            self.headers.append((b"x-reef-release-id", self.release.release_id.encode()))
+        if self.session_tag is not None:
+            self.headers.append((b"x-reef-session-id", self.session_tag.encode("utf-8")))
 
 
 def tags_of(
@@ -181,12 +193,8 @@ def _depth(body: object) -> int:
     depth = 0
     while level and depth <= MAX_DEPTH:
         depth += 1
-        level = [
-            child
-            for parent in level
-            for child in (parent.values() if isinstance(parent, dict) else parent)
-            if isinstance(child, (dict, list))
-        ]
+        children = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [child for child in chain.from_iterable(children) if type(child) in (dict, list)]
     return depth
 
 

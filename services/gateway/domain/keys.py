@@ -1,11 +1,17 @@
 """What an idempotency key stands for."""
 
 import base64
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import orjson
 
+Kind = Literal["inference", "report"]
+# open: its exchange is under way; `owner` does the work
+# done: `answer` is what was sent; None if it was too large to be kept
+# free: certainly no event was recorded under it
+# unsure: the work ended before the Unix time `ended_at`; the log knows if there is an event
+State = Literal["open", "done", "free", "unsure"]
 MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 
@@ -14,16 +20,12 @@ class KeyEntry:
     """What is known of a key."""
 
     digest: str
-    kind: Literal["inference", "report"]
+    kind: Kind
     scenario: str
     shard: str
-    # open: its exchange is under way; `owner` does the work
-    # done: `answer` is what was sent; None if it was too large to be kept
-    # free: certainly no event was recorded under it
-    # unsure: the work ended before the Unix time `ended_at`; the log knows if there is an event
-    state: Literal["open", "done", "free", "unsure"] = "open"
+    state: State = "open"
     status: int = 0
-    headers: tuple[tuple[bytes, bytes], ...] = field(default=())
+    headers: tuple[tuple[bytes, bytes], ...] = ()
     answer: bytes | None = None
     owner: str = ""
     ended_at: float = 0.0
@@ -41,7 +43,5 @@ class KeyEntry:
         line, _, answer = data.partition(b"\n")
         head = orjson.loads(line)
         kept = head.pop("kept")
-        headers = tuple(
-            (base64.b64decode(name), base64.b64decode(value)) for name, value in head.pop("headers")
-        )
-        return cls(**head, headers=headers, answer=answer if kept else None)
+        head["headers"] = tuple(tuple(map(base64.b64decode, pair)) for pair in head["headers"])
+        return cls(**head, answer=answer if kept else None)

@@ -15,6 +15,11 @@ class Limit:
     concurrent: int = 0
 
     @property
+    def counts(self) -> bool:
+        """True if there is any limit."""
+        return bool(self.per_s or self.concurrent)
+
+    @property
     def size(self) -> int:
         """A full bucket: `burst`, else two seconds' worth, at least 1."""
         return self.burst or max(1, math.ceil(self.per_s * 2))

@@ -1,7 +1,5 @@
 """Head releases by scenario, in memory. A change affects later requests only."""
 
-from collections import OrderedDict
-
 from reefcommon.events import Release
 from services.gateway.domain.errors import ApiError
 
@@ -17,7 +15,7 @@ class RoutingTable:
         # scenarios whose heads could not be read, with the reason
         self.damaged: dict[str, str] = {}
         self._heads: dict[str, Release] = {}
-        self._recent: dict[str, OrderedDict[str, Release]] = {}
+        self._recent: dict[str, dict[str, Release]] = {}  # oldest first
 
     def head(self, scenario: str) -> Release | None:
         return self._heads.get(scenario)
@@ -29,17 +27,18 @@ class RoutingTable:
             raise ApiError(503, words, code="scenario_not_ready", retry_after_s=5)
 
     def release(self, scenario: str, release_id: str) -> Release | None:
-        return self._recent.get(scenario, OrderedDict()).get(release_id)
+        return self._recent.get(scenario, {}).get(release_id)
 
-    def scenarios(self) -> list[str]:
-        return sorted(self._heads)
+    def heads(self) -> list[Release]:
+        """Return the heads, in the order of their scenarios."""
+        return [head for _, head in sorted(self._heads.items())]
 
     def publish(self, release: Release) -> bool:
         """Add a release that became the head. Returns True if it is new."""
-        recent = self._recent.setdefault(release.scenario, OrderedDict())
+        recent = self._recent.setdefault(release.scenario, {})
         recent[release.release_id] = release
-        while len(recent) > RELEASES_A_SCENARIO:
-            recent.popitem(last=False)
+        if len(recent) > RELEASES_A_SCENARIO:
+            del recent[next(iter(recent))]
         head = self._heads.get(release.scenario)
         if head is not None and release.sequence <= head.sequence:
             return False

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import orjson
 
 from services.gateway.domain.assembly import Assembly
-from services.gateway.domain.deltas import Malformed
+from services.gateway.domain.errors import UpstreamFailed, invalid_answer
 from services.gateway.domain.exchange import Api, Asked
 from services.gateway.domain.jsontext import dumps, loads
-from services.gateway.domain.sse import Frames, FrameTooLarge, data_of
+from services.gateway.domain.sse import Frames, data_of
 
 
 class Stream:
@@ -25,7 +25,7 @@ class Stream:
         """Return the client's part of the complete frames, without the terminator.
 
         Raises:
-            Malformed: no valid stream; the words follow "the serving node".
+            UpstreamFailed: it is no valid stream.
         """
         try:
             lines = self._frames.lines(chunk)
@@ -35,12 +35,10 @@ class Stream:
             frames = self._frames.feed(chunk)
             found = self._events([data_of(frame) for frame in frames], frames, b"data: ")
             return b"\n\n".join(found) + b"\n\n" if found else b""
-        except FrameTooLarge:
-            raise Malformed("sent an event without an end") from None
         except orjson.JSONDecodeError:
-            raise Malformed("sent an event that is not JSON") from None
+            raise invalid_answer("sent an event that is not JSON") from None
         except (ValueError, TypeError, RecursionError) as error:  # nested or numbered without end
-            raise Malformed(f"sent an event that cannot be read: {error}") from None
+            raise invalid_answer(f"sent an event that cannot be read: {error}") from None
 
     def end(self) -> bytes:
         """Return the client's part of a last event without its empty line.
@@ -49,7 +47,7 @@ class Stream:
         """
         try:
             return self.feed(b"\n\n")
-        except Malformed:
+        except UpstreamFailed:
             return b""
 
     def _events(

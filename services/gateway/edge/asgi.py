@@ -8,22 +8,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import orjson
-import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reefcommon.errors import Unavailable
 from services.gateway import metrics
 from services.gateway.control.scopes import OPEN
 from services.gateway.domain import report as reports
-from services.gateway.domain.access import Grant
-from services.gateway.domain.errors import (
-    ApiError,
-    internal_error,
-    invalid,
-    no_scenario,
-    unavailable,
-)
+from services.gateway.domain.errors import ApiError, invalid, no_scenario
 from services.gateway.domain.exchange import HOT, INFERENCE, REPORT
 from services.gateway.domain.head import HeadLimits
 from services.gateway.domain.memory import Charge, Memory, decoded_bytes
@@ -31,16 +22,14 @@ from services.gateway.domain.report import check_scenario
 from services.gateway.edge.bodies import BodyReader
 from services.gateway.edge.limits import Limits
 from services.gateway.edge.stopping import Stopping
-from services.gateway.exchange.client import AsgiOutlet, ClientGone, ClientWatch
+from services.gateway.exchange.client import AsgiOutlet, ClientGone, ClientWatch, refusal_of
 from services.gateway.exchange.inference import Inference
 from services.gateway.exchange.intake import Intake, scenario_of, traceparent_of
 from services.gateway.handlers import Handlers
 from services.gateway.keys.repeats import Repeats
 
-log = structlog.get_logger()
-
 _JSON = (b"content-type", b"application/json")
-Handle = Callable[[Scope, Receive, AsgiOutlet], Awaitable[None]]
+Handle = Callable[[Scope, Receive, AsgiOutlet, Charge], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -58,17 +47,12 @@ class Edge:
     limits: Limits | None = None  # if no requests are counted
     control: ASGIApp = field(init=False)
 
-    @property
-    def held_bytes(self) -> int:
-        """The memory that requests hold."""
-        return self.memory.held
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self.control(scope, receive, send)
             return
-        path, out = scope["path"], AsgiOutlet(send)
+        path, out, charge = scope["path"], AsgiOutlet(send), Charge(self.memory)
         handle: Handle = self._control
         refusal = self.head.refusal(scope["headers"], scope["raw_path"], scope["query_string"])
         hot = refusal is None and path in HOT and scope["method"] == "POST"
@@ -78,8 +62,9 @@ class Edge:
             handle = self._report if path == REPORT else self._infer
         started = time.perf_counter()
         try:
-            await self._limited(scope, receive, out, handle)
+            await self._limited(scope, receive, out, handle, charge)
         finally:
+            charge.end()
             # Routes are counted by their pattern: a path that a client made up is never a label.
             route = scope.get("route")
             name = path if path in HOT else route.path if isinstance(route, Route) else "other"
@@ -88,42 +73,34 @@ class Edge:
                 metrics.latency(path).observe(time.perf_counter() - started)
 
     async def _limited(
-        self, scope: Scope, receive: Receive, out: AsgiOutlet, handle: Handle
+        self, scope: Scope, receive: Receive, out: AsgiOutlet, handle: Handle, charge: Charge
     ) -> None:
         # errors go to the client in the API's shape
         path = scope["path"]
         try:
             if self.limits is None or path in OPEN:
-                await handle(scope, receive, out)
+                await handle(scope, receive, out, charge)
             else:
                 async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.told:
-                    await handle(scope, receive, out)
-        except ApiError as error:
-            await out.refuse(error)
+                    await handle(scope, receive, out, charge)
         except ClientGone:
             out.status = out.status or 499
         except asyncio.CancelledError:
             if not await self.stopping.tell(out):
                 raise
-        except Unavailable as error:
-            log.warning("outside_system_unavailable", route=path, reason=str(error))
-            await out.refuse(unavailable())
-        except Exception:  # a bug: the client gets the API's shape, and the metrics count it
-            if handle == self._control:
+        except Exception as error:
+            if handle == self._control and out.status:
                 raise  # FastAPI has answered and logged it
-            log.exception("request_failed", route=path)
-            await out.refuse(internal_error())
+            await out.refuse(refusal_of(error, path))
 
-    async def _control(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
-        charge = Charge(self.memory)
-        try:
-            if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
-                raw = await self.bodies.read(dict(scope["headers"]), receive, charge)
-                charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded
-                receive = _again(raw, receive)
-            await self.control(scope, receive, out.send)
-        finally:
-            charge.end()
+    async def _control(
+        self, scope: Scope, receive: Receive, out: AsgiOutlet, charge: Charge
+    ) -> None:
+        if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
+            raw = await self.bodies.read(dict(scope["headers"]), receive, charge)
+            charge.to(charge.size + decoded_bytes(raw))  # FastAPI keeps it decoded
+            receive = _again(raw, receive)
+        await self.control(scope, receive, out.send)
 
     def _held(
         self, limits: Limits, scope: Scope, *, exchange: bool
@@ -132,53 +109,29 @@ class Edge:
         scenario = headers.get(b"x-reef-scenario", b"default").decode("latin-1")
         # names that a client made up are counted together
         known = self.handlers.table.head(scenario) is not None
-        return limits.hold(self.intake.grant(headers), scenario if known else "", exchange=exchange)
+        return limits.hold(
+            self.intake.access.grant(headers), scenario if known else "", exchange=exchange
+        )
 
-    async def _infer(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
-        raw_headers = scope["headers"]
+    async def _infer(self, scope: Scope, receive: Receive, out: AsgiOutlet, charge: Charge) -> None:
+        path, raw_headers = scope["path"], scope["headers"]
         headers = dict(raw_headers)
-        grant = self.intake.grant(headers)
-        charge = Charge(self.memory)
-        try:
-            raw = await self.bodies.read(headers, receive, charge)
-            self.memory.check_decoding(raw)
-            exchange = await self.intake.exchange(
-                INFERENCE[scope["path"]], scope["path"], raw, raw_headers, headers, grant
-            )
-            charge.to(len(raw) + len(exchange.upstream))
-            exchange.charge = charge
-            answerer = self.repeats if exchange.keyed else self.inference
-            await answerer.answer(exchange, out, ClientWatch(receive))
-        finally:
-            charge.end()
+        grant = self.intake.access.grant(headers)
+        raw = await self.bodies.read(headers, receive, charge)
+        self.memory.check_decoding(raw)
+        exchange = await self.intake.exchange(path, raw, raw_headers, headers, grant)
+        charge.to(len(raw) + len(exchange.upstream))
+        exchange.charge = charge
+        answerer = self.repeats if exchange.keyed else self.inference
+        await answerer.answer(exchange, out, ClientWatch(receive))
 
-    async def _report(self, scope: Scope, receive: Receive, out: AsgiOutlet) -> None:
+    async def _report(
+        self, scope: Scope, receive: Receive, out: AsgiOutlet, charge: Charge
+    ) -> None:
         headers = dict(scope["headers"])
-        grant = self.intake.grant(headers)
-        charge = Charge(self.memory)
-        try:
-            raw = await self.bodies.read(headers, receive, charge)
-            charge.to(charge.size + decoded_bytes(raw))
-            report_id, scenario = await self._accept(raw, headers, grant)
-        finally:
-            charge.end()
-        metrics.REPORTS.inc()
-        body = orjson.dumps(
-            {"agent_record_id": report_id, "scenario": scenario, "request_type": "report"}
-        )
-        await out.start(
-            202,
-            [
-                _JSON,
-                (b"content-length", b"%d" % len(body)),
-                (b"x-reef-agent-record-id", report_id.encode()),
-            ],
-        )
-        await out.write(body, more=False)
-
-    async def _accept(
-        self, raw: bytes, headers: dict[bytes, bytes], grant: Grant
-    ) -> tuple[str, str]:
+        grant = self.intake.access.grant(headers)
+        raw = await self.bodies.read(headers, receive, charge)
+        charge.to(charge.size + decoded_bytes(raw))
         scenario = scenario_of(headers)
         grant.check("report", scenario)
         report = reports.parse(raw)
@@ -194,10 +147,14 @@ class Edge:
         table = self.handlers.table
         if table.head(scenario) is None and scenario != "default" and scenario not in table.damaged:
             raise no_scenario(scenario, "x-reef-scenario")
-        return await self.handlers.on_report(report, scenario, traceparent_of(headers)), scenario
+        receipt = await self.handlers.on_report(report, scenario, traceparent_of(headers))
+        metrics.REPORTS.inc()
+        kept = {"agent_record_id": receipt, "scenario": scenario, "request_type": "report"}
+        headers_out = [_JSON, (b"x-reef-agent-record-id", receipt.encode())]
+        await out.reply(202, headers_out, orjson.dumps(kept))
 
 
-async def _refuse(error: ApiError, _scope: Scope, _receive: Receive, _out: AsgiOutlet) -> None:
+async def _refuse(error: ApiError, *_request: object) -> None:
     raise error
 
 

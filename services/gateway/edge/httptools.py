@@ -1,7 +1,6 @@
 """uvicorn's HTTP protocol with limits on the size and the time of a request's headers."""
 
 from asyncio import TimerHandle, Transport
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
@@ -15,12 +14,9 @@ class BoundedHeads(DeclineUpgrades):
 
     max_head_bytes = 64 * 1024
     head_timeout_s = 20.0
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._head_bytes = 0
-        self._in_head = False
-        self._timer: TimerHandle | None = None
+    _head_bytes = 0
+    _in_head = False
+    _timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         # a connection has as long for its first request as between two

@@ -62,7 +62,7 @@ class Limits:
             RateLimited: 429.
         """
         limit = grant.limit
-        if limit is None:
+        if not limit.counts:
             yield []
             return
         name = grant.bearer or fallback
@@ -76,9 +76,8 @@ class Limits:
             return
         if bearer.under_way >= limit.concurrent:
             metrics.LIMITED.labels("concurrent").inc()
-            raise RateLimited(
-                f"This token has {bearer.under_way} exchanges under way, its limit.", headers, 1.0
-            )
+            words = f"This token has {bearer.under_way} exchanges under way, its limit."
+            raise RateLimited(words, headers, 1.0)
         bearer.under_way += 1
         try:
             yield headers
@@ -147,6 +146,4 @@ class Limits:
         metrics.LIMITS_LOCAL.set(int(away))
 
     async def stop(self) -> None:
-        await asyncio.gather(
-            *(bearer.asking for bearer in self._bearers.values() if bearer.asking is not None)
-        )
+        await asyncio.gather(*filter(None, (bearer.asking for bearer in self._bearers.values())))

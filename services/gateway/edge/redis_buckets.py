@@ -1,5 +1,7 @@
 """Token buckets: `reef:rate:<bearer>` holds a level and its time until it is full."""
 
+from typing import Any
+
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -32,12 +34,8 @@ class RedisBuckets:
     """Buckets on Redis or Valkey."""
 
     def __init__(self, url: str) -> None:
-        self._redis = Redis.from_url(
-            url,
-            socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        waits: dict[str, Any] = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
+        self._redis = Redis.from_url(url, retry=Retry(NoBackoff(), 0), **waits)
         self._take = self._redis.register_script(_TAKE)
 
     async def take(self, name: str, limit: Limit, want: int) -> Taken:

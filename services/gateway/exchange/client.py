@@ -1,18 +1,34 @@
 """The client's side of an exchange: its answer, and a watch on its connection."""
 
 import asyncio
-from types import TracebackType
 from typing import Protocol, Self
 
+import structlog
 from starlette.types import Message, Receive, Send
 
+from reefcommon.errors import Unavailable
 from services.gateway.domain.errors import ApiError
+
+log = structlog.get_logger()
 
 LOOK_AFTER_S = 0.1  # most answers are there sooner, and need no task that watches
 
 
 class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
+
+
+def refusal_of(error: Exception, route: str) -> ApiError:
+    """Return the refusal to send for an error. The log gets the reasons that are not sent."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Unavailable):
+        log.warning("outside_system_unavailable", route=route, reason=str(error))
+        words = "A part of Reef that this needs does not answer; try again. /reef/status says which"
+        return ApiError(503, f"{words}.", code="unavailable", retry_after_s=2)
+    log.error("request_failed", route=route, exc_info=error)
+    words = "Reef failed on this request; the operator finds the reason in the log."
+    return ApiError(500, words, code="internal_error")
 
 
 class Outlet(Protocol):
@@ -55,8 +71,11 @@ class AsgiOutlet:
         """
         if self.status:
             raise error
-        body = error.body()
-        await self.start(error.status, [*error.headers(), (b"content-length", b"%d" % len(body))])
+        await self.reply(error.status, error.headers(), error.body())
+
+    async def reply(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a whole answer."""
+        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.write(body, more=False)
 
     @property
@@ -98,10 +117,7 @@ class ClientWatch:
         self._task.cancel()
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
     ) -> None:
         self._timer.cancel()
         if self._watcher is not None and not self._gone:
@@ -115,18 +131,3 @@ class ClientWatch:
                 kind, error = asyncio.CancelledError, cancelled
         if self._task.uncancel() == 0 and kind and issubclass(kind, asyncio.CancelledError):
             raise ClientGone from error
-
-
-class NoWatch:
-    """No watch: the work goes on when its client leaves."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None

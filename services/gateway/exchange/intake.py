@@ -9,8 +9,9 @@ from typing import Any
 from reefcommon.events import Release
 from reefcommon.ids import digest, is_receipt, new_record_id
 from services.gateway.domain.access import Access, Grant
-from services.gateway.domain.errors import ApiError, invalid, model_not_found
+from services.gateway.domain.errors import ApiError, invalid, model_not_found, no_scenario
 from services.gateway.domain.exchange import (
+    INFERENCE,
     Api,
     Exchange,
     asked_of,
@@ -18,6 +19,7 @@ from services.gateway.domain.exchange import (
     parse,
     shard_for,
     tags_of,
+    truth,
     upstream_body,
 )
 from services.gateway.domain.report import check_scenario
@@ -25,9 +27,7 @@ from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sampling import requested
 
 DEFAULT = "default"
-_YES = frozenset({b"true", b"1", b"yes", b"on"})
-_NO = frozenset({b"false", b"0", b"no", b"off"})
-_TRACEPARENT = re.compile(r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
+_TRACEPARENT = re.compile(rb"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -45,13 +45,8 @@ class Intake:
     # further names of the model
     aliases: tuple[str, ...] = ()
 
-    def grant(self, headers: dict[bytes, bytes]) -> Grant:
-        """Return the rights of the bearer. Raises ApiError (401)."""
-        return self.access.grant(headers)
-
     async def exchange(
         self,
-        api: Api,
         path: str,
         raw: bytes,
         raw_headers: RawHeaders,
@@ -59,7 +54,7 @@ class Intake:
         grant: Grant,
     ) -> Exchange:
         """Return the exchange, ready for the engine. Raises ApiError."""
-        started = time.time()
+        started, api = time.time(), INFERENCE[path]
         scenario = scenario_of(headers)
         grant.check("infer", scenario)
         body = self._parse(api, raw)
@@ -68,9 +63,12 @@ class Intake:
             del body  # not kept decoded during the wait
             head = await self._missing(scenario)
             body = self._parse(api, raw)
-        release, pinned = self._release(scenario, head, headers.get(b"x-reef-release-id"))
+        pin = headers.get(b"x-reef-release-id")
+        release = head if pin is None else self._pinned(scenario, pin.decode("latin-1"))
         tags, session_tag = tags_of(raw_headers, headers)
-        capture = api != "embeddings" and _wants_record(headers.get(b"x-reef-capture", b"true"))
+        flag = headers.get(b"x-reef-capture")
+        wanted = flag is None or truth(flag.decode("latin-1").strip(), "x-reef-capture")
+        capture = wanted and api != "embeddings"
         key = client_key(headers) if capture else None
         caller = caller_of(grant.bearer, body)
         shard = shard_for(api, scenario, session_tag, body, caller)
@@ -84,20 +82,19 @@ class Intake:
             tags=tags,
             session_tag=session_tag,
             shard=shard,
-            record_id=key or new_record_id(shard),
             asked=asked_of(api, body, self.base_model, release.release_id if release else None),
             traceparent=traceparent_of(headers),
             started=started,
             caller=caller,
             sampling=requested(body) if capture else None,
             release=release,
-            pinned=pinned,
+            pinned=pin is not None,
             model=adapter or self.base_model,
             keyed=key is not None,
             digest=digest("exchange", scenario, api, body) if key else None,
         )
         exchange.upstream = upstream_body(exchange, body)
-        exchange.headers = receipt_headers(exchange)
+        exchange.use_receipt(key or new_record_id(shard))
         return exchange
 
     def _parse(self, api: Api, raw: bytes) -> dict[str, Any]:
@@ -107,12 +104,7 @@ class Intake:
             raise model_not_found(model, self.base_model)
         return body
 
-    def _release(
-        self, scenario: str, head: Release | None, pin: bytes | None
-    ) -> tuple[Release | None, bool]:
-        if pin is None:
-            return head, False
-        release_id = pin.decode("latin-1")
+    def _pinned(self, scenario: str, release_id: str) -> Release:
         release = self.table.release(scenario, release_id)
         if release is None:
             words = (
@@ -120,7 +112,7 @@ class Intake:
                 f"see /reef/scenarios/{scenario}/releases."
             )
             raise ApiError(409, words, code="release_not_served", param="x-reef-release-id")
-        return release, True
+        return release
 
     async def _missing(self, scenario: str) -> Release | None:
         if not self.table.filled:  # the base model may be another than the one that was released
@@ -128,20 +120,8 @@ class Intake:
             raise ApiError(503, words, code="heads_unavailable", retry_after_s=2)
         self.table.check(scenario)
         if scenario != DEFAULT and not self.implicit_scenarios:
-            words = (
-                f"There is no scenario {scenario!r}. Create it with POST /reef/scenarios, "
-                "or set gateway.implicit_scenarios."
-            )
-            raise ApiError(404, words, code="scenario_not_found", param="x-reef-scenario")
+            raise no_scenario(scenario, "x-reef-scenario")
         return await self.create(scenario)
-
-
-def _wants_record(value: bytes) -> bool:
-    # An unknown word is refused: it may have meant that no record is kept.
-    word = value.strip().lower()
-    if word not in _YES and word not in _NO:
-        raise invalid("x-reef-capture", "'x-reef-capture' is `true` or `false`.")
-    return word in _YES
 
 
 def scenario_of(headers: dict[bytes, bytes]) -> str:
@@ -153,10 +133,7 @@ def scenario_of(headers: dict[bytes, bytes]) -> str:
 def traceparent_of(headers: dict[bytes, bytes]) -> str:
     """Return the caller's W3C trace if it is well-formed, else an empty text."""
     value = headers.get(b"traceparent")
-    if value is None:
-        return ""
-    text = value.decode("latin-1")
-    return text if _TRACEPARENT.fullmatch(text) else ""
+    return value.decode() if value and _TRACEPARENT.fullmatch(value) else ""
 
 
 def client_key(headers: dict[bytes, bytes]) -> str | None:
@@ -172,21 +149,3 @@ def client_key(headers: dict[bytes, bytes]) -> str | None:
         )
         raise invalid("x-reef-agent-record-id", words)
     return key
-
-
-def receipt_headers(exchange: Exchange) -> list[tuple[bytes, bytes]]:
-    """Return the headers with receipt, release and session."""
-    found = []
-    if exchange.capture:
-        found.append((b"x-reef-agent-record-id", exchange.record_id.encode()))
-    if exchange.release is not None:
-        found.append((b"x-reef-release-id", exchange.release.release_id.encode()))
-    if exchange.session_tag is not None:
-        found.append((b"x-reef-session-id", exchange.session_tag.encode("utf-8")))
-    return found
-
-
-def own_receipt(exchange: Exchange) -> None:
-    """Put a failed attempt under a new receipt: the client's stays free for the next."""
-    exchange.record_id = new_record_id(exchange.shard)
-    exchange.headers = receipt_headers(exchange)

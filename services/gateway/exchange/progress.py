@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from reefcommon.ids import new_record_id
 from services.gateway.domain.assembly import Assembly
+from services.gateway.domain.exchange import Exchange
+from services.gateway.exchange.client import Outlet
 from services.gateway.ports import EngineAnswer
 
 
@@ -10,6 +13,8 @@ from services.gateway.ports import EngineAnswer
 class Progress:
     """Filled as the exchange goes on."""
 
+    exchange: Exchange
+    out: Outlet
     answer: EngineAnswer | None = None
     assembly: Assembly | None = None
     streaming: bool = False  # status and headers of a stream were sent
@@ -24,7 +29,13 @@ class Progress:
     answered_at: float = 0.0
     streamed_bytes: int = 0
 
-    def set_type(self, content_type: bytes) -> None:
-        """State another content type than the node did."""
+    def answer_with(self, tail: bytes, content_type: bytes) -> None:
+        """Answer with another body, of another type, than the node's."""
         others = [pair for pair in self.headers if pair[0] != b"content-type"]
-        self.headers = [*others, (b"content-type", content_type)]
+        self.headers, self.tail = [*others, (b"content-type", content_type)], tail
+
+    def free_receipt(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Answer with these headers, and leave a client's receipt to the attempt that succeeds."""
+        if self.exchange.keyed:
+            self.exchange.use_receipt(new_record_id(self.exchange.shard))
+        self.headers = self.exchange.headers + headers

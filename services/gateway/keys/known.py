@@ -31,19 +31,17 @@ class KeyUnsure(ApiError):
     """It is not known if this key was used. `soon`: it will be known soon."""
 
     def __init__(self, *, soon: bool) -> None:
-        super().__init__(
-            503,
+        words = (
             "Whether this key was used before cannot be said at the moment; send the request"
-            " again in a moment, or without a key.",
-            code="keys_unavailable",
-            retry_after_s=2,
+            " again in a moment, or without a key."
         )
+        super().__init__(503, words, code="keys_unavailable", retry_after_s=2)
         self.soon = soon
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """KnownKeys. `waiting_since`: the time of the oldest event in this gateway's spool, if any."""
+    """`waiting_since`: the time of the oldest event in this gateway's spool, if any."""
 
     store: KeyStore
     reads: Reads

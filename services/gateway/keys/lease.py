@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.keys import KeyEntry
+from services.gateway.domain.keys import KeyEntry, State
 from services.gateway.ports import KeyStore
 
 log = structlog.get_logger()
@@ -19,6 +21,15 @@ def renewal_s(lease_s: float) -> float:
     """Seconds between two renewals."""
     # Short, so that a key that Redis has lost is soon taken again.
     return min(lease_s / RENEWALS_A_LEASE, 1.0)
+
+
+@contextmanager
+def absence_logged(key: str) -> Iterator[None]:
+    """Log Unavailable instead of raising it: the lease runs out, and the log knows the rest."""
+    try:
+        yield
+    except Unavailable as error:
+        log.warning("key_store_unavailable", key=key, reason=str(error))
 
 
 @dataclass(slots=True)
@@ -34,10 +45,8 @@ class Lease:
     async def keep(self) -> None:
         while True:
             await asyncio.sleep(renewal_s(self.seconds))
-            try:
+            with absence_logged(self.key):
                 await self._renew()
-            except Unavailable as error:
-                log.warning("key_store_unavailable", key=self.key, reason=str(error))
 
     async def held(self) -> bool:
         """False if another gateway may have begun this work, or has done it."""
@@ -61,13 +70,9 @@ class Lease:
 
         unrecorded: no event was written under it; else only the log can say so.
         """
-        try:
+        with absence_logged(self.key):
             current = await self.store.find(self.key)
-            if current is None or current.owner != self.entry.owner:
-                return
-            ended = replace(
-                self.entry, state="free" if unrecorded else "unsure", ended_at=time.time()
-            )
-            await self.store.complete(self.key, ended)
-        except Unavailable as error:
-            log.warning("key_store_unavailable", key=self.key, reason=str(error))
+            if current is not None and current.owner == self.entry.owner:
+                state: State = "free" if unrecorded else "unsure"
+                ended = replace(self.entry, state=state, ended_at=time.time())
+                await self.store.complete(self.key, ended)

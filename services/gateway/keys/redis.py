@@ -45,19 +45,10 @@ class RedisKeyStore:
         # Blocking: a report may name a thousand receipts at once, and waits for a connection.
         # A pool made by hand retries nothing: connections that a restart of the store has cut
         # would each fail one request.
-        again = Retry(
-            ExponentialWithJitterBackoff(base=0.01, cap=0.1),
-            2,
-            supported_errors=(exceptions.ConnectionError,),
-        )
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=64,
-            timeout=5,
-            socket_timeout=5,
-            socket_connect_timeout=2,
-            retry=again,
-        )
+        backoff = ExponentialWithJitterBackoff(base=0.01, cap=0.1)
+        again = Retry(backoff, 2, supported_errors=(exceptions.ConnectionError,))
+        waits = {"timeout": 5, "socket_timeout": 5, "socket_connect_timeout": 2}
+        pool = BlockingConnectionPool.from_url(url, max_connections=64, retry=again, **waits)
         self._redis = Redis.from_pool(pool)
         self._ttl_s = ttl_s
         self._claim = self._redis.register_script(_CLAIM)

@@ -5,6 +5,7 @@ same key in this process share an answer; across gateways the key store chooses 
 """
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,16 +18,17 @@ from services.gateway.domain.errors import NOT_DURABLE, ApiError
 from services.gateway.domain.exchange import Exchange
 from services.gateway.domain.keys import MAX_KEPT_ANSWER_BYTES, KeyEntry
 from services.gateway.domain.remembered import entry_of
-from services.gateway.exchange.client import ClientWatch, NoWatch, Outlet
-from services.gateway.exchange.inference import Inference
+from services.gateway.exchange.client import Outlet
+from services.gateway.exchange.inference import Inference, Watch
 from services.gateway.keys.known import Keys, KeyUnsure, pause
-from services.gateway.keys.lease import Lease
+from services.gateway.keys.lease import Lease, absence_logged
 from services.gateway.keys.shared import SharedAnswer
 from services.gateway.ports import KeyStore
 
 log = structlog.get_logger()
 
 POLL_S = 0.1
+_HEADER = "x-reef-agent-record-id"
 
 
 @dataclass(slots=True)
@@ -38,10 +40,10 @@ class Repeats:
     keys: Keys
     lease_s: float
     wait_s: float
-    _running: dict[str, tuple[str, SharedAnswer]] = field(default_factory=dict)
+    _running: dict[str, SharedAnswer] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def answer(self, x: Exchange, out: Outlet, watch: ClientWatch) -> None:
+    async def answer(self, x: Exchange, out: Outlet, watch: Watch) -> None:
         """Answer a keyed exchange: do it, join it, or send its kept answer.
 
         Raises ApiError, ClientGone.
@@ -58,53 +60,35 @@ class Repeats:
 
     async def _shared(self, x: Exchange) -> SharedAnswer | KeyEntry:
         assert x.digest is not None
-        key = x.record_id
-        entry = KeyEntry(
-            digest=x.digest,
-            kind="inference",
-            scenario=x.scenario,
-            shard=x.shard,
-            owner=time_ordered_hex(),
-        )
+        entry = KeyEntry(x.digest, "inference", x.scenario, x.shard, owner=time_ordered_hex())
         deadline = asyncio.get_running_loop().time() + self.wait_s
         while True:
-            running = self._running.get(key)
+            running = self._running.get(x.record_id)
             if running is not None:
-                _same(running[0], x)
-                if await asyncio.shield(running[1].decided):
+                _same(running.exchange.digest, x)
+                if await asyncio.shield(running.decided):
                     metrics.REPEATS.inc()
-                    return running[1]
+                    return running
             else:
-                existing = await self._try(x, key, entry)
+                existing = await self._try(x, entry)
                 if isinstance(existing, SharedAnswer):
                     return existing
-                if existing.kind != "inference":
-                    raise _conflict(key)
-                _same(existing.digest, x)
+                _same(existing.digest if existing.kind == "inference" else None, x)
                 if existing.state == "done":
                     metrics.REPEATS.inc()
                     return existing
             if asyncio.get_running_loop().time() > deadline:
-                raise ApiError(
-                    503,
-                    f"The exchange {key!r} is still under way.",
-                    code="in_progress",
-                    retry_after_s=5,
-                )
+                words = f"The exchange {x.record_id!r} is still under way."
+                raise ApiError(503, words, code="in_progress", retry_after_s=5)
             await asyncio.sleep(POLL_S)
 
-    async def _try(self, x: Exchange, key: str, entry: KeyEntry) -> SharedAnswer | KeyEntry:
-        assert x.digest is not None
-        shared = SharedAnswer(x)
+    async def _try(self, x: Exchange, entry: KeyEntry) -> SharedAnswer | KeyEntry:
+        key, shared, mine = x.record_id, SharedAnswer(x), False
         until = asyncio.get_running_loop().time() + self.lease_s
-        self._running[key] = (
-            x.digest,
-            shared,
-        )  # before the first await: the next request in this process joins
-        existing = None
-        mine = False
+        # before the first await: the next request in this process joins
+        self._running[key] = shared
         try:
-            existing = await self._claim(key, entry, x)
+            existing = await self._claim(x, entry)
             mine = existing is None
         finally:
             shared.decided.set_result(mine)
@@ -112,81 +96,64 @@ class Repeats:
                 del self._running[key]
         if existing is not None:
             return existing
-        self._begin(x, shared, Lease(self.store, key, entry, self.lease_s, until))
+        lease = Lease(self.store, key, entry, self.lease_s, until)
+        x.still_mine = lease.held
+        task = asyncio.get_running_loop().create_task(self._work(x, shared, lease))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return shared
 
-    async def _claim(self, key: str, entry: KeyEntry, x: Exchange) -> KeyEntry | None:
+    async def _claim(self, x: Exchange, entry: KeyEntry) -> KeyEntry | None:
+        key = x.record_id
         deadline = self.keys.deadline()
         while True:
             try:
                 before = await self.store.claim(key, entry, lease_s=self.lease_s)
             except Unavailable as error:
-                log.warning("key_store_unavailable", reason=str(error))
+                log.warning("key_store_unavailable", key=key, reason=str(error))
+                words = "Idempotency keys cannot be kept at the moment; send the request without"
                 raise ApiError(
-                    503,
-                    "Idempotency keys cannot be kept at the moment; send the request without one,"
-                    " or later.",
-                    code="keys_unavailable",
-                    retry_after_s=2,
+                    503, f"{words} one, or later.", code="keys_unavailable", retry_after_s=2
                 ) from None
-            if before is not None and before.state in {"open", "done"}:
-                return before
-            if before is not None and before.state == "free":
-                return None
+            if before is not None and before.state != "unsure":
+                return None if before.state == "free" else before
+            ended_at = before.ended_at if before is not None else None
             try:
-                found = await self.keys.look(key, before.ended_at if before is not None else None)
+                found = await self.keys.look(key, ended_at)
             except KeyUnsure as error:
-                await self._undo(key, entry, before)
+                await self._undo(key, entry, ended_at)
                 await pause(error, deadline)
-                continue
-            return None if found is None else await self._recorded(key, entry, before, found, x)
+            else:
+                return None if found is None else await self._recorded(x, entry, ended_at, found)
 
     async def _recorded(
-        self,
-        key: str,
-        entry: KeyEntry,
-        before: KeyEntry | None,
-        found: dict[str, Any],
-        x: Exchange,
+        self, x: Exchange, entry: KeyEntry, ended_at: float | None, found: dict[str, Any]
     ) -> KeyEntry:
-        recorded = entry_of(found, x)
+        key, recorded = x.record_id, entry_of(found, x)
         aborted = found.get("outcome") == "aborted" and recorded.digest == x.digest
         if recorded.answer is not None and not aborted:
             await self._remember(key, recorded)
             return recorded
-        await self._undo(key, entry, before)
+        await self._undo(key, entry, ended_at)
         if aborted:
+            words = f"The exchange {key!r} was cut off when its gateway stopped, and is recorded so"
             raise ApiError(
-                409,
-                f"The exchange {key!r} was cut off when its gateway stopped, and is recorded so;"
-                " use another receipt.",
-                code="exchange_aborted",
-                param="x-reef-agent-record-id",
+                409, f"{words}; use another receipt.", code="exchange_aborted", param=_HEADER
             )
         return recorded
 
-    async def _undo(self, key: str, entry: KeyEntry, before: KeyEntry | None) -> None:
+    async def _undo(self, key: str, entry: KeyEntry, ended_at: float | None) -> None:
         # No work was begun under the key.
-        try:
-            if before is None:
-                await self.store.forget(key)
-            else:
-                await self.store.complete(
-                    key, replace(entry, state="unsure", ended_at=before.ended_at)
-                )
-        except Unavailable as error:
-            log.warning("key_store_unavailable", key=key, reason=str(error))
-
-    def _begin(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
-        x.still_mine = lease.held
-        task = asyncio.get_running_loop().create_task(self._work(x, shared, lease))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if ended_at is not None:
+            await self._remember(key, replace(entry, state="unsure", ended_at=ended_at))
+            return
+        with absence_logged(key):
+            await self.store.forget(key)
 
     async def _work(self, x: Exchange, shared: SharedAnswer, lease: Lease) -> None:
         renewal = asyncio.get_running_loop().create_task(lease.keep())
         try:
-            outcome = await self.inference.answer(x, shared, NoWatch())
+            outcome = await self.inference.answer(x, shared, nullcontext())
             await self._settle(outcome, shared, lease)
         except ApiError as error:
             shared.fail(error)
@@ -196,14 +163,8 @@ class Repeats:
             if shared.charge is not None:
                 shared.charge.end()
             if not shared.ended:
-                shared.fail(
-                    ApiError(
-                        503,
-                        "The exchange was interrupted; try again.",
-                        code="no_answer",
-                        retry_after_s=1,
-                    )
-                )
+                words = "The exchange was interrupted; try again."
+                shared.fail(ApiError(503, words, code="no_answer", retry_after_s=1))
             self._running.pop(lease.key, None)
 
     async def _settle(self, outcome: str, shared: SharedAnswer, lease: Lease) -> None:
@@ -223,45 +184,30 @@ class Repeats:
         await self._remember(lease.key, done)
 
     async def _remember(self, key: str, entry: KeyEntry) -> None:
-        try:
+        with absence_logged(key):
             await self.store.complete(key, entry)
-        except Unavailable as error:
-            log.warning("key_store_unavailable", key=key, reason=str(error))
 
     async def drain(self, until: float) -> int:
         """Wait for exchanges until a time of the loop, then cut off the rest; return how many."""
         if not self._tasks:
             return 0
-        _, left = await asyncio.wait(
-            self._tasks, timeout=max(0.0, until - asyncio.get_running_loop().time())
-        )
+        wait_s = max(0.0, until - asyncio.get_running_loop().time())
+        _, left = await asyncio.wait(self._tasks, timeout=wait_s)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         return len(left)
 
 
-def _same(digest: str, x: Exchange) -> None:
+def _same(digest: str | None, x: Exchange) -> None:
     if digest != x.digest:
-        raise _conflict(x.record_id)
-
-
-def _conflict(key: str) -> ApiError:
-    return ApiError(
-        409,
-        f"The receipt {key!r} was used before with another body.",
-        code="id_conflict",
-        param="x-reef-agent-record-id",
-    )
+        words = f"The receipt {x.record_id!r} was used before with another body."
+        raise ApiError(409, words, code="id_conflict", param=_HEADER)
 
 
 async def _replay(entry: KeyEntry, out: Outlet) -> None:
     if entry.answer is None:
-        raise ApiError(
-            409,
-            "The exchange was carried out, but its answer is too large to be kept; read it under "
-            "/reef/records.",
-            code="answer_not_kept",
-        )
+        words = "The exchange was carried out, but its answer is too large to be kept"
+        raise ApiError(409, f"{words}; read it under /reef/records.", code="answer_not_kept")
     await out.start(entry.status, list(entry.headers))
     await out.write(entry.answer, more=False)

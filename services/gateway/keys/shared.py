@@ -12,7 +12,7 @@ class SharedAnswer:
     """An answer that several requests read from its beginning while it is being written."""
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
         self.charge: Charge | None = None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -41,7 +41,7 @@ class SharedAnswer:
 
     def without(self, exchange: Exchange) -> None:
         """Note that a reader left. If it began the exchange, the work keeps its memory."""
-        if exchange is self._exchange and exchange.charge is not None and not self.ended:
+        if exchange is self.exchange and exchange.charge is not None and not self.ended:
             self.charge = exchange.charge.moved()
 
     def _wake_readers(self) -> None:
@@ -53,12 +53,8 @@ class SharedAnswer:
         while not self.status and not self.ended:
             await self._changed.wait()
         if not self.status:
-            raise self.error or ApiError(
-                503,
-                "The exchange ended without an answer; try again.",
-                code="no_answer",
-                retry_after_s=1,
-            )
+            words = "The exchange ended without an answer; try again."
+            raise self.error or ApiError(503, words, code="no_answer", retry_after_s=1)
         await out.start(self.status, self.headers)
         sent = 0
         while True:

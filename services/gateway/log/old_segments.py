@@ -5,6 +5,7 @@ payload  time (8) | lengths (2 each) of topic, shard, traceparent | these three 
 
 import struct
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 import orjson
@@ -63,12 +64,8 @@ def _acknowledged(path: Path) -> int:
 
 
 def _event(payload: bytes) -> LogEvent:
-    at, topic, shard, traceparent = _FIELDS.unpack_from(payload)
-    a = _FIELDS.size
-    b, c = a + topic, a + topic + shard
-    d = c + traceparent
-    data = payload[d:]
-    event_id = str(orjson.loads(data)["event_id"])
-    return LogEvent(
-        payload[a:b].decode(), payload[b:c].decode(), event_id, data, at, payload[c:d].decode()
-    )
+    at, *lengths = _FIELDS.unpack_from(payload)
+    rest = BytesIO(payload[_FIELDS.size :])
+    topic, shard, traceparent = (rest.read(length).decode() for length in lengths)
+    data = rest.read()
+    return LogEvent(topic, shard, str(orjson.loads(data)["event_id"]), data, at, traceparent)

@@ -13,7 +13,6 @@ from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event, Learning, Publication, ReleasePublished, ReleaseRejected
 from reefkit.bodies import FilesystemBodies, whole_value
 from services.gateway.domain.log_event import log_event
-from services.gateway.handlers import command_of
 from services.gateway.log.kafka import KafkaRecordLog
 from services.gateway.ports import Command, News, NotDurable
 
@@ -21,8 +20,10 @@ log = structlog.get_logger()
 
 _FOLLOWED = (topics.RELEASES, topics.TRAINING)
 _HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
-OnEvent = Callable[[Event], Awaitable[None]]
-OnPast = Callable[[Event], None]
+Snapshot = Callable[[], Awaitable[None]]
+OnEvent = Callable[[Event, bool], None]
+"""Gets an event, and whether it is new. Others are the last PAST release events of each partition,
+and some events again after an error."""
 PAST = 500
 STOP_TIMEOUT_S = 5.0
 
@@ -50,40 +51,27 @@ class ReleaseTail:
         finally:
             del self._waiting[command.event_id]
 
-    async def run(
-        self,
-        snapshot: Callable[[], Awaitable[None]],
-        on_event: OnEvent,
-        *,
-        every_s: float,
-        on_past: OnPast = lambda _: None,
-    ) -> None:
+    async def run(self, snapshot: Snapshot, on_event: OnEvent, *, every_s: float) -> None:
         """Take a snapshot at the end of the topics, read on; start again after an error.
 
         every_s: seconds between two snapshots.
-        on_past: gets the last PAST release events of each partition; some again after an error.
         """
         while True:
             try:
-                await self._follow(snapshot, on_event, every_s, on_past)
+                await self._follow(snapshot, on_event, every_s)
             except (KafkaError, OSError) as error:
                 self.listening.clear()
                 log.warning("release_tail_broken", reason=repr(error)[:300])
                 await asyncio.sleep(1)
 
-    async def _follow(
-        self,
-        snapshot: Callable[[], Awaitable[None]],
-        on_event: OnEvent,
-        every_s: float,
-        on_past: OnPast,
-    ) -> None:
+    async def _follow(self, snapshot: Snapshot, on_event: OnEvent, every_s: float) -> None:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._bootstrap,
             group_id=None,  # every gateway gets all events
             enable_auto_commit=False,
             auto_offset_reset="latest",
         )
+        now = asyncio.get_running_loop().time
         try:
             await consumer.start()
             assigned = [
@@ -99,52 +87,34 @@ class ReleaseTail:
                     consumer.seek(partition, max(begin, ends[partition] - PAST))
             await snapshot()
             self.listening.set()
-            seen = asyncio.get_running_loop().time()
+            seen = now()
             while True:
                 for partition, records in (await consumer.getmany(timeout_ms=500)).items():
                     for record in records:
-                        event = _read(await self._value(record))
-                        if event is None:
-                            continue
-                        if record.offset >= ends[partition]:
-                            await self._hear(event, on_event)
-                        else:
-                            on_past(event)
-                if asyncio.get_running_loop().time() - seen > every_s:
+                        await self._hear(record, on_event, record.offset >= ends[partition])
+                if now() - seen > every_s:
                     await snapshot()
-                    seen = asyncio.get_running_loop().time()
+                    seen = now()
         finally:
-            async with asyncio.timeout(
-                STOP_TIMEOUT_S
-            ):  # its own tasks may go on asking a broker that is gone
+            # its own tasks may go on asking a broker that is gone
+            async with asyncio.timeout(STOP_TIMEOUT_S):
                 await consumer.stop()
 
-    async def _value(self, record: ConsumerRecord) -> bytes:
+    async def _hear(self, record: ConsumerRecord, on_event: OnEvent, new: bool) -> None:
         try:
-            return await whole_value(record.value, record.headers, self._bodies)
+            body = await whole_value(record.value, record.headers, self._bodies)
+            event = _HEARD.validate_json(body)
         # The next snapshot of the heads has what this event would have said.
         except (Unavailable, Poison) as error:
             log.warning("event_body_missing", reason=str(error))
-            return b""
-
-    async def _hear(self, event: Event, on_event: OnEvent) -> None:
-        await on_event(event)
-        future = self._waiting.get(command_of(event) or "")
-        if (
-            future is not None
-            and not future.done()
-            and isinstance(event, (ReleasePublished, ReleaseRejected))
-        ):
-            future.set_result(event)
-
-
-def _read(value: bytes | None) -> Event | None:
-    # The log gets the reason, not the content: an event may hold anything.
-    try:
-        return _HEARD.validate_json(value or b"")
-    except ValidationError as error:
-        log.warning(
-            "event_unreadable",
-            reason=str(error.errors(include_input=False, include_url=False))[:300],
-        )
-        return None
+            return
+        except ValidationError as error:
+            # The log gets the reason, not the content: an event may hold anything.
+            found = error.errors(include_input=False, include_url=False)
+            log.warning("event_unreadable", reason=str(found)[:300])
+            return
+        on_event(event, new)
+        if new and isinstance(event, ReleasePublished | ReleaseRejected):
+            future = self._waiting.get(event.command_id or "")
+            if future is not None and not future.done():
+                future.set_result(event)

@@ -44,7 +44,7 @@ class Spool:
         self._reserve = budget_bytes // 8
         self._thread = ThreadPoolExecutor(1, "spool")
         self._own: SpoolFile | None = None
-        self._adopted: list[SpoolFile] = []
+        self._files: list[SpoolFile] = []  # its own is the last
         self._queue: list[tuple[LogEvent, asyncio.Future[None]]] = []
         self._unwritten = 0
         self._writing: asyncio.Task[None] | None = None
@@ -56,6 +56,7 @@ class Spool:
     async def open(self) -> None:
         """Take a directory and the events in it. Raises OSError."""
         self._own = await self._in_thread(spool_file.claim, self._root)
+        self._files = [self._own]
         await self.adopt()
         if self.records:
             log.info(
@@ -69,16 +70,12 @@ class Spool:
         """Take over the files of dead instances; return how many events. Raises OSError."""
         if self._own is None:
             return 0
-        adopted = await self._in_thread(spool_file.adopt, self._root, self._files)
-        self._adopted += adopted
+        adopted = await self._in_thread(spool_file.adopt, self._root, list(self._files))
+        self._files[-1:-1] = adopted
         return sum(file.records for file in adopted)
 
     async def _in_thread(self, work: Callable[..., _Result], *arguments: Any) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
-
-    @property
-    def _files(self) -> list[SpoolFile]:
-        return [*self._adopted, *([self._own] if self._own is not None else [])]
 
     @property
     def directory(self) -> str:
@@ -197,8 +194,8 @@ class Spool:
         """Remove events that the broker has. Raises OSError."""
         await self._in_thread(portion.file.forget, portion)
         metrics.SPOOL_RELAYED.inc(len(portion.events))
-        if portion.file in self._adopted and not portion.file.records:
-            self._adopted.remove(portion.file)
+        if portion.file is not self._own and not portion.file.records:
+            self._files.remove(portion.file)
             await self._in_thread(portion.file.close)
 
     async def close(self) -> None:
@@ -206,5 +203,5 @@ class Spool:
         await self.flushed()
         for file in self._files:
             await self._in_thread(file.close)
-        self._own, self._adopted = None, []
+        self._own, self._files = None, []
         self._thread.shutdown()

@@ -8,7 +8,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,9 @@ create table if not exists events (
     event_id text not null, data blob not null, at real not null, traceparent text not null
 )
 """
-_INSERT = (
-    "insert into events (topic, shard, event_id, data, at, traceparent) values (?, ?, ?, ?, ?, ?)"
-)
-_OLDEST = (
-    "select id, topic, shard, event_id, data, at, traceparent from events"
-    " where id > ? order by id limit ?"
-)
+_INSERT = "insert into events values (null, ?, ?, ?, ?, ?, ?)"  # the fields of LogEvent
+_OLDEST = "select * from events where id > ? order by id limit ?"
+_FORGET = "delete from events where id <= ?"
 _TOTALS = "select count(*), total(length(data) + ?), min(at) from events"
 
 
@@ -68,17 +64,16 @@ class SpoolFile:
         self.records = 0
         self.used_bytes = 0
         self.oldest_at: float | None = None
-        self._run(self._take_over)
+        try:
+            self._run(self._take_over)
+        except BaseException:
+            self.close()
+            raise
 
     def append(self, events: Sequence[LogEvent]) -> float:
         """Write events durably in a transaction. Returns the seconds that it took."""
         started = time.perf_counter()
-
-        def write(db: sqlite3.Connection) -> None:
-            with db:
-                db.executemany(_INSERT, [_row(event) for event in events])
-
-        self._run(write)
+        self._run(lambda db: _write(db, _INSERT, events))
         self.records += len(events)
         self.used_bytes += sum(size_of(event) for event in events)
         if self.oldest_at is None:
@@ -112,13 +107,8 @@ class SpoolFile:
         self.used_bytes -= sum(size_of(event) for event in portion.events)
         if not self.records:
             self.oldest_at = None
-
-        def delete(db: sqlite3.Connection) -> None:
-            with db:
-                db.execute("delete from events where id <= ?", (self._relayed,))
-
         try:
-            self._run(delete)
+            self._run(lambda db: _write(db, _FORGET, [(self._relayed,)]))
         except OSError as error:
             # A full disk must not keep the spool from being emptied. The rows go with the next
             # portion or with the file; after a crash they are sent a second time.
@@ -162,12 +152,9 @@ class SpoolFile:
             raise OSError(f"{self.path}: {error}") from error
 
     def _opened(self) -> sqlite3.Connection:
-        if self._db is None:
-            self._db = self._open()
-        return self._db
-
-    def _open(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self.path, check_same_thread=False)
+        if self._db is not None:
+            return self._db
+        self._db = db = sqlite3.connect(self.path, check_same_thread=False)
         try:
             # Exclusive: no shared memory file, and no other process may look in between.
             db.execute("pragma locking_mode=exclusive")
@@ -177,15 +164,13 @@ class SpoolFile:
             db.execute(_SCHEMA)
             check(db)  # a damaged page would else be found in the middle of a relay
         except BaseException:
-            db.close()
+            self._close()
             raise
         return db
 
     def _take_over(self, db: sqlite3.Connection) -> None:
         for segment in old_segments.files(self.directory):
-            events = old_segments.read(segment)
-            with db:
-                db.executemany(_INSERT, [_row(event) for event in events])
+            _write(db, _INSERT, old_segments.read(segment))
             old_segments.remove(segment)
         records, used, self.oldest_at = db.execute(_TOTALS, (ROW_BYTES,)).fetchone()
         self.records, self.used_bytes = int(records), int(used)
@@ -215,7 +200,7 @@ def claim(root: Path) -> SpoolFile:
     # A database lasts only as long as the directories that name it.
     for directory in (root.parent, root):
         sync_directory(directory)
-    return _opened(root / str(number), descriptor)
+    return SpoolFile(root / str(number), descriptor)
 
 
 def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
@@ -228,7 +213,7 @@ def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
         if (descriptor := lock(directory / "lock")) is None:
             continue
         try:
-            file = _opened(directory, descriptor)
+            file = SpoolFile(directory, descriptor)
         except OSError as error:
             log.warning("spool_not_adopted", source=str(directory), reason=str(error))
             continue
@@ -240,20 +225,13 @@ def adopt(root: Path, held: Sequence[SpoolFile]) -> list[SpoolFile]:
     return adopted
 
 
-def _opened(directory: Path, descriptor: int) -> SpoolFile:
-    try:
-        return SpoolFile(directory, descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
 def _in_use(directory: Path) -> bool:
     return (directory / "spool.db").exists() or bool(old_segments.files(directory))
 
 
-def _row(event: LogEvent) -> tuple[str, str, str, bytes, float, str]:
-    return event.topic, event.shard, event.event_id, event.data, event.at, event.traceparent
+def _write(db: sqlite3.Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    with db:
+        db.executemany(statement, rows)
 
 
 def size_of(event: LogEvent) -> int:

@@ -9,7 +9,7 @@ import structlog
 
 from services.gateway import metrics
 from services.gateway.domain.balance import Node
-from services.gateway.ports import UpstreamFailed, answer_too_large
+from services.gateway.domain.errors import UpstreamFailed, answer_too_large
 from services.gateway.upstream.pool import Pool
 from services.gateway.upstream.wire import Connection, Headers
 
@@ -125,5 +125,5 @@ def failed(node: Node, error: BaseException, words: str) -> UpstreamFailed:
     metrics.ENGINE_ERRORS.labels(node.url, "timeout" if timed_out else type(error).__name__).inc()
     log.warning("engine_failed", engine=node.url, reason=repr(error)[:300])
     if timed_out:
-        return UpstreamFailed(f"{words}: it timed out.", status=504, code="upstream_timeout")
-    return UpstreamFailed(f"{words}.", status=502, code="upstream_failed")
+        return UpstreamFailed(504, f"{words}: it timed out.", code="upstream_timeout")
+    return UpstreamFailed(502, f"{words}.", code="upstream_failed")

@@ -4,27 +4,26 @@ import asyncio
 import time
 from typing import Any
 
-import aiohttp
 import orjson
 import structlog
 from yarl import URL
 
 from services.gateway.domain.balance import Node, choose
-from services.gateway.domain.errors import ApiError
+from services.gateway.domain.errors import ApiError, UpstreamFailed, invalid_answer
 from services.gateway.domain.exchange import Exchange
-from services.gateway.ports import EngineAnswer, UpstreamFailed, invalid_answer
+from services.gateway.ports import EngineAnswer
 from services.gateway.upstream.answers import HttpAnswer, failed, useless
 from services.gateway.upstream.pool import CannotConnectError, Pool
 
 log = structlog.get_logger()
 
-_HEADERS = {
-    "content-type": "application/json",
-    "accept": "*/*",
-    "accept-encoding": "identity",
-    "user-agent": "reef-gateway",
-}
-_LIST_TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
+_HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"*/*"),
+    (b"accept-encoding", b"identity"),
+    (b"user-agent", b"reef-gateway"),
+]
+LIST_TIMEOUT_S = 5.0
 
 
 class HttpEngines:
@@ -44,40 +43,25 @@ class HttpEngines:
         targets = [node.url for node in self.nodes] if api_key else urls
         self._max_answer_bytes = max_answer_bytes
         self._secret = api_key.encode()
-        bearer = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._headers = {**_HEADERS, **bearer}
-        fixed = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        bearer = [(b"authorization", b"Bearer " + self._secret)] if api_key else []
         waits = {"connect_timeout_s": connect_timeout_s, "read_timeout_s": read_timeout_s}
-        self._lists: dict[str, URL] = {}
-        self._pools: dict[str, Pool] = {}
-        for node, url in zip(self.nodes, targets, strict=True):
-            self._lists[node.url] = URL(url + "/v1/models")
-            self._pools[node.url] = Pool(url, fixed, **waits)
-        self._session: aiohttp.ClientSession | None = None
-
-    async def start(self) -> None:
-        """Open the session for the polls. Needs the running loop."""
-        self._session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, timeout=_LIST_TIMEOUT
-        )
+        self._pools = {
+            node.url: Pool(url, [*_HEADERS, *bearer], **waits)
+            for node, url in zip(self.nodes, targets, strict=True)
+        }
 
     async def stop(self) -> None:
         """Close every connection."""
         for pool in self._pools.values():
             pool.close()
-        if self._session is not None:
-            await self._session.close()
         await asyncio.sleep(0)  # a transport closes in the loop's next round
 
     async def open(self, exchange: Exchange) -> EngineAnswer:
         tried: set[str] = set()
         absent = False
         last: UpstreamFailed | None = None
-        while True:
-            now, model, own = time.monotonic(), exchange.model, exchange.shard
-            node = choose(self.nodes, model=model, affinity=own, now=now, tried=tried)
-            if node is None:
-                break
+        model, own = exchange.model, exchange.shard
+        while node := choose(self.nodes, model, own, now=time.monotonic(), tried=tried):
             tried.add(node.url)
             exchange.engine = node.url
             try:
@@ -94,12 +78,12 @@ class HttpEngines:
             await answer.close(finished=True)
             if no_route:
                 raise ApiError(501, "The serving node offers no embeddings.", code="not_offered")
-            node.lacking.add(exchange.model)  # until it next lists its models
+            node.lacking.add(model)  # until it next lists its models
             absent = True
         if absent:
             raise not_served(exchange)
         words = "Every serving node is set apart after failures; try again."
-        raise last or UpstreamFailed(words, status=503, code="no_engine")
+        raise last or UpstreamFailed(503, words, code="no_engine", retry_after_s=2)
 
     async def _ask(self, node: Node, exchange: Exchange) -> HttpAnswer:
         pool = self._pools[node.url]
@@ -131,14 +115,10 @@ class HttpEngines:
         await asyncio.gather(*(self._poll(node) for node in self.nodes))
 
     async def _poll(self, node: Node) -> None:
-        assert self._session is not None
         try:
-            async with self._session.get(
-                self._lists[node.url], headers=self._headers, allow_redirects=False
-            ) as response:
-                body = orjson.loads(await response.read())
-                names = [row["id"] for row in body["data"]]
-        except (aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
+            _, body = await self._pools[node.url].get("/v1/models", timeout_s=LIST_TIMEOUT_S)
+            names = [row["id"] for row in orjson.loads(body)["data"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             if node.models is not None:
                 reason = repr(error)[:200]
                 log.warning("engine_does_not_list_models", engine=node.url, reason=reason)
@@ -148,12 +128,6 @@ class HttpEngines:
             log.info("engine_listed_models", engine=node.url, models=len(names))
             node.succeeded()
         node.listed(names)
-
-    async def watch(self, *, every_s: float = 2.0) -> None:
-        """Poll the nodes for the life of the process."""
-        while True:
-            await self.look()
-            await asyncio.sleep(every_s)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the nodes as `/reef/status` shows them."""

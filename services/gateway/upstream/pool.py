@@ -55,9 +55,27 @@ class Pool:
             target = f"{self._prefix}{path}".encode()
             line = self._lines[path] = b"POST %b HTTP/1.1\r\n%b" % (target, self._fixed)
         extra = b"".join(b"%b: %b\r\n" % pair for pair in more)
+        return await self._ask(b"%b%bcontent-length: %d\r\n\r\n" % (line, extra, len(body)), body)
+
+    async def get(self, target: str, *, timeout_s: float) -> tuple[int, bytes]:
+        """Return status and body of an answer. Raises OSError."""
+        line = f"GET {self._prefix}{target} HTTP/1.1\r\n".encode()
+        parts = []
+        async with asyncio.timeout(timeout_s):
+            connection = await self._ask(b"%b%b\r\n" % (line, self._fixed), b"")
+            try:
+                while part := await connection.some():
+                    parts.append(part)
+            except BaseException:
+                connection.cut()
+                raise
+        self.give_back(connection)
+        return connection.status, b"".join(parts)
+
+    async def _ask(self, head: bytes, body: bytes) -> Connection:
         connection = self._take() or await self._connect()
         try:
-            await connection.ask(b"%b%bcontent-length: %d\r\n\r\n" % (line, extra, len(body)), body)
+            await connection.ask(head, body)
         except BaseException:
             connection.cut()
             raise
@@ -103,12 +121,10 @@ class Pool:
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        expired = [
-            connection
-            for connection in self._idle
-            if loop.time() - connection.idle_since >= KEEP_ALIVE_S or not connection.usable
-        ]
-        for connection in expired:
-            self._idle.remove(connection)
-            connection.cut()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            if connection.usable and loop.time() - connection.idle_since < KEEP_ALIVE_S:
+                self._idle.append(connection)
+            else:
+                connection.cut()
         self._sweeper = loop.call_later(KEEP_ALIVE_S / 2, self._sweep) if self._idle else None
