@@ -42,8 +42,11 @@ class EngineTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """A token's text; a part of a character becomes a replacement character."""
-        text: str = self._core.decode([token_id], skip_special_tokens=False)
-        return text
+        text = self.decode([token_id], skip_special_tokens=False)
+        if self._byte_level:
+            return text
+        # Other decoders drop the space before the first token.
+        return self.decode([token_id, token_id], skip_special_tokens=False)[len(text) :]
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of a token, possibly a part of a character."""

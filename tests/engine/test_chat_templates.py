@@ -144,7 +144,8 @@ def test_deep_and_long_conversations_are_refused_in_shape(node):
 
 def test_a_call_that_was_cut_off_can_be_history(node):
     """Its conversation goes on, and the text of the call stands in the prompt."""
-    for arguments in ('{"city": "Ro', "", "null", "[1, 2]", '"x"', "[" * 100_000):
+    halves = ('{"a": "\\ud83d"}', '{"\\udc00 b": 1}', '{"a": NaN}')
+    for arguments in (*halves, '{"city": "Ro', "", "null", "[1, 2]", '"x"', "[" * 100_000):
         call = {"id": "c", "type": "function", "function": {"name": "w", "arguments": arguments}}
         turns = [*CHAT, {"role": "assistant", "content": None, "tool_calls": [call]}, *CHAT]
         with node.client() as client:

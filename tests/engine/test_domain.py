@@ -6,6 +6,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.decoders import Metaspace
+from tokenizers.models import WordLevel
 
 from services.engine.domain.batching import admissible_count, closing_moves, joint_prompt_count
 from services.engine.domain.detokenize import Detokenizer
@@ -106,7 +109,33 @@ def test_pieces_join_to_the_whole_text(data):
     assert "".join(detokenizer.push(byte) for byte in data) + detokenizer.flush() == decode(data)
 
 
+@given(st.lists(st.integers(0, 5), max_size=12))
+def test_spaces_between_tokens_stay_with_a_decoder_that_drops_the_first(ids):
+    """SentencePiece's decoders do so; id 5 is a special token, without a text."""
+    tokenizer = Tokenizer(
+        WordLevel({t: i for i, t in enumerate(["?", "▁a", "▁bc", "d", "▁", "<s>"])}, unk_token="?")
+    )
+    tokenizer.decoder, _ = Metaspace(), tokenizer.add_special_tokens(["<s>"])
+    detokenizer = Detokenizer(tokenizer.decode)
+    pieces = [detokenizer.push(token_id) for token_id in ids]
+    assert "".join(pieces) + detokenizer.flush() == tokenizer.decode(ids)
+
+
 CALLS = [
+    *(
+        (f"<tool_call>{body}</tool_call>", f"<tool_call>{body}</tool_call>", [])
+        for body in (
+            '{"name": "f", "arguments": {"a": "\\ud83d"}}',
+            '{"name": "\\udc00", "arguments": {}}',
+            '{"name": "f", "arguments": {"a": NaN}}',
+            '{"name": "f", "arguments": {"a": [-Infinity]}}',
+        )
+    ),
+    (
+        '<tool_call>{"name": "f", "arguments": {"a": "\\ud83d\\ude00", "n": 1234567890123456789012}}</tool_call>',
+        "",
+        [("f", '{"a": "\U0001f600", "n": 1234567890123456789012}')],
+    ),
     ("plain text", "plain text", []),
     ('<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', "", [("f", '{"a": 1}')]),
     (

@@ -12,18 +12,26 @@ class Detokenizer:
 
     decode: Callable[[list[int]], str]
     _open: list[int] = field(default_factory=list, init=False)
+    # The tokens of the latest text: many decoders drop the space before the first token.
+    _before: list[int] = field(default_factory=list, init=False)
+    _shown: str = field(default="", init=False)
 
     def push(self, token_id: int) -> str:
         """The text that is certain after this token; empty inside a character."""
         self._open.append(token_id)
-        text = self.decode(self._open)
-        if text.endswith(REPLACEMENT):
-            return ""
-        self._open.clear()
-        return text
+        text = self._text()
+        return "" if text.endswith(REPLACEMENT) else self._take(text)
 
     def flush(self) -> str:
         """The rest, an unfinished character, as replacement characters."""
-        text = self.decode(self._open) if self._open else ""
-        self._open.clear()
+        return self._take(self._text()) if self._open else ""
+
+    def _text(self) -> str:
+        return self.decode(self._before + self._open)[len(self._shown) :]
+
+    def _take(self, text: str) -> str:
+        if text or not self._shown:
+            self._before = self._open if text else self._before + self._open
+            self._shown = self.decode(self._before)
+        self._open = []
         return text

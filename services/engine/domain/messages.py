@@ -1,9 +1,10 @@
 """OpenAI chat messages in the form that chat templates take."""
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic_core import from_json
 
 from services.engine.domain.errors import InvalidRequestError
 
@@ -97,8 +98,9 @@ def _call(call: Any, field: str) -> dict[str, Any]:
         raise _wrong(field, "must be a function call with a name")
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
-        # A call that max_tokens cut off is no JSON. It is history: templates print it as it is.
-        with contextlib.suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+        # A call that max_tokens cut off is no JSON, nor is half a surrogate pair a text. It is
+        # history: templates print it as it is.
+        with contextlib.suppress(ValueError):
+            arguments = from_json(arguments, allow_inf_nan=False)
     function = {"name": function["name"], "arguments": arguments}
     return {"id": call.get("id"), "type": "function", "function": function}

@@ -3,6 +3,8 @@
 import json
 from dataclasses import dataclass, field
 
+from pydantic_core import from_json
+
 from services.engine.domain.stops import overlap
 
 OPEN = "<tool_call>"
@@ -81,8 +83,8 @@ class ToolCallParser:
 
     def _call(self, body: str) -> ToolCall | None:
         try:
-            value = json.loads(body)
-        except (ValueError, RecursionError):
+            value = from_json(body, allow_inf_nan=False)  # refuses half a surrogate pair too
+        except ValueError:
             return None
         if not isinstance(value, dict) or not isinstance(value.get("name"), str):
             return None
