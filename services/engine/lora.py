@@ -3,7 +3,6 @@
 # every module, rename the parameters that weight transfers address by name, and copy rows per
 # adapter on every layer.
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 _PREFIX = "base_model.model."
+_REFUSED = (
+    *("use_dora", "use_qalora", "alora_invocation_tokens", "modules_to_save", "fan_in_fan_out"),
+    *("bias", "lora_bias"),
+)
+# Such an adapter is the difference to weights that its trainer put in place of the model's.
+_CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _KEY = re.compile(r"^(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
 
 
@@ -105,7 +110,8 @@ def load_adapter(
     if not weights_file.is_file():
         raise AdapterError(f"No adapter found at {path}: adapter_model.safetensors is missing")
     try:
-        tensors = load_file(weights_file)
+        # A mapped file that is rewritten changes the weights, or ends the process (SIGBUS).
+        tensors = load_file(weights_file, backend="pread")
     except SafetensorError as error:
         raise AdapterError(f"{weights_file.name} of the adapter cannot be read: {error}") from error
     sides: dict[str, dict[str, Tensor]] = {}
@@ -134,9 +140,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise AdapterError(f"{file.name} of the adapter is not JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
         raise AdapterError("only adapters with peft_type LORA can be served")
-    for option in ("use_dora", "modules_to_save", "fan_in_fan_out", "bias"):
+    for option in _REFUSED:
         if config.get(option) not in (None, False, [], "none"):
             raise AdapterError(f"adapter option {option} is not supported by this server")
+    if str(config.get("init_lora_weights")).startswith(_CHANGE_THE_BASE):
+        raise AdapterError("the adapter is for changed base weights (init_lora_weights)")
     return config
 
 
@@ -157,13 +165,20 @@ def _delta(
     if down.shape != (rank, columns) or up.shape != (rows, rank):
         sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"
         raise AdapterError(f"{module!r}: shapes {sizes} do not fit the layer ({rows} x {columns})")
+    if not 0 < rank <= max_rank:
+        raise AdapterError(f"LoRA rank {rank} is not between 1 and max_lora_rank {max_rank}")
+    up = up * (_alpha(config, module, rank) / (rank**0.5 if config.get("use_rslora") else rank))
     if not (bool(down.isfinite().all()) and bool(up.isfinite().all())):
-        raise AdapterError(f"the adapter's weights for {module!r} are not finite numbers")
-    if rank > max_rank:
-        raise AdapterError(f"LoRA rank {rank} is above max_lora_rank {max_rank}")
-    alpha = float(_for_module(config.get("alpha_pattern"), module, config.get("lora_alpha", rank)))
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    return Delta(down=down.contiguous(), up=(up * scale).contiguous())
+        raise AdapterError(f"the adapter's scaled weights for {module!r} are not finite numbers")
+    return Delta(down=down.contiguous(), up=up.contiguous())
+
+
+def _alpha(config: Mapping[str, Any], module: str, rank: int) -> float:
+    default = config.get("lora_alpha", rank)
+    try:
+        return float(_for_module(config.get("alpha_pattern"), module, default))
+    except (TypeError, ValueError, AttributeError, re.error) as error:
+        raise AdapterError(f"lora_alpha or alpha_pattern of the adapter: {error}") from error
 
 
 def _for_module(pattern: Mapping[str, Any] | None, module: str, default: Any) -> Any:

@@ -129,4 +129,6 @@ def load_model(path: Path, threads: int) -> Any:
         path, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True
     )
     model.requires_grad_(requires_grad=False)
+    for weight in model.parameters():
+        weight.data = weight.data.clone()  # it may lie in the mapped file, which can be rewritten
     return model.train(mode=False)

@@ -90,6 +90,7 @@ class WeightSync:
             staged = self._started()
             if not staged:
                 raise WeightUpdateError("nothing was transferred since /start_weight_update")
+            await asyncio.to_thread(_check_finite, staged)
             await asyncio.wrap_future(self._loop.call(lambda: self._put_in_place(staged, version)))
             self._staged = None
         log.info("weights_updated", version=version, tensors=len(staged))
@@ -138,6 +139,12 @@ def _receive_all(receiver: GlooReceiver, specs: Sequence[TensorSpec]) -> dict[st
     return {spec.name: receiver.receive(spec.dtype, spec.shape) for spec in specs}
 
 
+def _check_finite(staged: dict[str, Tensor]) -> None:
+    for name, tensor in staged.items():
+        if not bool(tensor.to(torch.float32).isfinite().all()):
+            raise WeightUpdateError(f"weight {name!r} has numbers that are not finite")
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """A dtype by its name. Raises `WeightUpdateError`."""
     plain = name.removeprefix("torch.")
@@ -152,7 +159,8 @@ def _read_all(path: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     try:
         for file in files:
-            tensors |= load_file(file)
+            # Not mapped: the file may be rewritten before the update is finished.
+            tensors |= load_file(file, backend="pread")
     except (OSError, SafetensorError) as error:
         raise WeightUpdateError(f"weights at {path} cannot be read: {error}") from error
     if not tensors:

@@ -121,6 +121,14 @@ def test_unknown_names_and_paths_are_not_found(node, tmp_path):
         ({"peft_type": "IA3"}, "LORA"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
         ({"bias": "all"}, "bias"),
+        ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+        ({"lora_alpha": None}, "lora_alpha"),
+        ({"lora_alpha": "much"}, "lora_alpha"),
+        ({"lora_alpha": 1e40}, "not finite"),
+        ({"alpha_pattern": {"q_proj": [2]}}, "alpha_pattern"),
+        ({"alpha_pattern": {"(": 2}}, "alpha_pattern"),
+        ({"alpha_pattern": ["q_proj"]}, "alpha_pattern"),
     ],
 )
 def test_adapters_of_another_kind_are_refused(node, adapters, tmp_path, change, message):
@@ -146,6 +154,24 @@ def test_weights_that_are_no_numbers_are_refused(node, adapters, tmp_path, value
     assert "not finite" in refused.json()["error"]["message"]
 
 
+def test_a_file_that_is_rewritten_changes_no_loaded_adapter(own_node, adapters, tmp_path):
+    """Neither other bytes in the same file nor an empty file reach what was read before."""
+    node, path = own_node(), shutil.copytree(adapters["two"], tmp_path / "live")
+    weights = path / "adapter_model.safetensors"
+    with node.client() as client:
+        body = {"lora_name": "live", "lora_path": str(path)}
+        assert client.post("/v1/load_lora_adapter", json=body).status_code == 200
+    asked = {"model": "live", "temperature": 0, "max_tokens": 8, "ignore_eos": True}
+    before = node.chat(**asked)["choices"][0]
+    size = weights.stat().st_size
+    for size_now in (size, 0):
+        with weights.open("r+b") as file:
+            file.truncate(size_now)
+            file.seek(size_now // 2)
+            file.write(bytes(size_now // 2))
+        assert node.chat(**asked)["choices"][0] == before
+
+
 def test_a_file_of_weights_that_was_cut_short_is_refused(node, adapters, tmp_path):
     path = shutil.copytree(adapters["two"], tmp_path / "odd")
     weights = path / "adapter_model.safetensors"
@@ -165,7 +191,7 @@ def test_weights_that_overflow_fail_their_own_requests_only(
     """A candidate is tried beside users: in one batch with them, and read together with them."""
     node = own_node()
     with node.client() as client, ThreadPoolExecutor(8) as pool:
-        path = refilled(adapters["two"], tmp_path / "odd", 3e38)
+        path = refilled(adapters["two"], tmp_path / "odd", 1e38)
         assert (
             client.post(
                 "/v1/load_lora_adapter", json={"lora_name": "odd", "lora_path": str(path)}

@@ -1,5 +1,6 @@
 """New weights while requests run: pause, transfer over gloo, versions and their spans."""
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import free_port, wait_until
+from tests.engine.conftest import free_port, serving, wait_until
 from tests.engine.test_parity import logprobs, recomputed
 from tests.engine.trainer_process import send
 
@@ -155,6 +156,46 @@ def test_weights_from_a_file_and_a_checksum_that_names_them(own_node, tuned, tin
         assert ok(client.get("/weight_info")) == first | {"weight_version": "v1 again"}
         ok(client.post("/update_weight_version", json={"new_version": "renamed"}))
         assert node.chat(max_tokens=1)["weight_version"] == "renamed"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("float32", float("nan")), ("bfloat16", float("-inf")), ("float64", 1e300)],
+)
+def test_weights_that_are_no_numbers_are_never_put_in_place(
+    own_node, tuned, tmp_path, dtype, value
+):
+    """The node goes on with the weights that it had. 1e300 is too large for float32."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    node, (path, _) = own_node(), tuned
+    tensors = {k: v.to(getattr(torch, dtype)) for k, v in load_file(path).items()}
+    next(reversed(tensors.values())).view(-1)[-1] = value
+    save_file(tensors, tmp_path / "model.safetensors")
+    before = node.chat(temperature=0, max_tokens=4)["choices"][0]["token_ids"]
+    with node.client() as client:
+        ok(client.post("/start_weight_update"))
+        ok(client.post("/update_weights", json={"update_info": {"weights_path": str(tmp_path)}}))
+        refused = client.post("/finish_weight_update", json={"weight_version": "v2"})
+    assert refused.status_code == 409
+    assert "not finite" in refused.json()["error"]["message"]
+    assert node.chat(temperature=0, max_tokens=4)["choices"][0]["token_ids"] == before
+
+
+def test_files_that_are_rewritten_change_no_weights(tiny_path, tuned, tmp_path):
+    """Neither those that the node serves, nor those that it has read for an update."""
+    base = shutil.copytree(tiny_path, tmp_path / "base")
+    new = shutil.copy(tuned[0], tmp_path / "new.safetensors")
+    with serving(base) as node, node.client() as client:
+        first = node.chat(temperature=0, max_tokens=4)["choices"][0]["token_ids"]
+        (base / "model.safetensors").write_bytes(b"")
+        assert node.chat(temperature=0, max_tokens=4)["choices"][0]["token_ids"] == first
+        ok(client.post("/start_weight_update"))
+        ok(client.post("/update_weights", json={"update_info": {"weights_path": str(new)}}))
+        new.write_bytes(b"")
+        ok(client.post("/finish_weight_update", json={"weight_version": "v2"}))
+        assert node.chat(max_tokens=1)["weight_version"] == "v2"
 
 
 def test_steps_out_of_order_and_unfit_tensors(own_node, tmp_path):
