@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import Any
 
-from redis import exceptions
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from reefcommon.errors import Conflict, Damaged, Unavailable
 from reefcommon.events import Release
@@ -43,21 +43,14 @@ redis.call('SET', KEYS[1], ARGV[2])
 return ''
 """
 
-_AWAY = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.ReadOnlyError,
-    exceptions.OutOfMemoryError,
-    OSError,
-)
-
 
 @asynccontextmanager
 async def answering(what: str) -> AsyncIterator[None]:
-    """Turn client errors (server away, loading, full or a replica) into Unavailable."""
+    """Turn errors into Unavailable: the server is away, or refuses work in its present state."""
+    # Full, a replica, without its replicas, unable to save, busy: a person or time mends each.
     try:
         yield
-    except _AWAY as error:
+    except (RedisError, OSError) as error:
         raise Unavailable(f"Redis does not answer ({what}): {error}") from error
 
 

@@ -11,6 +11,7 @@ from reefcommon.errors import Conflict, Damaged, Unavailable
 from reefcommon.events import Release, utc_now
 from reefcommon.releases import ReleaseHeads
 from reefkit.redis_heads import RedisReleaseHeads, connect
+from reefkit.redis_lease import RedisLease
 from tests.fakes.heads import MemoryReleaseHeads
 
 
@@ -147,6 +148,36 @@ async def test_a_server_that_is_away(unused_tcp_port: int) -> None:
     with pytest.raises(Unavailable, match="Redis does not answer"):
         await RedisReleaseHeads(client).head("default")
     await client.aclose()
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("min-replicas-to-write", 1), ("maxmemory", 1), ("busy-reply-threshold", 50)],
+)
+async def test_a_server_that_refuses_for_now_is_waited_for(
+    redis_heads: RedisReleaseHeads, redis_url: str, scenario: str, setting: str, value: int
+) -> None:
+    """No replica in sync, no memory, or a script that takes long: writes count once that is over."""
+    root = release(scenario, "r0")
+    async with Redis.from_url(redis_url) as client, Redis.from_url(redis_url) as other:
+        before = await client.config_get(setting)
+        await client.config_set(setting, value)
+        now = "redis.call('TIME')[1]"
+        script = f"local t = {now} while {now} - t < 2 do end" if "busy" in setting else "return 1"
+        busy = asyncio.create_task(client.eval(script, 0))  # type: ignore[arg-type]
+        await asyncio.sleep(0.2)
+        for write in (
+            redis_heads.advance(root),
+            redis_heads.put_pending(root),
+            RedisLease(other, scenario).acquire(),
+        ):
+            with pytest.raises(Unavailable, match="Redis does not answer"):
+                await write
+        await asyncio.gather(busy, return_exceptions=True)
+        await client.config_set(setting, before[setting])
+    await redis_heads.advance(root)
+    assert await redis_heads.head(scenario) == root
 
 
 @pytest.mark.redis
