@@ -1,9 +1,9 @@
 """Dead letters: events that can never be handled, with the reason."""
 
 import base64
-import json
 
 from aiokafka import ConsumerRecord
+from pydantic_core import from_json
 
 from reefcommon.events import DeadLettered, utc_now
 from reefcommon.ids import digest
@@ -12,7 +12,7 @@ from reefcommon.ids import digest
 def dead_letter(record: ConsumerRecord, *, group: str, reason: str, attempts: int) -> DeadLettered:
     scenario = "unknown"
     try:
-        body = json.loads(record.value or b"{}")
+        body = from_json(record.value or b"{}")
         scenario = str(body.get("scenario", scenario)) if isinstance(body, dict) else scenario
     except ValueError:
         pass

@@ -168,14 +168,16 @@ async def test_bytes_that_are_no_event_are_dead_lettered_and_the_next_goes_throu
             b'{"type": "something.else.v9", "scenario": "s"}',
             b"[]",
             b"",
+            b"[" * 100_000,
+            b'{"scenario": "\\ud800"}',
         ):
             await broker.publish(
                 body, topic=topic.name, key=b"s", headers={"content-type": "application/json"}
             )
         await KafkaPublisher(broker).publish(command(1), topic)
         await until(lambda: seen == ["c1"])
-        letters = await dead_letters(settings, topic, 5)
-    assert [letter.offset for letter in letters] == [0, 1, 2, 3, 4]
+        letters = await dead_letters(settings, topic, 7)
+    assert [letter.offset for letter in letters] == [0, 1, 2, 3, 4, 5, 6]
     assert base64.b64decode(letters[1].value) == b"\xff\xfe"
 
 
