@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -80,7 +81,10 @@ class HttpServingNode:
             if not isinstance(rows, list) or len(rows) != len(tokens):
                 raise Poison(f"{self.url} gave no prompt log-probabilities")
             later = zip(rows[1:], tokens[1:], strict=True)
-            return [row[str(token)]["logprob"] for row, token in later]
+            scores = [row[str(token)]["logprob"] for row, token in later]
+            if not all(map(isfinite, scores)):  # a TypeError for null
+                raise Poison(f"{self.url} gave log-probabilities that are not finite")
+            return scores
 
     async def pause(self, *, timeout_s: float) -> None:
         await self._call("POST", "/pause?mode=keep", timeout_s=timeout_s)

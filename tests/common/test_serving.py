@@ -25,6 +25,8 @@ CHAT = {"model": "reef", "choices": [{"message": {"content": "Hi"}}]}
         {"data": None, "choices": None},
         {"data": [1], "choices": [1]},
         {"data": [{}], "choices": [None]},
+        {"data": [1], "choices": [{"prompt_logprobs": [None, {"2": {"logprob": None}}]}]},
+        {"data": [1], "choices": [{"prompt_logprobs": [None, {"2": {"logprob": "-1"}}]}]},
     ],
 )
 async def test_an_answer_of_another_kind_may_be_right_the_next_time(body: Any) -> None:
