@@ -32,6 +32,20 @@ def message_of(*deltas: Any) -> dict[str, Any]:
     return json.loads(text)["choices"][0]["message"]
 
 
+def test_a_choice_that_ends_twice_keeps_what_its_engine_stated():
+    span = {"version": "v1", "start": 0, "end": 1}
+    stream = Stream("chat.completions", ASKED)
+    stream.feed(frame({"content": "Hi"}, token_ids=[1]))
+    ends = [{"stop_reason": "END", "weight_versions": [span]}, {}, {"weight_versions": None}]
+    for end in ends:
+        stream.feed(frame({}, finish_reason="stop", **end))
+    (completion,) = stream.assembly.captured().completions
+    assert completion["weight_versions"] == [span]
+    answer = stream.assembly.answer()
+    assert answer is not None
+    assert answer["choices"][0]["stop_reason"] == "END"
+
+
 def calls_of(*pieces: dict[str, Any]) -> list[tuple[str | None, str, str]]:
     """(id, name, arguments) of the calls that these pieces make, one a chunk."""
     calls = message_of(*({"tool_calls": [piece]} for piece in pieces))["tool_calls"]

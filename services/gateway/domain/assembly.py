@@ -130,10 +130,11 @@ class Assembly:
         return choice
 
     def _end(self, choice: Choice, part: dict[str, Any], reason: object) -> None:
-        choice.spans = unary.spans_in(part.pop("weight_versions", None))
+        # Some providers end a choice twice, the second time without their statements.
+        choice.spans = unary.spans_in(part.pop("weight_versions", None)) or choice.spans
         choice.finish_reason = reason if isinstance(reason, str) else None
         kept = {"stop_reason", "content_filter_results"} & part.keys()
-        choice.extra = {name: part[name] for name in kept}
+        choice.extra |= {name: part[name] for name in kept}
 
     def captured(self, *, estimate: bool = False) -> Captured:
         """Return the engine's statements for Reef.
