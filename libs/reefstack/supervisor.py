@@ -143,8 +143,10 @@ class Supervisor:
         program.task = asyncio.ensure_future(self._keep(program))
         program.task.add_done_callback(self._note_failure)
         ready = asyncio.ensure_future(program.ready.wait())
-        await asyncio.wait({program.task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        try:
+            await asyncio.wait({program.task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel([ready])
         if program.task.done():
             program.task.result()
 

@@ -227,6 +227,18 @@ async def test_what_was_never_ready_ends_the_start_also_where_it_only_learns(
     await supervisor.stop()
 
 
+async def test_a_start_that_failed_leaves_no_task(
+    tmp_path: Path, supervise: Callable[..., Supervisor]
+) -> None:
+    before = asyncio.all_tasks()
+    supervisor = supervise()
+    waits = fake(tmp_path, "publisher", needs=("trainer",))
+    with pytest.raises(StackFailed):
+        await supervisor.start([fake(tmp_path, "trainer", die=1, live=0, after=0), waits])
+    await supervisor.stop()
+    assert asyncio.all_tasks() == before
+
+
 async def test_a_wrong_configuration_is_not_tried_again(
     tmp_path: Path, supervise: Callable[..., Supervisor]
 ) -> None:
