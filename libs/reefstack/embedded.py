@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 
@@ -35,6 +36,7 @@ async def embedded_stack(
         StackFailed: a program died too often during the start.
     """
     options = options or Options()
+    _ask_loopback_directly()
     with state.locked(state_dir) as home:
         check_disk(home)
         last, stack_id = state.read_state(home), state.secrets_of(home).stack_id
@@ -73,6 +75,13 @@ async def embedded_stack(
             await _stop(launch.supervisor)
             with contextlib.suppress(OSError):
                 launch.note("ended")
+
+
+def _ask_loopback_directly() -> None:
+    # The user's proxy is not meant for loopback, neither for this process nor for the programs.
+    given = (os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))
+    hosts = dict.fromkeys([*",".join(given).split(","), "127.0.0.1", "localhost"])
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(filter(None, hosts))
 
 
 def _site(config: ServeConfig, home: Path, options: Options, last: Mapping[str, int]) -> Site:

@@ -35,7 +35,7 @@ class Options:
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     housekeeping_every_s: float = 60.0  # 0: never
     merge_limits: Limits = field(default_factory=Limits)
-    env: Mapping[str, str] | None = None
+    env: Mapping[str, str] | None = None  # beside the environment of this process
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Launch:
             self.site.secrets.stack_id,
             listener=self._hear,
             policy=self.options.policy,
-            base_env=self.options.env,
+            more_env=self.options.env,
             holds=home / "hold",
             room=lambda: why_no_room(home),
         )

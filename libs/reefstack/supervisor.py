@@ -48,7 +48,7 @@ class Supervisor:
     stack_id: str
     listener: Callable[[StackEvent], None] = lambda _event: None
     policy: RestartPolicy = field(default_factory=RestartPolicy)
-    base_env: Mapping[str, str] | None = None
+    more_env: Mapping[str, str] | None = None
     holds: Path | None = None
     room: Callable[[], str] = lambda: ""
     _programs: dict[str, _Program] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Supervisor:
             await self._while_held(spec)
             self.listener(StackEvent(spec.name, "restarting" if program.was_ready else "starting"))
             await self._await_free_ports(spec)
-            env = _loopback_without_proxy(os.environ if self.base_env is None else self.base_env)
+            env = {**os.environ, **(self.more_env or {})}
             program.child = child = await spawn(spec, env, self.stack_id)
             how = await self._live(program, child)
             await child.stop(0.0)  # its own children must not live on beside its successor
@@ -246,9 +246,3 @@ async def cancel(jobs: Sequence[asyncio.Future[Any]]) -> None:
 
 def _held_ports(spec: ProcessSpec) -> list[int]:
     return [port for port in spec.ports if not ports.is_free(port)]
-
-
-def _loopback_without_proxy(env: Mapping[str, str]) -> dict[str, str]:
-    # a proxy of the user must not come between programs that talk on loopback
-    given = {name: env.get(name, "") for name in ("NO_PROXY", "no_proxy")}
-    return {**env, **{n: f"{hosts},127.0.0.1,localhost".lstrip(",") for n, hosts in given.items()}}

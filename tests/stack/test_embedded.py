@@ -99,6 +99,21 @@ async def back(events: list[StackEvent], name: str) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.parametrize("given", ["", "corp.example", "*"])
+async def test_a_proxy_of_the_user_is_not_asked_for_loopback(tmp_path, monkeypatch, given):
+    """Neither by this process nor by its programs; other hosts go through it as before."""
+    for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", given)
+    options = replace(INFRASTRUCTURE, only=frozenset({"kafka"}))
+    async with asyncio.timeout(60), embedded_stack(CONFIG, tmp_path / "s", options) as stack:
+        await produce(stack.kafka_bootstrap, [b"1"])
+    for name in ("NO_PROXY", "no_proxy"):
+        assert os.environ[name].split(",") == [*given.split(), "127.0.0.1", "localhost"]
+
+
+@pytest.mark.broker
 @pytest.mark.redis
 async def test_nothing_acknowledged_is_lost_by_kill_9_of_everything_nor_by_a_restart(
     tmp_path: Path,

@@ -112,7 +112,7 @@ async def _run(
         store=settings.object_store,
         housekeeping_every_s=settings.housekeeping_every_s,
         merge_limits=settings.limits,
-        env={**os.environ, "PYTHONPATH": python_path},
+        env={"PYTHONPATH": python_path},
     )
     try:
         async with embedded_stack(config, state_dir, options, listener=view) as stack:
