@@ -4,7 +4,9 @@ import math
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -249,7 +251,9 @@ def test_what_is_a_task() -> None:
 
 def test_what_is_a_score() -> None:
     assert [as_score(value) for value in (1, 0.5, True, False, -3)] == [1.0, 0.5, 1.0, 0.0, -3.0]
-    for wrong in (None, "1", math.nan, math.inf, [1]):
+    others = (np.float32(0.5), np.int64(2), np.bool_(1), Fraction(1, 4))
+    assert [as_score(value) for value in others] == [0.5, 2.0, 1.0, 0.25]
+    for wrong in (None, "1", math.nan, math.inf, [1], np.float32(math.nan), 1j):
         with pytest.raises(BadScore, match="not a finite number"):
             as_score(wrong)
 

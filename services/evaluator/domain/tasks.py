@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, SupportsFloat
 
 from reefcommon.statistics import independent_seed
 
@@ -58,7 +58,8 @@ def as_score(value: Any) -> float:
     Raises:
         BadScore: not a finite number.
     """
-    if not isinstance(value, (int, float)) or not isfinite(value):
+    # Not only int and float: verifiers that use numpy or torch give scalars of their own.
+    if not isinstance(value, SupportsFloat) or not isfinite(value):
         raise BadScore(f"the verifier gave {value!r:.80}, not a finite number")
     return float(value)
 
