@@ -4,6 +4,7 @@
 # ├── Poison        can never work            -> dead-letter topic, with the reason
 # ├── Transient     may work later            -> retried a bounded number of times, then dead
 # │   └── Unavailable  a system is away       -> retried until it is back; readiness fails meanwhile
+# │       ├── Slow     it answers too late    -> the same
 # │       └── Damaged  its content is damaged -> the same, until its owner has rebuilt it
 # ├── Conflict      a lost compare-and-swap   -> dropped and counted; the winner's event counts
 # └── BadConfig     a person's mistake        -> shown to that person, with the remedy

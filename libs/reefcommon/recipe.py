@@ -49,7 +49,7 @@ DEFAULT_SCORE_RANGE: ScoreRange = (-100.0, 100.0)
 
 
 Refusal = tuple[SampleReady, str, int | None]
-"""(sample, reason, lag) of a sample that a recipe will never use. The lag is in releases."""
+"""(sample, reason, lag) of a sample that a recipe will never use. The lag is in loads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""What an error in a handler means for its event."""
+"""The fate of an event whose handler raises an error."""
 
 #     message --claim resolved--> decode --> handler --effect is durable--> offset committed
 #                |Poison, ValidationError  -> <topic>.dead, offset committed
 #                |Transient                -> again after a delay, MAX_ATTEMPTS times, then dead
 #                |Unavailable              -> again after a capped delay until the system is back
+#                |Conflict                 -> dropped and counted, offset committed
 #                |anything else            -> as Transient
 #
 # If too many events are dead within a window, the consumer stops taking events and waits at that

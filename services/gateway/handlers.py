@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class Handlers:
-    """The gateway's arrivals besides inference, in the order of a scenario's life."""
+    """The gateway's arrivals besides inference."""
 
     log: RecordLog
     table: RoutingTable
@@ -45,7 +45,7 @@ class Handlers:
             log.info("release_routed", **news.release.model_dump(include=shown))
 
     async def on_report(self, report: Report, scenario: str, traceparent: str) -> str:
-        """Keep a report; returns its id when it is durable. Raises ApiError."""
+        """Keep a report; returns its id when it is durable. Raises ApiError, Unavailable."""
         if self.log.refusal() is not None:
             raise no_room()
         await self._check_references(report, scenario)

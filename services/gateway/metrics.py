@@ -62,11 +62,9 @@ SPOOL_APPENDED = Counter("reef_gateway_spool_appended_total", "events put on thi
 SPOOL_RELAYED = Counter(
     "reef_gateway_spool_relayed_total", "events of the disk that the broker acknowledged"
 )
-SPOOL_DAMAGED = Counter(
-    "reef_gateway_spool_damaged_total", "damaged places found in the spool at the start"
-)
+SPOOL_DAMAGED = Counter("reef_gateway_spool_damaged_total", "damaged spool files that were found")
 SPOOL_QUARANTINED = Counter(
-    "reef_gateway_spool_quarantined_total", "events or damaged bytes put aside"
+    "reef_gateway_spool_quarantined_total", "damaged spool files that were put in quarantine"
 )
 SPOOL_SYNC = Histogram(
     "reef_gateway_spool_sync_seconds",

@@ -72,7 +72,7 @@ class Engines(Protocol):
 
         Raises:
             UpstreamFailed: no node answered.
-            ApiError: the pinned release cannot be served.
+            ApiError: no node has the release (409, 503), or the route (501).
         """
 
     def rows(self) -> list[dict[str, Any]]:

@@ -64,7 +64,8 @@ class Fleet:
         Raises:
             WrongModel: another model, or other weights, answered.
             ReleaseRefused: no node takes them.
-            Unavailable: no node answers.
+            Poison: a content is missing or damaged.
+            Unavailable: no node answers, or the artifact store does not.
         """
         apart = await self.rotation.apart()
         urls = usable([node.url for node in self.nodes], apart)

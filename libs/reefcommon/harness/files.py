@@ -40,7 +40,7 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
         for name in files:
             safe_path(name)
     except (ValueError, TypeError, KeyError, Poison):
-        remedy = "check it with harness_admission first"
+        remedy = "check it with `reefcommon.harness.admission` first"
         raise Inadmissible(f"the tree cannot be rendered: {remedy}") from None
     return files
 

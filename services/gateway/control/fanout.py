@@ -1,4 +1,4 @@
-"""The live tail of a scenario's events, as the release follower reads them."""
+"""The live tail of a scenario's events, as the release tail reads them."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -69,7 +69,7 @@ class Scenarios:
             log.warning("heads_unavailable", reason=str(error))
 
     def exists(self, scenario: str, *, before_heads: bool = False) -> None:
-        """Raise ApiError (404) if there is no such scenario.
+        """Raise ApiError if there is no such scenario (404), or its heads are damaged (503).
 
         `before_heads`: accept it while the heads were not read; `default` has records before it has
         a head.
@@ -138,7 +138,7 @@ class Scenarios:
     async def serve(
         self, kind: type[Choice], scenario: str, traceparent: str, *, release_id: str, reason: str
     ) -> Release:
-        """Serve a chosen release. Raises ApiError.
+        """Serve a chosen release. Raises ApiError, Unavailable.
 
         A rollback serves an earlier release's content again, as a new release; a promotion serves
         a release that waits for a person.

@@ -1,4 +1,4 @@
-"""What an idempotency key stands for."""
+"""The entry of an idempotency key."""
 
 import base64
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ MAX_KEPT_ANSWER_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """What is known of a key."""
+    """The state of a key's work, and the answer that was sent."""
 
     digest: str
     kind: Kind

@@ -29,7 +29,7 @@ class Recorder:
     leftovers: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def keep(self, exchange: Exchange, progress: Progress, ending: Ending) -> Ending:
-        """Make the record durable. If that fails, tell the client instead of answering."""
+        """Make the record durable. If that fails, end a stream by an error, else raise ApiError."""
         if not exchange.capture:
             return ending
         progress.kept = True

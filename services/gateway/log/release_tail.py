@@ -22,8 +22,8 @@ _FOLLOWED = (topics.RELEASES, topics.TRAINING)
 _HEARD: TypeAdapter[Event] = TypeAdapter(Publication | Learning)
 Snapshot = Callable[[], Awaitable[None]]
 OnEvent = Callable[[Event, bool], None]
-"""Gets an event, and whether it is new. Others are the last PAST release events of each partition,
-and some events again after an error."""
+"""Gets an event, and whether it is new. The last PAST release events of each partition come as old,
+and after an error some events come again."""
 PAST = 500
 STOP_TIMEOUT_S = 5.0
 

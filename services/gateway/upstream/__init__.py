@@ -1,1 +1,1 @@
-"""HTTP to the serving nodes."""
+"""HTTP to the serving nodes, and the connections to other services."""

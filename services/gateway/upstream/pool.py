@@ -1,4 +1,4 @@
-"""The kept-alive connections to a serving node."""
+"""Kept-alive connections to a serving node, or to another service of Reef."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ class CannotConnectError(OSError):
 
 
 class Pool:
-    """The connections to a node, as many as needed. The latest idle connection is used first."""
+    """The connections to a server, as many as needed. The latest idle connection is used first."""
 
     def __init__(
         self, url: str, headers: Headers, *, connect_timeout_s: float, read_timeout_s: float
