@@ -39,18 +39,18 @@ async def test_a_batch_becomes_one_candidate_and_waits_for_its_verdict(rig):
     assert "odd" not in step.metrics  # only finite figures
     assert step.metrics["lag_max"] == 0.0
     assert rig.shelf.trained_on(candidate.content_id) == ["smp-0", "smp-1"]
-    assert rig.loop.shown.doing == "waiting for the verdict on its candidate"
+    assert rig.loop.context.doing == "waiting for the verdict on its candidate"
     assert rig.store.counts("samples", rig.key) == {"used": 2, "waiting": 2}
 
 
 async def test_a_restart_shows_the_last_finished_step(rig):
     await arrive(rig, 0, 1)
     await rig.settle()
-    shown = rig.loop.shown.step, rig.loop.shown.figures
+    shown = rig.loop.context.step, rig.loop.context.figures
     assert shown[0] == 1
     assert shown[1]
     await rig.restart()
-    assert (rig.loop.shown.step, rig.loop.shown.figures) == shown
+    assert (rig.loop.context.step, rig.loop.context.figures) == shown
 
 
 async def test_published_rejected_and_rolled_back_actors(rig):
@@ -129,7 +129,7 @@ async def test_other_base_weights_than_the_learners_are_waited_out(rig):
     )
     await arrive(rig, 0, 1, load_id="run:6")
     await rig.settle()
-    assert (rig.loop.shown.doing.partition(" serves")[0], rig.bus.steps) == (
+    assert (rig.loop.context.doing.partition(" serves")[0], rig.bus.steps) == (
         "waiting: checkpoint-1",
         [],
     )
@@ -251,7 +251,7 @@ async def test_resume_keeps_the_staleness_bound(tmp_path):
         if step % 7 == 3:
             await rig.restart()
         await rig.settle()
-        assert rig.loop.shown.doing == "waiting for the verdict on its candidate"
+        assert rig.loop.context.doing == "waiting for the verdict on its candidate"
         candidate = rig.bus.candidates[-1]
         await rig.publish(41 + step, candidate.content_id, candidate=candidate.event_id)
     assert len(rig.bus.steps) == 20

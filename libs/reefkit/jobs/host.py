@@ -70,7 +70,7 @@ class Handlers:
         return {loop.binding.key: loop.facts() for loop in self.loops}
 
     async def check(self) -> str | None:
-        states = [(loop.binding.key, loop.shown.failing) for loop in self.loops]
+        states = [(loop.binding.key, loop.context.failing) for loop in self.loops]
         return "; ".join(f"{key}: {failing}" for key, failing in states if failing) or None
 
     def _of(self, scenario: str) -> list[HostLoop]:

@@ -35,13 +35,13 @@ class HostLoop:
     def __init__(self, binding: Binding[Recipe], executor: Executor, kit: Kit) -> None:
         self.binding, self.executor, self.kit, self.store = binding, executor, kit, kit.store
         self.arrived, self._began_at = asyncio.Event(), kit.clock()
-        self.shown = Context(binding, executor, kit)
-        self._steps = Steps(executor, kit.retry, self.shown.note)
-        self._candidates = Candidates(self.shown)
+        self.context = Context(binding, executor, kit)
+        self._steps = Steps(executor, kit.retry, self.context.note)
+        self._candidates = Candidates(self.context)
         call = BoundedCall[Decision](f"{binding.dotted}: decide", kit.decide_timeout_s)
         self._admission = Admission(binding, executor, call)
         if (last := kit.store.last(binding.key)) is not None:
-            self.shown.show(last)
+            self.context.show(last)
 
     async def run(self) -> None:
         """Run until cancelled. Raises LeaseLost if another host has taken over."""
@@ -60,12 +60,12 @@ class HostLoop:
                     if not isinstance(error, ReefError):
                         log.exception("job_failed", binding=self.binding.key)
                         reason = place_of(error)
-                    self.shown.failing = reason
-                    self.shown.note(reason)
+                    self.context.failing = reason
+                    self.context.note(reason)
                     log.warning("job_put_off", binding=self.binding.key, reason=reason)
                     await asyncio.sleep(self.kit.retry.delay_s(failures))
                     continue
-                failures, self.shown.failing = 0, None
+                failures, self.context.failing = 0, None
                 if not progressed:
                     await self.arrived.wait()
         finally:
@@ -92,7 +92,7 @@ class HostLoop:
             case Job(state="pending"):
                 return await self._candidates.pass_by(job, head)
             case _:
-                return self.shown.wait("waiting for the verdict on its candidate")
+                return self.context.wait("waiting for the verdict on its candidate")
         return True
 
     # ------------------------------------------------------------------ arrivals
@@ -105,20 +105,20 @@ class HostLoop:
 
     async def apply_verdict(self, job: Job, publication: Publication) -> None:
         if (after := model.after_verdict(job, publication)) is not None:
-            await self.shown.save(after, expected=job.state)
+            await self.context.save(after, expected=job.state)
 
     # ------------------------------------------------------------------ samples -> output
 
     async def _open(self, head: Release | None) -> bool:
         if head is None:
-            return self.shown.wait("waiting for the scenario's first release")
+            return self.context.wait("waiting for the scenario's first release")
         if (obstacle := self.executor.obstacle(head)) is not None:
-            return self.shown.wait(obstacle)
+            return self.context.wait(obstacle)
         key = self.binding.key
         waiting = await asyncio.to_thread(self.store.window, key, MAX_WAITING)
         metrics.WAITING.labels(key).set(len(waiting))
         if not waiting:
-            return self.shown.wait("waiting for samples")
+            return self.context.wait("waiting for samples")
         records = {record for sample in waiting for record in sample.record_ids}
         used = await asyncio.to_thread(self.store.used_records, key, records)
         choice = await self._admission.choose(waiting, used, head)
@@ -126,11 +126,11 @@ class HostLoop:
             await asyncio.to_thread(self.store.refuse, key, *self._refusals(choice.refused))
             await self.kit.outbox.flush()
         if not choice.batch:
-            return bool(choice.refused) or self.shown.wait("waiting for samples")
+            return bool(choice.refused) or self.context.wait("waiting for samples")
         job = await asyncio.to_thread(self._planned, head, choice.batch)
         once = self.executor.once_per_record
         await asyncio.to_thread(self.store.open, job, choice.batch, once_per_record=once)
-        self.shown.tell(job, "open", samples=len(choice.batch))
+        self.context.tell(job, "open", samples=len(choice.batch))
         return True
 
     def _planned(self, head: Release, batch: Samples) -> Job:
@@ -149,9 +149,9 @@ class HostLoop:
         if moved and not await asyncio.to_thread(self.executor.has_run, job):
             # Another content of this kind serves now: staleness is decided anew.
             await asyncio.to_thread(self.store.reopen, job, {})
-            self.shown.tell(job, "reopened")
+            self.context.tell(job, "reopened")
             return
-        self.shown.doing = self.executor.doing
+        self.context.doing = self.executor.doing
         samples = await asyncio.to_thread(self.store.samples, job)
         began = time.monotonic()
         result = await self._steps.run(job, samples)
@@ -160,7 +160,7 @@ class HostLoop:
             named = result.culprits
             found = [(s, named[s.event_id], None) for s in samples if s.event_id in named]
             await asyncio.to_thread(self.store.reopen, job, *self._refusals(found))
-            self.shown.tell(replace(job, reason=result.reason), "failed", samples=sorted(named))
+            self.context.tell(replace(job, reason=result.reason), "failed", samples=sorted(named))
             return
         proposes = result.end is None
         produced = replace(
@@ -177,7 +177,7 @@ class HostLoop:
             candidate_id=ids.candidate_id(job.job_id) if proposes else None,
             finished_at=self.kit.clock(),
         )
-        await self.shown.save(produced, expected="open")
+        await self.context.save(produced, expected="open")
 
     def _refusals(self, refused: Sequence[Refusal]) -> tuple[dict[str, str], Outgoing]:
         at, binding = self.kit.clock(), self.binding
@@ -200,19 +200,19 @@ class HostLoop:
         job = self.store.current(self.binding.key, pending=True)
         return self.executor.contents_in_use(job, self.store.head(self.binding.scenario))
 
-    # ------------------------------------------------------------------ shown
+    # ------------------------------------------------------------------ status
 
     def facts(self) -> dict[str, object]:
         """Return the row of this binding in `/status`. Blocks."""
-        key, shown = self.binding.key, self.shown
+        key, context = self.binding.key, self.context
         return {
-            "state": shown.doing,
-            "step": shown.step,
+            "state": context.doing,
+            "step": context.step,
             "samples": self.store.counts("samples", key),
             "jobs": self.store.counts("jobs", key),
             "refused": self.store.refusals(key),
-            "last_metrics": shown.figures,
-            "failing": shown.failing,
-            "last_error": shown.error,
-            "last_error_at": shown.error_at,
+            "last_metrics": context.figures,
+            "failing": context.failing,
+            "last_error": context.error,
+            "last_error_at": context.error_at,
         }
