@@ -12,10 +12,10 @@ from reefcommon.settings import SystemSettings
 from reefkit.jobs.context import Kit
 from reefkit.jobs.host import host_service
 from reefkit.recipe_binding import Binding
-from services.trainer.checkpoints import Checkpoints
 from services.trainer.child import ChildProcess
 from services.trainer.executor import WeightExecutor
 from services.trainer.settings import Settings
+from services.trainer.states import SavedStates
 
 SERVICE = "trainer"
 
@@ -32,7 +32,7 @@ def executor(
     log_path = kit.home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"
     timeout_s, niceness = settings.step_timeout_s, settings.niceness
     process = ChildProcess(binding, system.model_path, log_path, timeout_s, niceness)
-    states, kept = Checkpoints(kit.home / "states"), settings.kept_states
+    states, kept = SavedStates(kit.home / "states"), settings.kept_states
     return WeightExecutor(binding, kit, states, process, kept_states=kept)
 
 

@@ -20,11 +20,10 @@ from reefkit.jobs.model import Job, content_of, load_of
 from reefkit.jobs.ports import Executor, Produced, Refused, Result, Samples
 from reefkit.recipe_binding import Binding
 from services.trainer import domain
-from services.trainer.checkpoints import Checkpoints
 from services.trainer.ports import StateDamaged, StepProcess, StepReply, StepRequest
+from services.trainer.states import ADAPTER, SavedStates
 
 log = structlog.get_logger()
-ADAPTER = "adapter"
 NO_CANDIDATE = "the recipe proposes no candidate after this step"
 
 
@@ -39,7 +38,7 @@ class WeightExecutor(Executor):
 
     binding: Binding[WeightRecipe]
     kit: Kit
-    checkpoints: Checkpoints
+    states: SavedStates
     process: StepProcess
     kept_states: int
 
@@ -70,12 +69,12 @@ class WeightExecutor(Executor):
         return {"start": asdict(start), "facts": facts}
 
     def has_run(self, job: Job) -> bool:
-        return self.checkpoints.reply(job.binding, job.job_id) is not None
+        return self.states.reply(job.binding, job.job_id) is not None
 
     async def run(self, job: Job, samples: Samples) -> Result:
         began = time.monotonic()
         # A step whose state is on disk is not made again: nothing is trained on twice.
-        reply = await asyncio.to_thread(self.checkpoints.reply, job.binding, job.job_id)
+        reply = await asyncio.to_thread(self.states.reply, job.binding, job.job_id)
         if reply is None:
             try:
                 reply = await self._step(job, samples, self._path(job.job_id))
@@ -97,7 +96,7 @@ class WeightExecutor(Executor):
         return adapter
 
     def kept_jobs(self) -> Collection[str]:
-        return self.checkpoints.kept(self.binding.key)
+        return self.states.kept(self.binding.key)
 
     def contents_in_use(self, job: Job | None, head: Release | None) -> set[str]:
         adopted = domain.start_of(job).adopt if job is not None else None
@@ -107,7 +106,7 @@ class WeightExecutor(Executor):
         content = content_of(head, "lora") if head is not None else BASE_CONTENT_ID
         jobs = self.kit.store.named(self.kept_jobs())
         keep = domain.states_to_keep(jobs, content, self.kept_states)
-        self.checkpoints.prune(self.binding.key, keep)
+        self.states.prune(self.binding.key, keep)
 
     async def stop(self) -> None:
         await self.process.stop()
@@ -129,7 +128,7 @@ class WeightExecutor(Executor):
         return await self.process.step(request)
 
     def _path(self, job_id: str) -> Path:
-        return self.checkpoints.path(self.binding.key, job_id)
+        return self.states.path(self.binding.key, job_id)
 
 
 def _serving(head: Release) -> LoadId:

@@ -19,6 +19,6 @@ class Settings(HostSettings):
     """nice value of the step processes: serving on the same machine goes first, and a step still
     gets its share"""
     kept_states: int = Field(4, ge=1)
-    """checkpoints of published releases kept per recipe, newest first, beside the head's"""
+    """saved states of published releases kept per recipe, newest first, beside the head's"""
     max_attempts: int = Field(5, ge=1)
     """tries of a job whose step process dies; then its samples are refused"""

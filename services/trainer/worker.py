@@ -21,13 +21,11 @@ import orjson
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.files import sync_directory
 from reefcommon.recipe import Learner, WeightRecipe, load_recipe
-from reefkit.jobs.faults import place_of
+from reefkit.jobs.faults import last_lines, place_of
 from services.trainer import finite
-from services.trainer.checkpoints import REPLY
 from services.trainer.ports import StateDamaged, StepReply, StepRequest
+from services.trainer.states import ADAPTER, REPLY
 
-ADAPTER = "adapter"
-LAST_LINES = 6
 Position = tuple[Path | None, Path | None, str | None]
 """(state, actor, adopt) of the learner."""
 
@@ -104,9 +102,8 @@ def serve(worker: Worker, requests: io.BufferedReader, replies: io.BufferedWrite
         except StateDamaged as error:
             reply = {"damaged": str(error)}
         except Exception as error:  # noqa: BLE001  # the learner is its author's code
-            lines = traceback.format_exc().strip().splitlines()
-            sys.stderr.write("\n".join((*lines, "")))
-            reply = {"poison": place_of(error), "trace": "\n".join(lines[-LAST_LINES:])}
+            traceback.print_exc()
+            reply = {"poison": place_of(error), "trace": last_lines(error)}
         replies.write(orjson.dumps(reply) + b"\n")
         replies.flush()
 

@@ -52,8 +52,8 @@ from services.publisher import handlers as publisher_handlers
 from services.publisher.fleet import Fleet
 from services.publisher.publication import WorkRunner
 from services.publisher.upkeep import Upkeep
-from services.trainer.checkpoints import Checkpoints
 from services.trainer.executor import WeightExecutor
+from services.trainer.states import SavedStates
 from tests.evaluator.conftest import EpisodeNode
 from tests.fakes.artifacts import MemoryArtifactStore
 from tests.fakes.evidence import MemoryCandidateLog, MemoryEvidence
@@ -180,7 +180,7 @@ def job_hosts(
     def weights(binding: Any, kit: Kit) -> WeightExecutor:
         (model := kit.home / "model").mkdir()
         process = InProcess(binding, model, Mortal(), [])
-        states = Checkpoints(kit.home / "states")
+        states = SavedStates(kit.home / "states")
         return WeightExecutor(binding, kit, states, process, kept_states=2)
 
     def files(binding: Any, kit: Kit) -> HarnessExecutor:

@@ -56,7 +56,7 @@ BUDGETS: dict[str, Budget] = {
     "disk_mb:trainer": Budget(
         6 * MB,
         6 * MB,
-        why="the ledger keeps identities for its time; checkpoints are a fixed number",
+        why="the ledger keeps identities for its time; saved states are a fixed number",
     ),
     "disk_mb:harness": Budget(2 * MB, 3 * MB, why="the ledger keeps identities for its time"),
     "disk_mb:logs": Budget(

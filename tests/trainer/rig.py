@@ -26,10 +26,10 @@ from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.retry import RetryPolicy
-from services.trainer.checkpoints import Checkpoints
 from services.trainer.child import ChildProcess
 from services.trainer.executor import WeightExecutor
 from services.trainer.ports import StepProcess, StepReply, StepRequest
+from services.trainer.states import SavedStates
 from services.trainer.worker import Worker
 from tests.fakes.leases import SoleHolder
 from tests.trainer.counting import ADAPTER, CountingRecipe, Knobs
@@ -187,7 +187,7 @@ class Rig:
 
     def _begin(self) -> None:
         self.store = MortalStore(self.home / "ledger.sqlite", self.mortal)
-        self.checkpoints = Checkpoints(self.home / "states")
+        self.states = SavedStates(self.home / "states")
         self.trees = FetchedTrees(self.home / "trees")
         outbox, clock = Outbox(self.store, self.bus, SoleHolder()), self._clock
         self.kit = Kit(self.home, self.store, self.shelf, self.trees, outbox, clock, self.retry)
@@ -201,7 +201,7 @@ class Rig:
 
     def _executor(self, binding: Binding, kit: Kit) -> WeightExecutor:
         process = self._process(binding)
-        return WeightExecutor(binding, kit, self.checkpoints, process, kept_states=2)
+        return WeightExecutor(binding, kit, self.states, process, kept_states=2)
 
     def _process(self, binding: Binding) -> StepProcess:
         if self.timeout_s is None:

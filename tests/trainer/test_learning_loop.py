@@ -102,7 +102,7 @@ async def test_a_state_that_was_lost_costs_the_critic_and_not_the_actor(rig):
     await rig.settle()
     candidate = rig.bus.candidates[-1]
     await rig.publish(6, candidate.content_id, candidate=candidate.event_id)
-    shutil.rmtree(rig.checkpoints.path(rig.key, rig.bus.steps[-1].event_id))
+    shutil.rmtree(rig.states.path(rig.key, rig.bus.steps[-1].event_id))
     await rig.restart()
     await arrive(rig, 2, 3, load_id="run:6")
     await rig.settle()
@@ -259,7 +259,7 @@ async def test_resume_keeps_the_staleness_bound(tmp_path):
     # run:38 and run:39 were fresh enough at first; each step takes one, so that the head runs ahead of the rest.
     assert {e.reason for e in rig.bus.refusals} == {"stale"}
     assert len({e.sample_id for e in rig.bus.refusals}) == len(rig.bus.refusals)
-    assert len(rig.checkpoints.kept(rig.key)) <= 4
+    assert len(rig.states.kept(rig.key)) <= 4
     await rig.stop()
 
 

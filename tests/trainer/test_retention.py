@@ -120,7 +120,7 @@ async def test_nothing_that_is_of_use_is_forgotten(rig):
     assert (await retention(rig, far).round())["samples"] == 0
     await step(rig, 0, 0, publish=6)
     held = {job.job_id for job in [rig.store.last(rig.key)]}
-    assert rig.checkpoints.kept(rig.key) == held
+    assert rig.states.kept(rig.key) == held
     assert (await retention(rig, far).round())["jobs"] == 0, (
         "the last job, whose state the next step starts from"
     )

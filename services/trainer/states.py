@@ -1,4 +1,4 @@
-"""Checkpoints as directories `<root>/<binding>/<job>/`. A rename puts each in place."""
+"""Saved states as directories `<root>/<binding>/<job>/`. A rename puts each in place."""
 
 import shutil
 from collections.abc import Collection
@@ -10,9 +10,10 @@ from reefcommon.ids import digest
 from services.trainer.ports import StepReply
 
 REPLY = "reply.json"
+ADAPTER = "adapter"  # the directory of the exported adapter in a state
 
 
-class Checkpoints:
+class SavedStates:
     """States of finished steps by job. All calls block."""
 
     def __init__(self, root: Path) -> None:
