@@ -47,7 +47,7 @@ class Ports:
     bodies: BodyStore
     engines: Engines
     heads: ReleaseHeads
-    ledger: KeyStore
+    key_store: KeyStore
     reads: Reads
     commands: CommandBus
     buckets: Buckets | None = None
@@ -82,8 +82,8 @@ def assemble(
 ) -> Gateway:
     """Build a gateway on these ports."""
     table, recent = RoutingTable(), Recent()
-    keys = Keys(ports.ledger, ports.reads, settings.key_lease_s, ports.log.waiting_since)
-    handlers = Handlers(ports.log, table, ports.ledger, keys.find, ports.reads, recent)
+    keys = Keys(ports.key_store, ports.reads, settings.key_lease_s, ports.log.waiting_since)
+    handlers = Handlers(ports.log, table, ports.key_store, keys.find, ports.reads, recent)
     scenarios = Scenarios(ports.heads, table, ports.commands, config, settings.command_timeout_s)
     create, implicit = scenarios.create_for_traffic, settings.implicit_scenarios
     intake = Intake(access, table, system.model_name, create, implicit, settings.model_aliases)
@@ -96,7 +96,7 @@ def assemble(
     edge = Edge(
         intake=intake,
         inference=inference,
-        repeats=Repeats(inference, ports.ledger, keys, lease_s=lease_s, wait_s=wait_s),
+        repeats=Repeats(inference, ports.key_store, keys, lease_s=lease_s, wait_s=wait_s),
         handlers=handlers,
         bodies=BodyReader(settings.max_body_bytes, settings.body_timeout_s),
         memory=Memory(settings.memory_budget_bytes),

@@ -33,7 +33,7 @@ class Handlers:
 
     log: RecordLog
     table: RoutingTable
-    ledger: KeyStore
+    key_store: KeyStore
     find_recorded: FindRecorded
     reads: Reads
     recent: Recent
@@ -55,7 +55,7 @@ class Handlers:
         if report.agent_record_id is not None:
             entry = KeyEntry(digest, "report", scenario, shard, "done")
             before = await self._before(report_id)
-            existing = before or await self.ledger.claim(report_id, entry, lease_s=0)
+            existing = before or await self.key_store.claim(report_id, entry, lease_s=0)
             if (
                 existing is not None
                 and existing.state in {"open", "done"}
@@ -84,7 +84,7 @@ class Handlers:
 
     async def _before(self, key: str) -> KeyEntry | None:
         # Asked before the key is taken: an entry that is taken says that it was reported.
-        entry = await self.ledger.find(key)
+        entry = await self.key_store.find(key)
         if entry is not None and entry.state != "unsure":
             return entry
         found = await self.find_recorded(key, entry.ended_at if entry is not None else None)
@@ -125,7 +125,7 @@ class Handlers:
         shard = shard_in(first)
         if shard is not None:
             return shard
-        entry = await self.ledger.find(first)
+        entry = await self.key_store.find(first)
         return entry.shard if entry is not None else shard_of(scenario, first)
 
 

@@ -41,7 +41,7 @@ class Adapters(Ports):
 
     log: DurableLog
     engines: HttpEngines
-    ledger: RedisKeyStore
+    key_store: RedisKeyStore
     reads: ExperienceReads
     commands: ReleaseTail
     buckets: RedisBuckets
@@ -78,7 +78,7 @@ class Adapters(Ports):
             ),
             engines=engines,
             heads=RedisReleaseHeads(client),
-            ledger=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
+            key_store=RedisKeyStore(system.redis_url, ttl_s=settings.key_ttl_s),
             reads=ExperienceReads(system.experience_url),
             commands=ReleaseTail(system.kafka_bootstrap, broker, bodies),
             buckets=RedisBuckets(system.redis_url),
@@ -108,7 +108,7 @@ class Lifecycle:
         await self.gateway.scenarios.snapshot()
         with contextlib.suppress(Unavailable):
             # Before the first request: every key from now on is remembered.
-            await outside.ledger.since()
+            await outside.key_store.since()
         await asyncio.gather(outside.engines.look(), outside.rotation.look())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
@@ -174,7 +174,7 @@ class Lifecycle:
         await outside.log.spool.close()
         await outside.engines.stop()
         outside.reads.stop()
-        await outside.ledger.stop()
+        await outside.key_store.stop()
         if limits is not None:
             await limits.stop()
         await outside.buckets.stop()

@@ -81,7 +81,7 @@ class Bench:
     engine: StubEngine
     log: MemoryLog
     heads: MemoryHeads
-    ledger: MemoryKeyStore
+    key_store: MemoryKeyStore
     reads: MemoryReads
     commands: MemoryCommands
     engines: HttpEngines
@@ -122,7 +122,7 @@ class Bench:
 async def bench_of(
     *,
     access: Access | None = None,
-    ledger: MemoryKeyStore | None = None,
+    key_store: MemoryKeyStore | None = None,
     stub: StubEngine | None = None,
     real_engine: str = "",
     **settings: Any,
@@ -137,7 +137,7 @@ async def bench_of(
             read_timeout_s=settings.pop("silence_s", 5.0),
         )
         log, heads, reads, commands = MemoryLog(), MemoryHeads(), MemoryReads(), MemoryCommands()
-        bodies, ledger = MemoryBodies(), ledger or MemoryKeyStore()
+        bodies, key_store = MemoryBodies(), key_store or MemoryKeyStore()
         for scenario, adapter in {"default": None, **{name: name for name in FAULTS}}.items():
             heads.chains[scenario] = [release(scenario, 0, adapter)]
 
@@ -155,14 +155,14 @@ async def bench_of(
         gateway = assemble(
             Settings(**settings),
             system,
-            Ports(log, bodies, engines, heads, ledger, reads, commands),
+            Ports(log, bodies, engines, heads, key_store, reads, commands),
             access=access or Access(),
             config=CONFIG,
             lifespan=lifespan,
         )
         async with serving(gateway.app) as url, httpx.AsyncClient(base_url=url, timeout=20) as http:
             yield Bench(
-                url, gateway, engine, log, heads, ledger, reads, commands, engines, bodies, http
+                url, gateway, engine, log, heads, key_store, reads, commands, engines, bodies, http
             )
 
 

@@ -198,7 +198,7 @@ def test_recent_is_bounded() -> None:
 
 
 @given(st.binary(), st.booleans())
-def test_ledger_entries_come_back(answer: bytes, kept: bool) -> None:
+def test_key_entries_come_back(answer: bytes, kept: bool) -> None:
     """Any answer survives the store."""
     entry = KeyEntry(
         "d", "inference", "s", "abcd", "done", 200, ((b"a", b"\xff"),), answer if kept else None

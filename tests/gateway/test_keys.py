@@ -27,8 +27,8 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(bench: Bench, ago_s: float = 3600.0) -> None:
     """Redis is empty, and has been noted as such some time ago."""
-    bench.ledger.lose()
-    bench.ledger.remembers_since = time.time() - ago_s
+    bench.key_store.lose()
+    bench.key_store.remembers_since = time.time() - ago_s
 
 
 def stored(bench: Bench, record: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ async def test_a_key_that_redis_has_lost_gets_the_same_receipt_and_content(
     if stream:
         assert again.text.endswith("data: [DONE]\n\n")
         assert '"choices":[]' not in again.text
-        bench.ledger.entries.clear()
+        bench.key_store.entries.clear()
         chunks = [
             chunk
             async for chunk in await client.chat.completions.create(
@@ -102,7 +102,11 @@ async def test_where_nobody_can_say_nothing_is_done(bench: Bench, why: str) -> N
     receipt = (await bench.chat()).headers["x-reef-agent-record-id"]
     report = await bench.report(score=1.0, references=[receipt], agent_record_id="rep-key")
     assert report.status_code == 503
-    assert (len(bench.engine.requests), len(bench.log.reports), bench.ledger.entries) == (1, 0, {})
+    assert (len(bench.engine.requests), len(bench.log.reports), bench.key_store.entries) == (
+        1,
+        0,
+        {},
+    )
     forget(bench)
     bench.reads.away, bench.reads.handled_until = False, float("inf")
     assert (await bench.chat(headers=KEY)).status_code == 200
@@ -199,11 +203,11 @@ async def test_what_the_log_did_not_confirm_is_asked_of_the_store_before_it_is_d
     bench.log.unconfirmed = False
     (record,) = bench.log.records
     bench.reads.handled_until = time.time() - 60  # the store has not come to it yet
-    ended_at = [KeyEntry.decode(data).ended_at for data in bench.ledger.entries.values()]
+    ended_at = [KeyEntry.decode(data).ended_at for data in bench.key_store.entries.values()]
     told = await bench.chat(headers=KEY, stream=stream)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
     # The time that the store must reach does not move with the attempts.
-    assert [KeyEntry.decode(data).ended_at for data in bench.ledger.entries.values()] == ended_at
+    assert [KeyEntry.decode(data).ended_at for data in bench.key_store.entries.values()] == ended_at
     assert {float(asked["until"]) for _, asked in bench.reads.asked[1:]} == set(ended_at)
     bench.reads.rows["/keys/order-1"] = stored(bench, record)
     again = await bench.chat(headers=KEY, stream=stream)
@@ -230,8 +234,8 @@ async def test_a_lease_that_ran_out_says_nothing_of_what_its_gateway_had_written
 ) -> None:
     """Killed between record and note: only a store that has read on until then can say."""
     await bench.chat(headers=KEY)
-    done = KeyEntry.decode(bench.ledger.entries["order-1"])
-    bench.ledger.entries["order-1"] = replace(done, state="open", answer=None).encode()
+    done = KeyEntry.decode(bench.key_store.entries["order-1"])
+    bench.key_store.entries["order-1"] = replace(done, state="open", answer=None).encode()
     bench.reads.handled_until = time.time() - 1
     told = await bench.chat(headers=KEY)
     assert (told.status_code, told.json()["error"]["code"]) == (503, "keys_unavailable")
@@ -296,7 +300,7 @@ async def test_a_failure_that_was_recorded_is_repeated_as_it_was(bench: Bench) -
         }  # fmt: skip
         return None
 
-    bench.ledger.claim = claim  # type: ignore[method-assign]
+    bench.key_store.claim = claim  # type: ignore[method-assign]
     told = await bench.chat(headers=KEY)
     assert (told.status_code, told.json()["error"]["message"]) == (400, "bad")
     assert bench.engine.requests == []
@@ -315,7 +319,7 @@ async def test_an_exchange_that_was_cut_off_by_a_stop_is_told_as_that(bench: Ben
     }
     told = await bench.chat(headers=KEY)
     assert (told.status_code, told.json()["error"]["code"]) == (409, "exchange_aborted")
-    assert (len(bench.engine.requests), bench.ledger.entries) == (1, {})
+    assert (len(bench.engine.requests), bench.key_store.entries) == (1, {})
 
 
 async def test_work_that_goes_on_while_redis_is_emptied_keeps_its_key() -> None:
@@ -323,10 +327,10 @@ async def test_work_that_goes_on_while_redis_is_emptied_keeps_its_key() -> None:
     async with bench_of(key_lease_s=0.3) as bench:
         bench.engine.delay_s = 1.0
         first = asyncio.create_task(bench.chat(headers=KEY))
-        while not bench.ledger.entries:
+        while not bench.key_store.entries:
             await asyncio.sleep(0.01)
-        bench.ledger.lose()
-        while not bench.ledger.entries:
+        bench.key_store.lose()
+        while not bench.key_store.entries:
             await asyncio.sleep(0.01)
         assert not first.done()
         assert (await first).status_code == 200

@@ -1,4 +1,4 @@
-"""The ledger on a real store whose connections break."""
+"""The key_store on a real store whose connections break."""
 
 import asyncio
 import time
@@ -15,37 +15,37 @@ pytestmark = pytest.mark.redis
 
 async def test_connections_that_a_restart_has_cut_fail_no_request(redis_url: str) -> None:
     """Each one that lies in the pool is opened anew by whoever takes it."""
-    ledger = RedisKeyStore(redis_url, ttl_s=60)
+    key_store = RedisKeyStore(redis_url, ttl_s=60)
     entry = KeyEntry(digest="d", kind="inference", scenario="s", shard="0000")
-    await asyncio.gather(*(ledger.claim(f"cut-{n}", entry, lease_s=5) for n in range(8)))
+    await asyncio.gather(*(key_store.claim(f"cut-{n}", entry, lease_s=5) for n in range(8)))
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         await client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    found = await asyncio.gather(*(ledger.find(f"cut-{n}") for n in range(8)))
+    found = await asyncio.gather(*(key_store.find(f"cut-{n}") for n in range(8)))
     assert found == [entry] * 8
-    await ledger.stop()
+    await key_store.stop()
 
 
 async def test_a_key_that_is_free_is_taken_by_one_alone(redis_url: str) -> None:
-    ledger = RedisKeyStore(redis_url, ttl_s=60)
+    key_store = RedisKeyStore(redis_url, ttl_s=60)
     entries = [
         KeyEntry(digest="d", kind="inference", scenario="s", shard="0000", owner=f"o{n}")
         for n in range(8)
     ]
-    assert await ledger.claim("free-1", entries[0], lease_s=5) is None
-    await ledger.complete("free-1", replace(entries[0], state="free"))
-    assert await ledger.find("free-1") is None
+    assert await key_store.claim("free-1", entries[0], lease_s=5) is None
+    await key_store.complete("free-1", replace(entries[0], state="free"))
+    assert await key_store.find("free-1") is None
     found = [
         entry
         for entry in await asyncio.gather(
-            *(ledger.claim("free-1", entry, lease_s=5) for entry in entries)
+            *(key_store.claim("free-1", entry, lease_s=5) for entry in entries)
         )
         if entry
     ]
     assert [entry.state for entry in found].count("free") == 1
-    winner = await ledger.find("free-1")
+    winner = await key_store.find("free-1")
     assert winner is not None
     assert {entry.owner for entry in found if entry.state == "open"} == {winner.owner}
-    await ledger.stop()
+    await key_store.stop()
 
 
 async def test_a_key_whose_lease_ran_out_is_taken_by_one_alone(redis_url: str) -> None:

@@ -58,8 +58,11 @@ async def test_another_body_while_the_first_is_still_under_way() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_many_at_once_on_two_gateways(stream: bool) -> None:
     """G7: ten requests with one key on two gateways at the same time: one upstream call, ten equal answers."""
-    stub, ledger = StubEngine(delay_s=0.2), MemoryKeyStore()
-    async with bench_of(stub=stub, ledger=ledger) as one, bench_of(stub=stub, ledger=ledger) as two:
+    stub, key_store = StubEngine(delay_s=0.2), MemoryKeyStore()
+    async with (
+        bench_of(stub=stub, key_store=key_store) as one,
+        bench_of(stub=stub, key_store=key_store) as two,
+    ):
         key = {"x-reef-agent-record-id": "k-1"}
         answers = await asyncio.gather(
             *(bench.chat(headers=key, stream=stream) for bench in (one, two) for _ in range(5))
@@ -74,18 +77,18 @@ async def test_many_at_once_on_two_gateways(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_gateway_that_stood_still_past_its_lease_writes_nothing(stream: bool) -> None:
     """Another one has done the work meanwhile: what this one has is thrown away, and the other's answer is what the key gets."""
-    ledger, key = MemoryKeyStore(), {"x-reef-agent-record-id": "k-9"}
+    key_store, key = MemoryKeyStore(), {"x-reef-agent-record-id": "k-9"}
     async with (
-        bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as slow,
-        bench_of(ledger=ledger) as other,
+        bench_of(stub=StubEngine(delay_s=0.8), key_store=key_store, key_lease_s=0.3) as slow,
+        bench_of(key_store=key_store) as other,
     ):
-        renew, ledger.renew = ledger.renew, _never  # type: ignore[method-assign]
+        renew, key_store.renew = key_store.renew, _never  # type: ignore[method-assign]
         late = asyncio.create_task(slow.chat(headers=key, stream=stream))
         while not slow.engine.requests:
             await asyncio.sleep(0.01)
-        ledger.lose()  # and Redis has lost the key
+        key_store.lose()  # and Redis has lost the key
         done = await other.chat(headers=key, stream=stream)
-        ledger.renew = renew  # type: ignore[method-assign]
+        key_store.renew = renew  # type: ignore[method-assign]
         told = await late
         assert done.status_code == 200
         assert '"not_durable"' in told.text
@@ -94,19 +97,21 @@ async def test_a_gateway_that_stood_still_past_its_lease_writes_nothing(stream: 
 
 
 async def test_a_halt_that_nobody_used_changes_nothing() -> None:
-    ledger, key = MemoryKeyStore(), {"x-reef-agent-record-id": "k-9"}
-    async with bench_of(stub=StubEngine(delay_s=0.8), ledger=ledger, key_lease_s=0.3) as bench:
-        ledger.renew = _never  # type: ignore[method-assign]
+    key_store, key = MemoryKeyStore(), {"x-reef-agent-record-id": "k-9"}
+    async with bench_of(
+        stub=StubEngine(delay_s=0.8), key_store=key_store, key_lease_s=0.3
+    ) as bench:
+        key_store.renew = _never  # type: ignore[method-assign]
         waiting = asyncio.create_task(bench.chat(headers=key))
         while not bench.engine.requests:
             await asyncio.sleep(0.01)
-        ledger.lose()
+        key_store.lose()
         assert (await waiting).status_code == 200
         assert len(bench.log.records) == 1
 
 
 async def _never(key: str, entry: KeyEntry, *, lease_s: float) -> bool:
-    """A halt, as the ledger sees it: no renewal comes."""
+    """A halt, as the key_store sees it: no renewal comes."""
     raise Unavailable("stands still, as asked")
 
 
@@ -120,7 +125,7 @@ async def test_a_failure_leaves_the_key_free() -> None:
         assert len(bench.engine.requests) == 2
         assert first.headers["x-reef-agent-record-id"].startswith("rec-")
         assert "k-2" not in {record.event_id for record in bench.log.records}
-        assert await bench.ledger.find("k-2") is None
+        assert await bench.key_store.find("k-2") is None
 
 
 @pytest.mark.parametrize(
@@ -135,10 +140,10 @@ async def test_keys_that_cannot_be_receipts(key: str) -> None:
         assert bench.engine.requests == []
 
 
-async def test_the_ledger_is_away() -> None:
+async def test_the_key_store_is_away() -> None:
     """A keyed request gets 503 rather than a promise that cannot be kept; others go on."""
     async with bench_of() as bench:
-        bench.ledger.away = True
+        bench.key_store.away = True
         refused = await bench.chat(headers={"x-reef-agent-record-id": "k-3"})
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
