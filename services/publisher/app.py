@@ -46,7 +46,7 @@ def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:
         full=FullWeights.of(settings, outside.rotation.lease),
         base_path=system.model_path,
     )
-    publication = WorkRunner(
+    runner = WorkRunner(
         heads,
         works,
         fleet,
@@ -56,9 +56,9 @@ def build(config: ServeConfig, settings: Settings, outside: Outside) -> Upkeep:
         resident_adapters=config.serving.resident_adapters,
         within_s=settings.publish_within_s,
     )
-    handlers = Handlers(config, heads, works, publication, now)
+    handlers = Handlers(config, heads, works, runner, now)
     log, slow_for_s = outside.log_of(topics.RELEASES), settings.node_slow_for_s
-    return Upkeep(handlers, publication, fleet, heads, log, config.all_scenarios, slow_for_s)
+    return Upkeep(handlers, runner, fleet, heads, log, config.all_scenarios, slow_for_s)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:

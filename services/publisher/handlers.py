@@ -27,7 +27,7 @@ class Handlers:
     config: ServeConfig
     heads: ReleaseHeads
     works: Works
-    publication: WorkRunner
+    runner: WorkRunner
     now: Callable[[], datetime]
 
     async def on_evaluated(self, event: events.CandidateEvaluated) -> None:
@@ -46,7 +46,7 @@ class Handlers:
         )
         if evaluation.verdict != "select":
             failed = f"{evaluation.verdict}: " * (evaluation.verdict != "reject")
-            await self.publication.reject(work, "rejected", failed + evaluation.reason)
+            await self.runner.reject(work, "rejected", failed + evaluation.reason)
             return
         if await self._published(event):
             return
@@ -55,16 +55,16 @@ class Handlers:
             release = releases.from_candidate(head, event)
             await self._check_alone(release)
         except NotPublished as error:
-            if error.outcome == "conflicted" and await self.publication.requeue(work):
+            if error.outcome == "conflicted" and await self.runner.requeue(work):
                 return
-            await self.publication.reject(work, error.outcome, error.reason)
+            await self.runner.reject(work, error.outcome, error.reason)
             return
         work = work.to("evaluated", release=release)
         own = bound(self.config, event.scenario, candidate.lineage.recipe)
         if releases.needs_review(self.config, event.scenario, own):
             await self._keep_for_review(work, release)
             return
-        await self.publication.run(await self.publication.begin(work))
+        await self.runner.run(await self.runner.begin(work))
 
     async def on_command(self, event: events.Command) -> None:
         """Create a scenario, roll back, or promote a pending release."""
@@ -84,7 +84,7 @@ class Handlers:
             log.info("scenario_exists", scenario=event.scenario)
             return
         work = work.to("evaluated", release=release, candidate_id=release.candidate_id)
-        await self.publication.run(await self.publication.begin(work))
+        await self.runner.run(await self.runner.begin(work))
 
     async def create(self, scenario: str) -> None:
         event_id, at = f"create-{scenario}", self.now()
@@ -94,7 +94,7 @@ class Handlers:
     async def resume(self) -> None:
         for work in await self.works.live():
             log.info("work_resumed", scenario=work.scenario, work=work.work_id, state=work.state)
-            await self.publication.run(work)
+            await self.runner.run(work)
 
     async def _planned(self, event: events.Command) -> events.Release | None:
         match event:
@@ -116,7 +116,7 @@ class Handlers:
                     unknown = f"no pending release {pending_id} in this scenario"
                     raise NotPublished("aborted", f"cannot promote: {unknown}")
                 head = await self._head(event.scenario)
-                return await self.publication.promoted(head, pending, event.at, event.reason)
+                return await self.runner.promoted(head, pending, event.at, event.reason)
 
     async def _pending(self, scenario: str) -> dict[str, events.Release]:
         return {release.release_id: release for release in await self.heads.pending(scenario)}
@@ -138,7 +138,7 @@ class Handlers:
         if work.ended:
             log.info("event_repeated", scenario=event.scenario, work=work.work_id, state=work.state)
             return
-        await self.publication.run(work)
+        await self.runner.run(work)
 
     async def _head(self, scenario: str) -> events.Release:
         head = await self.heads.head(scenario)
@@ -165,7 +165,7 @@ class Handlers:
     async def _keep_for_review(self, work: Work, release: events.Release) -> None:
         await self.heads.put_pending(release)
         about = (work.work_id, work.scenario)
-        await self.publication.emit(events.ReleasePending, *about, release=release)
+        await self.runner.emit(events.ReleasePending, *about, release=release)
         await self.works.save(work.to("pending"))
         log.info("release_pending", scenario=work.scenario, release=release.release_id)
 
@@ -175,7 +175,7 @@ class Handlers:
             pending = (await self._pending(event.scenario)).get(event.release_id)
         candidate = pending.candidate_id if pending is not None else None
         work = work.model_copy(update={"candidate_id": candidate})
-        await self.publication.reject(work, error.outcome, error.reason)
+        await self.runner.reject(work, error.outcome, error.reason)
         if pending is not None:
             await self.heads.drop_pending(event.scenario, pending.release_id)
 

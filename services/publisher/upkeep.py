@@ -38,7 +38,7 @@ class Upkeep:
     """
 
     handlers: Handlers
-    publication: WorkRunner
+    runner: WorkRunner
     fleet: Fleet
     heads: RebuildableHeads
     release_log: ReleaseLog
@@ -91,10 +91,10 @@ class Upkeep:
         chains = await self._chains()
         kept_contents: set[str] = set()
         for scenario in chains:
-            kept = await self.publication.kept(scenario)
+            kept = await self.runner.kept(scenario)
             kept_contents.update(kept.values())
             if any(surplus(scenario, names, kept) for names in loaded.values()):
-                await self.publication.tidy(scenario, loaded=loaded)
+                await self.runner.tidy(scenario, loaded=loaded)
         await asyncio.gather(*(self._keep(node, loaded, chains) for node in self.fleet.nodes))
         self.apart = await self.fleet.rotation.apart()
         self.synced = self.synced or any(node.url not in self.apart for node in self.fleet.nodes)
@@ -113,7 +113,7 @@ class Upkeep:
         return await self._read_chains()
 
     async def _read_chains(self) -> Chains:
-        keep = self.publication.resident_adapters
+        keep = self.runner.resident_adapters
         chains = {
             scenario: await self.heads.chain(scenario, limit=keep)
             for scenario in await self.heads.scenarios()
@@ -158,7 +158,7 @@ class Upkeep:
                 continue
             if chain[0].adapter not in missing:
                 await self.fleet.probe(node, needed(chain[0]))
-            kept = await self.publication.kept(scenario)
+            kept = await self.runner.kept(scenario)
             if surplus(scenario, set(await node.models()), kept):
                 return False  # it still refuses to unload: the reason stands
         return True
@@ -169,7 +169,7 @@ class Upkeep:
         if all(held == base_weights(chain[0]) for chain in chains.values()):
             return True
         # Works before heads, and both anew: a publication may have begun since this round did.
-        also = await self.publication.bases()
+        also = await self.runner.bases()
         found = [await self.heads.head(scenario) for scenario in chains]
         heads = [head for head in found if head is not None]
         head = next((head for head in heads if base_weights(head) != BASE_CONTENT_ID), heads[0])
@@ -192,7 +192,7 @@ class Upkeep:
         duration_ms = (time.perf_counter() - started) * 1000
         log.info("adapter_loaded", node=node.url, adapter=name, duration_ms=round(duration_ms, 1))
         if name == head.adapter:
-            announce = partial(self.publication.synced, head, node.url, duration_ms)
+            announce = partial(self.runner.synced, head, node.url, duration_ms)
             self._unannounced[node.url, name] = announce
 
     async def _announce(self) -> None:

@@ -230,7 +230,7 @@ def publishing(
     """The publisher."""
     works = MemoryWorks()
     fleet = Fleet((node,), store, home / "staging", "reef", rotation)
-    publications = WorkRunner(
+    runner = WorkRunner(
         heads,
         works,
         fleet,
@@ -238,13 +238,13 @@ def publishing(
         utc_now,
         on_stale=lambda scenario, recipe: choose(config, scenario, recipe).on_stale,
     )
-    handlers = publisher_handlers.Handlers(config, heads, works, publications, utc_now)
+    handlers = publisher_handlers.Handlers(config, heads, works, runner, utc_now)
 
     class NoLog:
         async def read(self) -> list[Event]:
             return []
 
-    return Upkeep(handlers, publications, fleet, heads, NoLog(), config.all_scenarios)
+    return Upkeep(handlers, runner, fleet, heads, NoLog(), config.all_scenarios)
 
 
 def gateway_on(

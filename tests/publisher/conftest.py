@@ -84,7 +84,7 @@ class World:
             full=full,
             base_path=base,
         )
-        publication = WorkRunner(
+        runner = WorkRunner(
             heads,
             works,
             fleet,
@@ -95,8 +95,8 @@ class World:
             drain_s=self.drain_s,
             within_s=100.0,
         )
-        handlers = Handlers(self.config, heads, works, publication, utc_now)
-        return Upkeep(handlers, publication, fleet, heads, self.events, self.config.all_scenarios)
+        handlers = Handlers(self.config, heads, works, runner, utc_now)
+        return Upkeep(handlers, runner, fleet, heads, self.events, self.config.all_scenarios)
 
     async def started(self) -> Upkeep:
         upkeep = self.process()

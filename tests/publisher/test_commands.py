@@ -117,7 +117,7 @@ async def test_a_rollback_wins_over_whoever_moves_the_head_meanwhile(world: Worl
     upkeep = await world.started()
     old = await world.publish(upkeep, "a")
     await world.publish(upkeep, "b")
-    inner = upkeep.publication.heads._inner  # type: ignore[attr-defined]
+    inner = upkeep.runner.heads._inner  # type: ignore[attr-defined]
     original, rivals = inner.advance, iter("cd")
 
     async def overtaken(release: object) -> None:
@@ -175,8 +175,8 @@ async def test_a_rollback_resumed_and_redelivered_is_made_once(world: World) -> 
     with pytest.raises(Killed):
         await world.command(world.process(Fuse(left=0, after=True)), rollback(old.release_id))
     await world.publish(upkeep, "c")
-    [begun], fuse = await upkeep.publication.works.live(), Fuse()
-    process = world.process(fuse).publication
+    [begun], fuse = await upkeep.runner.works.live(), Fuse()
+    process = world.process(fuse).runner
     await asyncio.gather(*(process.run(begun) for _ in range(2)))
     chain = await world.heads.chain("default")
     assert [release.operation for release in chain] == [
@@ -197,7 +197,7 @@ async def test_a_rollback_gives_up_where_the_head_never_rests(
     upkeep = await world.started()
     root = await world.head()
     await world.publish(upkeep, "a")
-    heads: Any = upkeep.publication.heads
+    heads: Any = upkeep.runner.heads
     original, rivals = heads._inner.advance, iter("bc")
 
     async def overtaken(release: object) -> None:
@@ -340,7 +340,7 @@ async def test_a_promotion_that_is_overtaken(world: World, rival: Kind) -> None:
     waits, *_ = await reviewed(world, "lora")
     world.config = CONFIG
     upkeep = await world.started()
-    heads = upkeep.publication.heads._inner  # type: ignore[attr-defined]
+    heads = upkeep.runner.heads._inner  # type: ignore[attr-defined]
     advance = heads.advance
 
     async def overtaken(release: Release) -> None:

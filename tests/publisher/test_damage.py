@@ -70,7 +70,7 @@ async def test_a_release_without_its_announcement_is_added_again(world: World, r
     event = evaluated("default", (await world.head()).release_id, "b")
     fuse = Fuse(left=0)
     dying = world.process()
-    dying.publication.events._fuse = fuse  # type: ignore[attr-defined]
+    dying.runner.events._fuse = fuse  # type: ignore[attr-defined]
     with pytest.raises(Killed):
         await dying.handlers.on_evaluated(event)
     lost = await world.head()

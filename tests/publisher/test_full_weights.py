@@ -219,16 +219,16 @@ async def test_a_loser_gives_the_weights_back(world: World) -> None:
     """P1 for full weights: the head moved while they were staged."""
     upkeep = await world.started()
     root = await world.head()
-    original = upkeep.publication.heads.advance
+    original = upkeep.runner.heads.advance
 
     async def overtaken(release: object) -> None:
-        upkeep.publication.heads._inner.advance = original  # type: ignore[attr-defined]
+        upkeep.runner.heads._inner.advance = original  # type: ignore[attr-defined]
         await (await world.started()).handlers.on_evaluated(
             evaluated("default", root.release_id, "winner")
         )
         await original(release)  # type: ignore[arg-type]
 
-    upkeep.publication.heads._inner.advance = overtaken  # type: ignore[attr-defined]
+    upkeep.runner.heads._inner.advance = overtaken  # type: ignore[attr-defined]
     await upkeep.handlers.on_evaluated(
         evaluated("default", root.release_id, "full", kind="checkpoint")
     )

@@ -97,7 +97,7 @@ async def test_killed_while_losing(world: World, effect: int) -> None:
         )
         await original(release)
 
-    dying.publication.heads._inner.advance = overtaken  # type: ignore[attr-defined]
+    dying.runner.heads._inner.advance = overtaken  # type: ignore[attr-defined]
     with contextlib.suppress(Killed):
         await dying.handlers.on_evaluated(loser)
     survivor = await world.started()

@@ -93,7 +93,7 @@ async def test_a_head_moved_by_another_kind_requeues_the_candidate(
 async def test_a_race_for_the_head_has_the_candidate_judged_again(world: World) -> None:
     upkeep = await world.started()
     event = evaluated("default", (await world.head()).release_id, "ours")
-    heads = upkeep.publication.heads._inner  # type: ignore[attr-defined]
+    heads = upkeep.runner.heads._inner  # type: ignore[attr-defined]
     advance = heads.advance
 
     async def lose(_release: Release) -> None:

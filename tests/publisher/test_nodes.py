@@ -122,7 +122,7 @@ async def test_an_adapter_that_clings_keeps_no_other_on_its_node(world: World) -
         await unload(name)
 
     node.unload_adapter = clings  # type: ignore[method-assign]
-    await upkeep.publication.tidy("default")
+    await upkeep.runner.tidy("default")
     assert list(node.adapters) == ["default@r8-000000"]
     assert await upkeep.fleet.rotation.apart() == {node.url: "requests are running"}
 

@@ -154,7 +154,7 @@ async def test_tidying_spares_a_release_that_is_being_published(world: World) ->
     event = evaluated("default", (await world.head()).release_id)
     with pytest.raises(Killed):
         await world.process(Fuse(left=3)).handlers.on_evaluated(event)
-    tidying: Any = world.process().publication
+    tidying: Any = world.process().runner
     [staged] = await tidying.works.live()
 
     def looked(look: Any) -> Any:
@@ -170,7 +170,7 @@ async def test_tidying_spares_a_release_that_is_being_published(world: World) ->
         looked(tidying.heads.chain),
     )
     assert staged.planned.adapter in await tidying.kept("default")
-    assert await world.process().publication.works.live() == []
+    assert await world.process().runner.works.live() == []
 
 
 async def test_scenarios_leave_each_others_adapters_alone(world: World) -> None:
@@ -193,11 +193,11 @@ async def test_nothing_begins_while_a_tidying_is_at_work(world: World) -> None:
     """
     upkeep, [node, _] = await world.started(), world.nodes
     work = Work(work_id="cmd-1", scenario="default", release=await world.head())
-    publication, unload, order = upkeep.publication, node.unload_adapter, []
+    runner, unload, order = upkeep.runner, node.unload_adapter, []
     node.adapters["default@r9-000000"] = "/left"
 
     async def begin() -> None:
-        await publication.begin(work)
+        await runner.begin(work)
         order.append("begun")
 
     async def slowly(name: str) -> None:
@@ -208,6 +208,6 @@ async def test_nothing_begins_while_a_tidying_is_at_work(world: World) -> None:
 
     begun: list[asyncio.Task[None]] = []
     node.unload_adapter = slowly  # type: ignore[method-assign]
-    await publication.tidy("default")
+    await runner.tidy("default")
     await asyncio.gather(*begun)
     assert order == ["unloaded", "begun"]

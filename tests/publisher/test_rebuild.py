@@ -115,7 +115,7 @@ async def test_the_heads_are_away(world: World) -> None:
     async def away(_release: object) -> None:
         raise Unavailable("Redis does not answer")
 
-    inner = upkeep.publication.heads._inner  # type: ignore[attr-defined]
+    inner = upkeep.runner.heads._inner  # type: ignore[attr-defined]
     inner.advance = away
     with pytest.raises(Unavailable):
         await upkeep.handlers.on_evaluated(event)
