@@ -342,7 +342,7 @@ def test_doctor_names_the_wheel_of_a_missing_program(
             GOOD + "  scenario: My Team\n",
             "reef.0.scenario: a scenario's name is lower-case letters, digits, _ . -, at most 63, and begins with a letter or a digit (got 'My Team')",
         ),
-        (GOOD + "scenarios: [a, 'b/c']\n", "scenarios: a scenario's name is lower-case letters"),
+        (GOOD + "scenarios: [a, 'b/c']\n", "scenarios.1: a scenario's name is lower-case letters"),
     ],
 )
 def test_serve_refuses_a_wrong_file_by_key_and_value_and_starts_nothing(
