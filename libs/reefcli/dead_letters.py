@@ -30,7 +30,7 @@ Action = Literal["retried", "dropped"]
 
 @dataclass(slots=True)
 class Letter:
-    """An event that a consumer group gave up, `count` times. `settled`: how it was dealt with."""
+    """An event that a service gave up, `count` times. `settled`: how it was dealt with."""
 
     first: DeadLettered
     last: DeadLettered

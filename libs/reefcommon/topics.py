@@ -104,8 +104,3 @@ COMMANDS = Topic(
 )
 
 ALL = (INFERENCES, FEEDBACK, SAMPLES, TRAINING, CANDIDATES, EVALUATIONS, RELEASES, COMMANDS)
-
-
-def key_of(event: events.Event, topic: Topic, shard: str | None = None) -> bytes:
-    """Return the partition key of an event: its conversation's shard, or its scenario."""
-    return (shard if topic.key == "shard" and shard is not None else event.scenario).encode()

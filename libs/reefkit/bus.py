@@ -16,7 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import Event
 from reefcommon.settings import SystemSettings
-from reefcommon.topics import Topic, key_of
+from reefcommon.topics import Topic
 from reefkit.bodies import FilesystemBodies, claim_check
 from reefkit.dead_letter_limit import DeadLetterLimit
 from reefkit.guard import Guard
@@ -95,7 +95,8 @@ class KafkaPublisher:
                 await self.broker.publish(
                     value,
                     topic=topic.name,
-                    key=key_of(event, topic),
+                    # the gateway alone writes the topics that are keyed by shard
+                    key=event.scenario.encode(),
                     headers={"content-type": "application/json", **headers},
                 )
         except NEVER_TAKEN as error:
@@ -116,11 +117,10 @@ def _in_trace_of(event: Event) -> Iterator[None]:
         context.detach(token)
 
 
-def kafka_broker(settings: SystemSettings, service: str, *, group: str | None = None) -> Bus:
-    """Build the broker of a service. `group`: the name in dead letters, if not the service's."""
+def kafka_broker(settings: SystemSettings, service: str) -> Bus:
+    """Build the broker of a service."""
     guard = Guard(
         service,
-        group or service,
         FilesystemBodies(settings.state_dir / "bodies"),
         DeadLetterLimit(
             service,

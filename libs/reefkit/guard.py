@@ -92,7 +92,6 @@ class Guard:
     """The retries, dead letters and waits of a broker. FastStream calls it for each message."""
 
     service: str
-    group: str
     bodies: FilesystemBodies
     limit: DeadLetterLimit
     sender: KafkaBroker | None = None
@@ -111,7 +110,7 @@ class Guard:
             TooManyDead: the limit is reached.
         """
         assert self.sender is not None
-        dead = dead_letter(record, group=self.group, reason=reason, attempts=attempts)
+        dead = dead_letter(record, group=self.service, reason=reason, attempts=attempts)
         if counts:
             self.limit.bury(reason, dead.event_id)
         value, headers = await claim_check(dead.model_dump_json().encode(), self.bodies)

@@ -14,7 +14,7 @@ from reefkit.ops import Health, ops_routes
 from reefkit.service import Service, Work
 from services.experience import clickhouse
 from services.experience.handlers import Handlers
-from services.experience.http import audit_routes, key_routes, read_routes, unavailable
+from services.experience.http import audit_routes, errors_as_answers, key_routes, read_routes
 from services.experience.kafka import KafkaDeadLetters, KafkaHandled, decode
 from services.experience.lifecycle import Lifecycle, Progress
 from services.experience.ports import Arrival
@@ -67,7 +67,7 @@ def build(
     reads = clickhouse.ClickHouseReads(database)
     handled = KafkaHandled(broker, system.kafka_bootstrap)
     app = FastAPI(title="Reef experience", lifespan=service.lifespan)
-    app.middleware("http")(unavailable)
+    app.middleware("http")(errors_as_answers)
     app.include_router(read_routes(reads, bodies))
     app.include_router(key_routes(reads, handled, bodies))
     app.include_router(audit_routes(clickhouse.ClickHouseAudit(database)))

@@ -117,10 +117,10 @@ def audit_routes(audit: Audit) -> APIRouter:
     return router
 
 
-async def unavailable(
+async def errors_as_answers(
     request: Request, call_next: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    """HTTP middleware: answer 503 with `retry-after` if the store is away."""
+    """Middleware: 503 if the store is away, 400 for an unknown cursor, 404 for an unknown list."""
     try:
         return await call_next(request)
     except Unavailable as error:

@@ -70,7 +70,7 @@ async def dead_letters(settings, topic, count):
 
 
 def consuming(settings, topic, handler, group="g"):
-    broker = kafka_broker(settings, "test", group=group)
+    broker = kafka_broker(settings, "test")
     row = route(handler, topic, group=f"{group}-{topic.name}")
     broker.include_router(KafkaRouter(handlers=(row,)))
     return broker
@@ -134,7 +134,7 @@ async def test_headers_that_are_no_text_take_no_event_with_them(settings, topic,
     async def many(found: list[events.ScenarioCreateRequested]) -> None:
         seen.extend(event.event_id for event in found)
 
-    broker = kafka_broker(settings, "test", group="g")
+    broker = kafka_broker(settings, "test")
     row = route(
         many if batch else one, topic, group=f"g-{topic.name}", **({"batch": True} if batch else {})
     )

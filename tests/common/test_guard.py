@@ -50,9 +50,9 @@ def record(offset: int) -> ConsumerRecord:
     return ConsumerRecord("t", 0, offset, 0, 0, b"k", value, None, 1, len(value), ())
 
 
-def guard(broker: Broker, limit: int = 100, group: str = "g") -> Guard:
+def guard(broker: Broker, limit: int = 100, service: str = "test") -> Guard:
     allowed = DeadLetterLimit("test-guard", limit, 0.5, 300.0)
-    return Guard("test", group, FilesystemBodies(Path("/nowhere")), allowed, broker)
+    return Guard(service, FilesystemBodies(Path("/nowhere")), allowed, broker)
 
 
 async def handle(one: Guard, *errors: BaseException | None, batch: int = 0) -> tuple[Any, int]:
@@ -129,8 +129,8 @@ async def test_what_was_handled_makes_room_for_what_was_not():
         await one.bury(record(3), "never", 1)
 
 
-async def test_the_letters_of_two_groups_are_two():
+async def test_the_letters_of_two_services_are_two():
     broker = Broker()
     for name in ("g", "h"):
-        await guard(broker, group=name).bury(record(0), "never", 1)
+        await guard(broker, service=name).bury(record(0), "never", 1)
     assert len({letter.event_id for letter in broker.letters}) == 2

@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from services.experience.clickhouse import ClickHouseAudit
 from services.experience.clickhouse.audit import IGNORED, KEYS
-from services.experience.http import audit_routes, unavailable
+from services.experience.http import audit_routes, errors_as_answers
 from tests.experience.conftest import Service
 from tests.experience.factory import assistant, inference, report, user
 
@@ -67,7 +67,7 @@ async def test_a_change_of_any_field_that_counts_is_seen(service: Service) -> No
 async def test_the_routes_answer_with_the_same(service: Service) -> None:
     audit = await filled(service)
     app = FastAPI()
-    app.middleware("http")(unavailable)
+    app.middleware("http")(errors_as_answers)
     app.include_router(audit_routes(audit))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://experience"

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from reefcommon.errors import BadConfig, Unavailable
 from reefcommon.events import BodyRef
 from reefcommon.settings import SystemSettings
-from services.experience.http import read_routes, unavailable
+from services.experience.http import errors_as_answers, read_routes
 from services.experience.settings import Settings
 from tests.experience.conftest import Service
 from tests.experience.factory import Bodies, inference, report
@@ -17,7 +17,7 @@ from tests.experience.factory import Bodies, inference, report
 
 def client(reads: Any, bodies: Bodies | None = None) -> httpx.AsyncClient:
     app = FastAPI()
-    app.middleware("http")(unavailable)
+    app.middleware("http")(errors_as_answers)
     app.include_router(read_routes(reads, bodies or Bodies()))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://experience")
 

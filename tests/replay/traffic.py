@@ -253,7 +253,7 @@ class Traffic:
             shard = ids.shard_in(event.event_id)
         return Sent(
             topic.name,
-            topics.key_of(event, topic, shard),
+            (shard or event.scenario).encode(),
             event.model_dump_json(exclude_none=True).encode(),
             self.at,
             event,

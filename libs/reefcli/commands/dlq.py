@@ -26,7 +26,7 @@ def _known(topic: str | None) -> str | None:
 
 _only = "Only those {}.".format
 Topic = Annotated[str | None, typer.Option(help=_only("of this topic"), callback=_known)]
-Group = Annotated[str | None, typer.Option(help=_only("that this consumer group gave up"))]
+Group = Annotated[str | None, typer.Option(help=_only("that this service gave up, as `trainer`"))]
 Reason = Annotated[str | None, typer.Option(help=_only("whose reason contains this text"))]
 Scenario = Annotated[str | None, typer.Option(help=_only("of this scenario"))]
 _IDS = "Ids, or beginnings of ids, from `reef dlq list`."
