@@ -1,1 +1,1 @@
-"""The `reef` command and the embedded stack that it can start."""
+"""The `reef` command, the demonstration, and the replay of the log."""

@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BackgroundTask:
     """A background task. It starts when the consumers run, or at once if `early`.
 
     If it `ends` it may return; any other return, and every error, ends the process.
@@ -46,7 +46,7 @@ class Service:
     prepare: Callable[[], Awaitable[None]] | None = None
     """Called when the broker is connected and before the consumers join. It may publish, and is
     repeated until the outside systems answer."""
-    tasks: tuple[Work, ...] = ()
+    tasks: tuple[BackgroundTask, ...] = ()
     close: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Called after the broker has stopped, last first."""
     _started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,7 +60,7 @@ class Service:
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:
         stopped = f"{self.health.service}_stopped"
         self.health.checks["started"] = self._check_started
-        running = [self._begin(work) for work in self.tasks]
+        running = [self._begin(task) for task in self.tasks]
         running.append(asyncio.create_task(self._start(), name="start"))
         running[-1].add_done_callback(end_process_on_failure)
         try:
@@ -72,15 +72,15 @@ class Service:
                 await close()
             log.info(stopped)
 
-    def _begin(self, work: Work) -> "asyncio.Task[None]":
+    def _begin(self, given: BackgroundTask) -> "asyncio.Task[None]":
         async def run() -> None:
-            if not work.early:
+            if not given.early:
                 await self._started.wait()
-            await work.run()
+            await given.run()
 
-        if not work.ends:
-            return run_forever(run(), work.name)
-        task = asyncio.create_task(run(), name=work.name)
+        if not given.ends:
+            return run_forever(run(), given.name)
+        task = asyncio.create_task(run(), name=given.name)
         task.add_done_callback(end_process_on_failure)
         return task
 

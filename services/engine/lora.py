@@ -31,7 +31,7 @@ class AdapterError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Delta:
+class LoraDelta:
     """The update of a module; down: [rank, in], up: [out, rank] with the scale in it."""
 
     down: Tensor
@@ -45,7 +45,7 @@ class Adapter:
     name: str
     path: str
     rank: int
-    deltas: Mapping[str, Delta]
+    deltas: Mapping[str, LoraDelta]
     # Of the base weights when it was loaded.
     base_version: str = ""
 
@@ -154,7 +154,7 @@ def _delta(
     config: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, int]],
     max_rank: int,
-) -> Delta:
+) -> LoraDelta:
     if module not in shapes:
         raise AdapterError(f"the adapter targets {module!r}, no linear layer of this model")
     if pair.keys() != {"A", "B"}:
@@ -170,7 +170,7 @@ def _delta(
     up = up * (_alpha(config, module, rank) / (rank**0.5 if config.get("use_rslora") else rank))
     if not (bool(down.isfinite().all()) and bool(up.isfinite().all())):
         raise AdapterError(f"the adapter's scaled weights for {module!r} are not finite numbers")
-    return Delta(down=down.contiguous(), up=up.contiguous())
+    return LoraDelta(down=down.contiguous(), up=up.contiguous())
 
 
 def _alpha(config: Mapping[str, Any], module: str, rank: int) -> float:

@@ -15,7 +15,7 @@ from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
-from reefkit.service import Service, Work
+from reefkit.service import BackgroundTask, Service
 from services.evaluator.episodes import Episodes
 from services.evaluator.handlers import Handlers, Verdicts
 from services.evaluator.judge import Judge
@@ -72,12 +72,12 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     handlers = build(plans, settings, outside)
     broker.include_router(routes(handlers))
     trials = handlers.trials
-    looks = Periodic("trials", trials.round, settings.look_again_every_s)
-    health = Health(SERVICE, broker=broker, checks={"waiting": looks.check})
+    rounds = Periodic("trials", trials.round, settings.look_again_every_s)
+    health = Health(SERVICE, broker=broker, checks={"waiting": rounds.check})
     health.facts.update(
-        waiting_candidates=lambda: len(looks.result or ()),
-        waiting_for=lambda: [asdict(item) for item in looks.result or ()],
+        waiting_candidates=lambda: len(rounds.result or ()),
+        waiting_for=lambda: [asdict(item) for item in rounds.result or ()],
         tasks=lambda: [item.name for item in plans.tasks],
     )
-    tasks, close = (Work(looks.name, looks.run),), (outside.close, trials.close)
+    tasks, close = (BackgroundTask(rounds.name, rounds.run),), (outside.close, trials.close)
     return Service(health, broker, prepare=trials.restore, tasks=tasks, close=close).app()

@@ -11,7 +11,7 @@ from reefcommon import topics
 from reefcommon.settings import SystemSettings
 from reefkit.bus import KafkaPublisher, kafka_broker, route
 from reefkit.ops import Health, ops_routes
-from reefkit.service import Service, Work
+from reefkit.service import BackgroundTask, Service
 from services.experience import clickhouse
 from services.experience.handlers import Handlers
 from services.experience.http import audit_routes, errors_as_answers, key_routes, read_routes
@@ -62,7 +62,7 @@ def build(
     life = Lifecycle(database, handlers, broker, settings)
     health = Health(SERVICE, broker=broker, facts=life.facts())
     health.checks.update(store=life.check_store, progress=Progress(broker).check)
-    tasks, close = (Work("sweep", life.sweep),), (database.close,)
+    tasks, close = (BackgroundTask("sweep", life.sweep),), (database.close,)
     service = Service(health, broker, prepare=life.prepare, tasks=tasks, close=close)
     reads = clickhouse.ClickHouseReads(database)
     handled = KafkaHandled(broker, system.kafka_bootstrap)

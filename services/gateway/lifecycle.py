@@ -18,7 +18,6 @@ from reefkit.redis_heads import RedisReleaseHeads, connect
 from reefkit.redis_rotation import RedisRotation
 from services.gateway import metrics
 from services.gateway.composition import SERVICE, Gateway, Ports
-from services.gateway.control.experience import ExperienceReads
 from services.gateway.edge.redis_buckets import RedisBuckets
 from services.gateway.keys.redis import RedisKeyStore
 from services.gateway.log.durable import DurableLog
@@ -27,6 +26,7 @@ from services.gateway.log.release_tail import ReleaseTail
 from services.gateway.log.spool import Spool
 from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines
+from services.gateway.upstream.experience import ExperienceReads
 from services.gateway.upstream.rotation import RotationFollower
 
 log = structlog.get_logger()

@@ -13,7 +13,7 @@ from reefkit.background import Periodic
 from reefkit.bus import route
 from reefkit.ops import Health
 from reefkit.outside import Outside
-from reefkit.service import Service, Work
+from reefkit.service import BackgroundTask, Service
 from services.publisher.fleet import Fleet
 from services.publisher.full_weights import FullWeights
 from services.publisher.handlers import Handlers
@@ -72,8 +72,8 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     health.checks.update(restored=upkeep.check, upkeep=rounds.check)
     tasks = (
         # The nodes get the heads at once, whether or not the broker answers.
-        Work(rounds.name, rounds.run, early=True),
-        Work("resume", upkeep.resume, ends=True),
+        BackgroundTask(rounds.name, rounds.run, early=True),
+        BackgroundTask("resume", upkeep.resume, ends=True),
     )
     # Prepared before the consumers join: a verdict needs a head to be compared with.
     return Service(health, broker, prepare=upkeep.start, tasks=tasks, close=(outside.close,)).app()

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaConnectionError
 from reefcommon.errors import Unavailable
 from reefkit.ops import Health
 from reefkit.retry import RetryPolicy
-from reefkit.service import Service, Work
+from reefkit.service import BackgroundTask, Service
 
 
 @dataclass
@@ -85,7 +85,10 @@ async def test_early_work_starts_at_once_and_other_work_after_joining():
 
         return run
 
-    tasks = (Work("late", work("late")), Work("early", work("early"), early=True))
+    tasks = (
+        BackgroundTask("late", work("late")),
+        BackgroundTask("early", work("early"), early=True),
+    )
     under_test = service(broker, tasks=tasks)
     async with under_test.lifespan(None):
         await started(under_test)
@@ -100,10 +103,12 @@ async def test_work_that_ends_may_end_and_other_work_may_not(monkeypatch: pytest
     async def returns() -> None:
         return
 
-    async with service(Broker(), tasks=(Work("once", returns, ends=True),)).lifespan(None):
+    async with service(Broker(), tasks=(BackgroundTask("once", returns, ends=True),)).lifespan(
+        None
+    ):
         await asyncio.sleep(0.02)
     assert not raised
-    async with service(Broker(), tasks=(Work("loop", returns),)).lifespan(None):
+    async with service(Broker(), tasks=(BackgroundTask("loop", returns),)).lifespan(None):
         await asyncio.sleep(0.02)
     assert raised
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 import pytest
 
 from reefkit.bodies import FilesystemBodies
-from services.gateway.control.experience import ExperienceReads
 from services.gateway.domain.errors import ApiError
 from services.gateway.domain.report import check_scenario
+from services.gateway.upstream.experience import ExperienceReads
 from tests.gateway.conftest import serving
 
 from .conftest import CHAT, Edge, edge_of

@@ -31,7 +31,7 @@ from reefkit.outside import Outside
 from reefkit.recipe_binding import Binding, bindings
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
-from reefkit.service import Service, Work
+from reefkit.service import BackgroundTask, Service
 
 log = structlog.get_logger()
 
@@ -137,8 +137,8 @@ def host_service(
 
     health = Health(name, {"jobs": handlers.check}, {"bindings": handlers.facts}, broker)
     tasks = (
-        Work("lease", lease.keep, early=True),
-        *(Work(loop.binding.key, loop.run) for loop in handlers.loops),
-        Work(rounds.name, rounds.run),
+        BackgroundTask("lease", lease.keep, early=True),
+        *(BackgroundTask(loop.binding.key, loop.run) for loop in handlers.loops),
+        BackgroundTask(rounds.name, rounds.run),
     )
     return Service(health, broker, prepare=prepare, tasks=tasks, close=(close,))

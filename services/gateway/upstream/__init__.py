@@ -1,1 +1,1 @@
-"""HTTP to the serving nodes, and the connections to other services."""
+"""HTTP out: to the serving nodes, and to the experience service."""
