@@ -135,9 +135,8 @@ def verify(tree: Path, manifest: Manifest) -> None:
     found = hash_tree(tree)
     # The (path, digest) pairs that only one side has.
     if wrong := sorted({name for name, _ in found.items() ^ manifest.files.items()}):
-        raise Poison(
-            f"content {manifest.content_id} does not match its manifest at: {', '.join(wrong[:5])}"
-        )
+        at = ", ".join(wrong[:5])
+        raise Poison(f"content {manifest.content_id} does not match its manifest at: {at}")
 
 
 def read_manifest(tree: Path) -> Manifest:

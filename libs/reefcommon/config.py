@@ -36,10 +36,8 @@ class ServeConfig(Section):
     """what is served and trained; a text alone is its name"""
     evaluation: EvaluationSection = EvaluationSection()
     """how a candidate is compared with the current head"""
-    gateway: GatewaySection = GatewaySection()
-    """the HTTP edge"""
-    serving: ServingSection = ServingSection()
-    """the serving nodes"""
+    gateway: GatewaySection = Field(GatewaySection(), description="the HTTP edge")
+    serving: ServingSection = Field(ServingSection(), description="the serving nodes")
     external: ExternalSection = ExternalSection()
     """real systems instead of the embedded ones"""
     state_dir: Path = Path(".reef")
@@ -63,8 +61,7 @@ class ServeConfig(Section):
         bindings = [(binding.scenario, binding.recipe) for binding in self.reef]
         for scenario, recipe in bindings:
             if bindings.count((scenario, recipe)) > 1:
-                msg = f"recipe {recipe} is bound twice to scenario {scenario!r}"
-                raise ValueError(msg)
+                raise ValueError(f"recipe {recipe} is bound twice to scenario {scenario!r}")
         return self
 
     @property
@@ -113,9 +110,8 @@ def _config(raw: object, source: str) -> ServeConfig:
         )
     except ValidationError as error:
         allowed = ", ".join(ServeConfig.model_fields)
-        raise BadConfig(
-            f"{source} cannot be used:\n{explain(error, model=ServeConfig)}\nSections: {allowed}"
-        ) from None
+        wrong = explain(error, model=ServeConfig)
+        raise BadConfig(f"{source} cannot be used:\n{wrong}\nSections: {allowed}") from None
 
 
 # Refuses a key that is there twice: YAML would take the last in silence.

@@ -76,10 +76,8 @@ class EvaluationSection(Section):
     min_pairs: int | None = Field(None, ge=1)
     """pairs that a comparison needs; absent: 5 tasks, or 20 prompts of held-out samples whose
     scores differ from their mean"""
-    samples_per_task: int = Field(4, ge=1, le=256)
-    """answers of each side to each task"""
-    max_tokens: int = Field(64, ge=1)
-    """tokens of each of these answers at most"""
+    samples_per_task: int = Field(4, ge=1, le=256, description="answers of each side to each task")
+    max_tokens: int = Field(64, ge=1, description="tokens of each of these answers at most")
     temperature: float = Field(1.0, ge=0)
     """at which these answers are sampled, with the same seeds on both sides"""
     rules_at: Literal["system", "user_end"] = "system"
@@ -102,28 +100,24 @@ class GatewaySection(Section):
 
     host: str = "127.0.0.1"
     """address that the gateway listens on; loopback all the same without tokens_file"""
-    port: int = Field(8900, ge=1, le=65535)
-    """port that the gateway listens on"""
+    port: int = Field(8900, ge=1, le=65535, description="port that the gateway listens on")
     tokens_file: Path | None = None
     """YAML list of {sha256, scopes, scenarios}; without it the gateway stays on loopback"""
     model_aliases: tuple[str, ...] = ()
     """further names that a request may give as `model`; `*` takes any name"""
-    implicit_scenarios: bool = False
-    """create a scenario when a request first names it"""
+    implicit_scenarios: bool = Field(False, description="create a scenario when it is first named")
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1024)
-    """a request's body; past it 413"""
+    """a request's body; more: 413"""
     max_header_bytes: int = Field(32 * 1024, ge=4096, le=1024 * 1024)
     """names and values of a request's headers; its target alike"""
-    max_headers: int = Field(100, ge=16)
-    """headers of a request; past it 431"""
+    max_headers: int = Field(100, ge=16, description="headers of a request; past it 431")
     head_timeout_s: float = Field(20.0, gt=0)
     """how long a request's head, or the first byte of a connection, may take"""
     body_timeout_s: float = Field(60.0, gt=0)
     """longest silence in the middle of a request's body, which may take ten of them"""
     requests_per_s: float = Field(0.0, ge=0, allow_inf_nan=False)
     """requests each second of a token without a limit of its own; 0: none"""
-    burst_requests: int = Field(0, ge=0)
-    """how many of these at once; 0: two seconds' worth"""
+    burst_requests: int = Field(0, ge=0, description="of these at once; 0: two seconds' worth")
     concurrent_requests: int = Field(0, ge=0)
     """exchanges of one token under way on one gateway; 0: no limit"""
 
@@ -149,8 +143,7 @@ class ServingSection(Section):
 class ExternalSection(Section):
     """Real systems. `reef serve` starts the absent ones."""
 
-    kafka: str | None = None
-    """host:port[,host:port…]; absent: the embedded broker"""
+    kafka: str | None = Field(None, description="host:port[,host:port…]; absent: embedded broker")
     kafka_idempotence: bool = True
     """idempotent producers, where `kafka` is named: on for Apache Kafka"""
     redis: str | None = None

@@ -62,6 +62,4 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
 def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBinding, ...]:
     """Return the bindings that `recipe` names, by its full or short name. Raises BadConfig."""
     here = (binding for binding in config.reef if binding.scenario == scenario)
-    return tuple(
-        binding for binding in here if recipe in (binding.recipe, resolve(binding.recipe).name)
-    )
+    return tuple(each for each in here if recipe in (each.recipe, resolve(each.recipe).name))

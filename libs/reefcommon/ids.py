@@ -104,8 +104,7 @@ class LoadId:
         """Raises ValueError if `text` is not `<incarnation>:<sequence>`."""
         incarnation, _, sequence = text.rpartition(":")
         if not incarnation or not sequence.isdigit():
-            msg = f"not a load id: {text!r}"
-            raise ValueError(msg)
+            raise ValueError(f"not a load id: {text!r}")
         return cls(incarnation, int(sequence))
 
     def lag_behind(self, serving: "LoadId") -> int | None:

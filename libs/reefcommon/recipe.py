@@ -151,9 +151,8 @@ def import_named(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise BadConfig(
-            f"no module {error.name!r}; is its folder installed or on PYTHONPATH?"
-        ) from None
+        remedy = "is its folder installed or on PYTHONPATH?"
+        raise BadConfig(f"no module {error.name!r}; {remedy}") from None
     except Exception as error:  # noqa: BLE001  # the module is its author's code
         raise BadConfig(f"module {module_name} cannot be imported: {_in_one_line(error)}") from None
 
@@ -179,9 +178,8 @@ def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
     """Build the recipe that `serve.yaml` names. Raises BadConfig, also for its knobs."""
     cls = resolve(dotted)
     if not (isinstance(cls, type) and issubclass(cls, Recipe)):
-        raise BadConfig(
-            f"{dotted} is not a recipe: it must derive from reefcommon.recipe.WeightRecipe"
-        )
+        remedy = "it must derive from reefcommon.recipe.WeightRecipe"
+        raise BadConfig(f"{dotted} is not a recipe: {remedy}")
     if missing := lacking(cls):
         raise BadConfig(f"{dotted} is not finished: the class lacks {', '.join(missing)}")
     try:

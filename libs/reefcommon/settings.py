@@ -14,7 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from reefcommon.errors import BadConfig
 
 
-class _FromEnvironment(BaseSettings):
+class EnvironmentSettings(BaseSettings):
+    """Given directly, unknown keys are refused; in the environment they are ignored."""
+
     model_config = SettingsConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @classmethod
@@ -30,20 +32,16 @@ def prefix_of(settings: type[BaseSettings]) -> str:
     return str(settings.model_config.get("env_prefix", ""))
 
 
-class SystemSettings(_FromEnvironment):
+class SystemSettings(EnvironmentSettings):
     """The addresses of a deployment's systems."""
 
     model_config = SettingsConfigDict(env_prefix="REEF_")
 
-    config: Path | None = None
-    """the serve.yaml that this deployment was started from"""
-    state_dir: Path = Path(".reef")
-    """everything that the embedded stack keeps on disk"""
-    bind_host: str = "127.0.0.1"
-    """address that the services' own HTTP endpoints listen on"""
+    config: Path | None = Field(None, description="the serve.yaml of this deployment")
+    state_dir: Path = Field(Path(".reef"), description="the embedded stack's own directory")
+    bind_host: str = Field("127.0.0.1", description="address of the services' own HTTP endpoints")
 
-    kafka_bootstrap: str = "127.0.0.1:9092"
-    """host:port[,host:port…]"""
+    kafka_bootstrap: str = Field("127.0.0.1:9092", description="host:port[,host:port…]")
     kafka_idempotence: bool = False
     """idempotent producer: on for Apache Kafka, off for the embedded broker"""
     kafka_session_timeout_ms: int = Field(6_000, ge=500)
@@ -52,43 +50,34 @@ class SystemSettings(_FromEnvironment):
     kafka_answer_s: float = Field(30.0, gt=0)
     """a broker that has not said for so long what a group has committed is away; until then it is
     slow"""
-    redis_url: str = "redis://127.0.0.1:6379/0"
-    """release heads: Redis 7+ or Valkey"""
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="heads: Redis 7+ or Valkey")
     clickhouse_url: str = ""
     """http://user:password@host:8123/database; empty: embedded chDB under state_dir"""
     artifacts_url: str = ""
     """lakefs://key:secret@host:port/repository; empty: git + LFS under state_dir"""
-    engine_urls: str = "http://127.0.0.1:8901"
-    """serving nodes, comma-separated"""
+    engine_urls: str = Field("http://127.0.0.1:8901", description="serving nodes, comma-separated")
     engine_api_key: str = Field("", repr=False)
     """bearer token that the serving nodes ask for, if any"""
     dead_letters_limit: int = Field(100, ge=1)
     """dead letters that a consumer may make within the window, whatever their share"""
     dead_letters_share: float = Field(0.1, ge=0, le=1)
     """past the limit, the share of all its events at which it stops and waits for a person"""
-    dead_letters_window_s: float = Field(300.0, gt=0)
-    """the window of both"""
+    dead_letters_window_s: float = Field(300.0, gt=0, description="the window of both")
 
-    otlp_endpoint: str = ""
-    """http://collector:4318; empty: no traces leave the process"""
+    otlp_endpoint: str = Field("", description="http://collector:4318; empty: no traces")
 
-    gateway_url: str = "http://127.0.0.1:8900"
-    """where other parts reach the gateway"""
+    gateway_url: str = Field("http://127.0.0.1:8900", description="where others reach the gateway")
     experience_url: str = "http://127.0.0.1:8911"
     """reads of records, sessions and samples"""
-    trainer_url: str = "http://127.0.0.1:8912"
-    """the trainer's operations endpoint"""
+    trainer_url: str = Field("http://127.0.0.1:8912", description="operations of the trainer")
     harness_url: str = "http://127.0.0.1:8913"
-    """the harness service's operations endpoint"""
-    evaluator_url: str = "http://127.0.0.1:8914"
-    """the evaluator's operations endpoint"""
-    publisher_url: str = "http://127.0.0.1:8915"
-    """the publisher's operations endpoint"""
+    """operations of the harness service"""
+    evaluator_url: str = Field("http://127.0.0.1:8914", description="operations of the evaluator")
+    publisher_url: str = Field("http://127.0.0.1:8915", description="operations of the publisher")
 
     model_path: Path | None = None
     """base model as a Hugging Face directory: served by the engine, trained by the trainer"""
-    model_name: str = "reef"
-    """name under which the engines serve the base model"""
+    model_name: str = Field("reef", description="name under which the engines serve the base model")
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -102,7 +91,7 @@ class SystemSettings(_FromEnvironment):
         return int(next(filter(None, [urlsplit(str(url)).port for url in urls])))
 
 
-class OwnSettings(_FromEnvironment):
+class OwnSettings(EnvironmentSettings):
     """Settings under the prefix of a subclass's `model_config`."""
 
     others: ClassVar[tuple[str, ...]] = ()
@@ -124,8 +113,7 @@ class ServiceSettings(OwnSettings):
 
     port: int | None = Field(None, ge=1, le=65535)
     """own HTTP port; absent: that of the URL under which others reach the service"""
-    drain_s: int = Field(15, ge=1)
-    """deadline for a clean stop"""
+    drain_s: int = Field(15, ge=1, description="deadline for a clean stop")
 
 
 class HostSettings(ServiceSettings):
@@ -137,12 +125,9 @@ class HostSettings(ServiceSettings):
     """time between two removals of old samples, jobs and contents"""
     first_delay_s: float = Field(0.25, gt=0)
     """wait before a step that failed is tried again; doubled each time"""
-    max_delay_s: float = Field(5.0, gt=0)
-    """longest wait between two tries"""
-    max_attempts: int = Field(5, ge=1)
-    """tries of a step; then its samples are refused"""
-    decide_timeout_s: float = Field(60.0, gt=0)
-    """longest time that a recipe's decide may take"""
+    max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
+    max_attempts: int = Field(5, ge=1, description="tries of a step; then its samples are refused")
+    decide_timeout_s: float = Field(60.0, gt=0, description="longest time of a recipe's decide")
 
 
 def meaning(field: FieldInfo) -> str:

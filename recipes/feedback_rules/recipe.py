@@ -36,8 +36,7 @@ class FeedbackRulesKnobs(Knobs):
     """reports with words that must wait before the recipe looks at them"""
     min_agreement: int = Field(3, ge=1, le=256)
     """reports that must say the same before it becomes a rule"""
-    max_score: float = 0.0
-    """a report counts only if its score is at most this"""
+    max_score: float = Field(0.0, description="a report counts only if its score is at most this")
     max_rule_chars: int = Field(280, ge=8, le=4000)
     """longer words are refused, not cut: half a sentence may mean another thing"""
     max_rules: int = Field(20, ge=1, le=100)

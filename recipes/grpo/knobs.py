@@ -8,14 +8,11 @@ from recipes.policy_gradient.knobs import PolicyGradientKnobs
 
 
 class Knobs(PolicyGradientKnobs):
-    batch_size: int = Field(32, ge=2)
-    """rollouts per optimizer step: a multiple of group_size"""
-    group_size: int = Field(8, ge=2)
-    """rollouts of one prompt that are compared with each other"""
+    batch_size: int = Field(32, ge=2, description="rollouts a step: a multiple of group_size")
+    group_size: int = Field(8, ge=2, description="rollouts of one prompt that are compared")
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Self:
         if self.batch_size % self.group_size:
-            msg = f"batch_size must be a multiple of group_size ({self.group_size})"
-            raise ValueError(msg)
+            raise ValueError(f"batch_size must be a multiple of group_size ({self.group_size})")
         return self

@@ -18,16 +18,10 @@ class PolicyGradientKnobs(recipe.Knobs):
     score_range: ScoreRange = Field(
         DEFAULT_SCORE_RANGE, description="lowest and highest score; a sample outside is refused"
     )
-    eps_clip: float = Field(
-        0.3, gt=0, le=1, description="ratios of 1 - eps_clip and less are masked"
-    )
-    eps_clip_high: float = Field(
-        5.0, gt=0, description="ratios of 1 + eps_clip_high and more are masked"
-    )
+    eps_clip: float = Field(0.3, gt=0, le=1, description="ratios up to 1 - eps_clip are masked")
+    eps_clip_high: float = Field(5.0, gt=0, description="ratios from 1 + eps_clip_high are masked")
     policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
-    entropy_coef: float = Field(
-        0.0, ge=0, description="weight of the mean entropy, which the loss rewards"
-    )
+    entropy_coef: float = Field(0.0, ge=0, description="weight of the mean entropy as a reward")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     lora_r: int = Field(8, ge=1, description="rank of the adapter")
     lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
@@ -46,6 +40,5 @@ class PolicyGradientKnobs(recipe.Knobs):
     @classmethod
     def _ordered(cls, value: ScoreRange) -> ScoreRange:
         if not (all(map(isfinite, value)) and value[0] < value[1]):
-            msg = "score_range must be two finite numbers, the lowest first"
-            raise ValueError(msg)
+            raise ValueError("score_range must be two finite numbers, the lowest first")
         return value

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import peft
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, optim
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from recipes.policy_gradient.knobs import PolicyGradientKnobs
 from recipes.policy_gradient.rollouts import Rollout
 from reefcommon.errors import Poison
-
-if TYPE_CHECKING:
-    from transformers import DynamicCache
 
 WEIGHTS, CONFIG, OPTIMIZER = "adapter_model.safetensors", "adapter_config.json", "optimizer.pt"
 
@@ -45,15 +45,28 @@ class Scored:
         return (self.logp_BR.detach() - self.behaviour_BR).exp()
 
 
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """[pad … prompt | response … pad]: responses begin in column `prompt_length`.
+
+    `ids`, `attention` and `positions` are [B, P + R].
+    """
+
+    ids: Tensor
+    attention: Tensor
+    positions: Tensor
+    prompt_length: int
+    behaviour_BR: Tensor
+    mask_BR: Tensor
+    temperature_B11: Tensor
+
+
 class LoraPolicy:
     def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
-        from peft import LoraConfig, get_peft_model
-        from transformers import AutoModelForCausalLM
-
         torch.set_num_threads(1)
         base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         base.config.use_cache = False
-        config = LoraConfig(
+        config = peft.LoraConfig(
             r=knobs.lora_r,
             lora_alpha=knobs.lora_alpha,
             target_modules=list(knobs.target_modules),
@@ -65,7 +78,7 @@ class LoraPolicy:
             # peft reads an attribute under its old name.
             warnings.filterwarnings("ignore", ".is_gradient_checkpointing.", FutureWarning)
             torch.manual_seed(knobs.seed)
-            self.model: Any = get_peft_model(base, config)
+            self.model: Any = peft.get_peft_model(base, config)
         self.model.train()
         self.hidden_size = int(base.config.hidden_size)
         self._knobs = knobs
@@ -80,8 +93,6 @@ class LoraPolicy:
         Without `prompt_gradient` the prompt, except its last token, has no graph: faster, but the
         gradient through its keys and values is left out.
         """
-        from transformers import DynamicCache
-
         causal = self.model.get_base_model()
         padded = _pad(rollouts, int(causal.config.pad_token_id or 0))
         prompt = padded.prompt_length
@@ -99,9 +110,7 @@ class LoraPolicy:
         hidden_BRH = hidden_BRH.detach()
         return Scored(logp_BR, entropy_BR, hidden_BRH, padded.behaviour_BR, padded.mask_BR)
 
-    def _decode(
-        self, padded: "_Padded", start: int, end: int, cache: "DynamicCache | None"
-    ) -> Tensor:
+    def _decode(self, padded: _Padded, start: int, end: int, cache: DynamicCache | None) -> Tensor:
         ids, positions = padded.ids[:, start:end], padded.positions[:, start:end]
         # Arguments by position: the cache's name differs between versions of transformers.
         output = self.model.get_base_model().model(
@@ -126,8 +135,6 @@ class LoraPolicy:
 
     def export(self, directory: Path) -> None:
         """Write a PEFT adapter. Equal weights give equal bytes."""
-        from safetensors.torch import save_file
-
         directory.mkdir(parents=True, exist_ok=True)
         tensors = {k: v.contiguous() for k, v in sorted(self._adapter().items())}
         save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
@@ -142,53 +149,29 @@ class LoraPolicy:
         torch.save(self.optimizer.state_dict(), directory / OPTIMIZER)
 
     def load(self, directory: Path) -> None:
-        from safetensors.torch import load_file
-
         self._put(load_file(directory / WEIGHTS))
         self.optimizer.load_state_dict(torch.load(directory / OPTIMIZER, weights_only=True))
 
     def adopt(self, adapter: Path | None) -> None:
         """Take a published adapter, with a fresh optimizer. Raises Poison for another shape."""
-        from safetensors.torch import load_file
-
         self._put(self._initial if adapter is None else load_file(adapter / WEIGHTS))
         self.optimizer = self._fresh_optimizer()
 
     def _adapter(self) -> dict[str, Tensor]:
-        from peft import get_peft_model_state_dict
-
         # peft would add the whole output matrix if lm_head is a target; nodes take LoRA pairs only.
-        return dict(get_peft_model_state_dict(self.model, save_embedding_layers=False))
+        return dict(peft.get_peft_model_state_dict(self.model, save_embedding_layers=False))
 
     def _put(self, weights: dict[str, Tensor]) -> None:
-        from peft import set_peft_model_state_dict
-
         mine = {name: tensor.shape for name, tensor in self._adapter().items()}
         if mine != {name: tensor.shape for name, tensor in weights.items()}:
             raise Poison(
                 "the adapter has other modules or another rank than this recipe trains; change "
                 "lora_r or target_modules, or roll back"
             )
-        set_peft_model_state_dict(self.model, weights)
+        peft.set_peft_model_state_dict(self.model, weights)
 
     def _fresh_optimizer(self) -> optim.AdamW:
         return torch.optim.AdamW(self._parameters, lr=self._knobs.policy_lr, weight_decay=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Padded:
-    """[pad … prompt | response … pad]: responses begin in column `prompt_length`.
-
-    `ids`, `attention` and `positions` are [B, P + R].
-    """
-
-    ids: Tensor
-    attention: Tensor
-    positions: Tensor
-    prompt_length: int
-    behaviour_BR: Tensor
-    mask_BR: Tensor
-    temperature_B11: Tensor
 
 
 def _pad(rollouts: Sequence[Rollout], pad_id: int) -> _Padded:

@@ -53,9 +53,7 @@ def admit(
     return Decision(tuple(admitted), tuple(refused))
 
 
-def stale(
-    sample: SampleReady, serving: LoadId, max_staleness: int
-) -> tuple[str | None, int | None]:
+def stale(sample: SampleReady, serving: LoadId, max_lag: int) -> tuple[str | None, int | None]:
     """Return (reason, lag). The reason is None if the weights are fresh enough."""
     try:
         producing = LoadId.parse(sample.load_id or "")
@@ -64,7 +62,7 @@ def stale(
     lag = producing.lag_behind(serving)
     if lag is None:
         return "other_incarnation", None
-    return ("stale" if lag > max_staleness else None), lag
+    return ("stale" if lag > max_lag else None), lag
 
 
 def unfit(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> str | None:

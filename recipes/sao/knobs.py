@@ -22,9 +22,7 @@ class Knobs(PolicyGradientKnobs):
         True, description="the actor's lambda grows with the rollout's length"
     )
     lambda_alpha: float = Field(1.5, gt=0, description="alpha of the length-adaptive lambda")
-    lambd: float = Field(
-        1.0, ge=0, le=1, description="the actor's lambda if it is not length-adaptive"
-    )
+    lambd: float = Field(1.0, ge=0, le=1, description="the actor's lambda if not length-adaptive")
     critic_lambda: float = Field(
         1.0, ge=0, le=1, description="lambda of the critic's returns; 1: Monte Carlo"
     )

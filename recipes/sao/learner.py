@@ -46,12 +46,10 @@ def correction(ratio_BR: Tensor, knobs: Knobs) -> Tensor:
     return dis_weight(ratio_BR, knobs.eps_clip, knobs.eps_clip_high)
 
 
-def credit_batch(
-    rollouts: Sequence[Rollout], value_BR: Tensor, knobs: Knobs
-) -> tuple[Tensor, Tensor]:
+def credit_batch(group: Sequence[Rollout], value_BR: Tensor, knobs: Knobs) -> tuple[Tensor, Tensor]:
     """Return advantages and returns [B, R], 0 on observations and padding."""
     advantage_BR, return_BR = torch.zeros_like(value_BR), torch.zeros_like(value_BR)
-    for row, one in enumerate(rollouts):
+    for row, one in enumerate(group):
         length = len(one.response)
         values = value_BR[row, :length].tolist()
         advantages, returns = credit(one.mask, values, one.reward, knobs)

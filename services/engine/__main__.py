@@ -5,9 +5,8 @@ import sys
 
 import uvicorn
 from fastapi import FastAPI
-from pydantic import ValidationError
 
-from reefcommon.settings import explain
+from reefcommon.errors import BadConfig
 from reefkit.http1 import DeclineUpgrades
 from reefkit.ops import end_with_0_on_sigterm
 from reefkit.telemetry import set_up
@@ -18,9 +17,9 @@ from services.engine.settings import Settings
 def main() -> int:
     """Run until a signal. Exit status: 1 after a crash of the loop, 2 if a setting is wrong."""
     try:
-        settings = Settings()
-    except ValidationError as error:
-        sys.stderr.write(f"engine: {explain(error, prefix='REEF_ENGINE_')}\n")
+        settings = Settings.load()
+    except BadConfig as error:
+        sys.stderr.write(f"engine: {error}\n")
         return 2
     set_up("engine", level=settings.log_level)
     # The collector would go through torch's objects for each piece of a body of many small values:

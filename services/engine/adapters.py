@@ -1,13 +1,12 @@
 """The adapters that are served by name."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
 
 from services.engine.domain.errors import InvalidRequestError, NotServedError
-from services.engine.lora import Adapter, AdapterError, load_adapter
+from services.engine.lora import Adapter, AdapterError, Shapes, load_adapter
 from services.engine.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -21,7 +20,7 @@ class AdapterRegistry:
     # when its last request ends.
 
     settings: Settings
-    shapes: Mapping[str, tuple[int, int]]
+    shapes: Shapes
     _loaded: dict[str, Adapter] = field(default_factory=dict, init=False)
 
     def loaded(self) -> list[Adapter]:

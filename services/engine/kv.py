@@ -20,11 +20,9 @@ class KVRows:
     # Memory grows on demand: with huge pages, zeroed memory becomes resident as soon as it is read,
     # and the limits are gigabytes. Zeroed, not uninitialised: a masked NaN is still a NaN.
 
-    def __init__(
-        self, *, layers: int, rows: int, kv_heads: int, length: int, head_dim: int
-    ) -> None:
+    def __init__(self, *, layers: int, rows: int, heads: int, length: int, head_dim: int) -> None:
         self._limits = (rows, length)
-        self._inner = (kv_heads, head_dim)
+        self._inner = (heads, head_dim)
         self._layers = layers
         self._allocate()
         self._rows: Tensor | slice = slice(0, 0)

@@ -80,10 +80,8 @@ class Lane:
 
     def abort(self, version: str) -> list[Post]:
         """End every request with the reason `abort`."""
-        posts: list[Post] = [
-            (row.work.sink, row.ended("abort", row.work.version(version)))
-            for row in self.batch.drop(None)
-        ]
+        rows = self.batch.drop(None)
+        posts: list[Post] = [(r.work.sink, r.ended("abort", r.work.version(version))) for r in rows]
         for work in self.works():
             tag = work.version(version)
             posts += [(work.sink, Delta(i, "", (), tag, "abort")) for i in range(work.params.n)]

@@ -85,10 +85,9 @@ class GenerationLoop:
 
     def __post_init__(self) -> None:
         # Version of the base weights. Only orders change it, so it changes between two steps.
-        self.version = self.settings.weight_version
-        self._share = BackgroundShare(
-            self.settings.background_share, self.settings.background_linger_s
-        )
+        settings = self.settings
+        self.version = settings.weight_version
+        self._share = BackgroundShare(settings.background_share, settings.background_linger_s)
         self._lanes = (self.users, self.background)
         self._orders = Orders()
         self._outbox: list[Post] = []

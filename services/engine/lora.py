@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+# (out, in) of the linear layers, by name.
+Shapes = Mapping[str, tuple[int, int]]
 _PREFIX = "base_model.model."
 _REFUSED = (
     *("use_dora", "use_qalora", "alora_invocation_tokens", "modules_to_save", "fan_in_fan_out"),
@@ -101,9 +103,7 @@ class LoraLayers:
         return add_deltas
 
 
-def load_adapter(
-    name: str, path: Path, shapes: Mapping[str, tuple[int, int]], max_rank: int
-) -> Adapter:
+def load_adapter(name: str, path: Path, shapes: Shapes, max_rank: int) -> Adapter:
     """Read a PEFT adapter directory. Raises `AdapterError`."""
     config = _read_config(path)
     weights_file = path / "adapter_model.safetensors"
@@ -122,9 +122,7 @@ def load_adapter(
         sides.setdefault(match["module"], {})[match["side"]] = tensor.to(torch.float32)
     if not sides:
         raise AdapterError(f"adapter {name!r} holds no weights")
-    deltas = {
-        module: _delta(module, pair, config, shapes, max_rank) for module, pair in sides.items()
-    }
+    deltas = {key: _delta(key, pair, config, shapes, max_rank) for key, pair in sides.items()}
     return Adapter(
         name=name, path=str(path), rank=max(d.down.shape[0] for d in deltas.values()), deltas=deltas
     )
@@ -149,11 +147,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _delta(
-    module: str,
-    pair: Mapping[str, Tensor],
-    config: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, int]],
-    max_rank: int,
+    module: str, pair: dict[str, Tensor], config: dict[str, Any], shapes: Shapes, max_rank: int
 ) -> LoraDelta:
     if module not in shapes:
         raise AdapterError(f"the adapter targets {module!r}, no linear layer of this model")

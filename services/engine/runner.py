@@ -28,7 +28,7 @@ class ModelRunner:
         self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or ())
         self._sizes = {
             "layers": config.num_hidden_layers,
-            "kv_heads": config.num_key_value_heads,
+            "heads": config.num_key_value_heads,
             "head_dim": getattr(config, "head_dim", None)
             or config.hidden_size // config.num_attention_heads,
         }
@@ -73,10 +73,8 @@ class ModelRunner:
         padded = [[*prompt, *[0] * (length - len(prompt))] for prompt in prompts]
         at = positions.unsqueeze(0).expand(len(prompts), -1)
         logits = self._forward(padded, at, mask[None, None], kv, torch.tensor(lasts))
-        return logits[
-            torch.arange(len(prompts)),
-            torch.tensor([lasts.index(len(prompt) - 1) for prompt in prompts]),
-        ]
+        places = [lasts.index(len(prompt) - 1) for prompt in prompts]
+        return logits[torch.arange(len(prompts)), torch.tensor(places)]
 
     @torch.inference_mode()
     def decode(
@@ -95,9 +93,8 @@ class ModelRunner:
         self, ids: list[list[int]], positions: Tensor, mask: Tensor, kv: KVRows, keep: int | Tensor
     ) -> Tensor:
         # The cache goes by position: its keyword has another name in transformers 5.19 and 5.24.
-        output = self.model(
-            torch.tensor(ids), mask, positions, kv, use_cache=True, logits_to_keep=keep
-        )
+        tokens = torch.tensor(ids)
+        output = self.model(tokens, mask, positions, kv, use_cache=True, logits_to_keep=keep)
         logits: Tensor = output.logits
         return logits
 

@@ -3,19 +3,15 @@
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from reefcommon.settings import EnvironmentSettings
 
 
-class Settings(BaseSettings):
-    """Given directly, unknown keys are refused; in the environment they are ignored."""
+class Settings(EnvironmentSettings):
+    """The node; unknown variables are ignored, since `REEF_ENGINE_URLS` is another's."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="REEF_ENGINE_",
-        extra="forbid",
-        frozen=True,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
-    )
+    model_config = SettingsConfigDict(env_prefix="REEF_ENGINE_", protected_namespaces=())
 
     model_path: Path
     """A Hugging Face model directory (see `reefstack.models.prepare`)."""
@@ -23,10 +19,8 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     """Loopback: the admin routes have no authentication of their own."""
     port: int = Field(default=8901, ge=0, le=65535)
-    max_num_seqs: int = Field(default=32, ge=1)
-    """Choices that are generated at the same time."""
-    max_model_len: int = Field(default=2048, ge=8)
-    """Prompt plus completion, tokens."""
+    max_num_seqs: int = Field(32, ge=1, description="Choices that are generated at the same time.")
+    max_model_len: int = Field(2048, ge=8, description="Prompt plus completion, tokens.")
     max_queued_requests: int = Field(default=256, ge=1)
     """Requests that may wait for a row before new ones get 503."""
     prefill_chunk_tokens: int = Field(default=256, ge=1)
@@ -46,8 +40,7 @@ class Settings(BaseSettings):
     """Bearer token that every route but `/health` and `/metrics` asks for; empty: none."""
     seed: int | None = None
     """Makes requests that bring no seed reproducible in order of arrival."""
-    weight_version: str = "base"
-    """The name of the weights as loaded from `model_path`."""
+    weight_version: str = Field("base", description="Name of the weights in `model_path`.")
     weight_transfer_timeout_s: float = Field(default=60.0, gt=0)
     """Longest wait for one step of a weight transfer (rendezvous, one tensor)."""
     torch_threads: int = Field(default=1, ge=1)

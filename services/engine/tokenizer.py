@@ -1,7 +1,7 @@
 """The model's tokenizer and chat template. Safe to use from several threads."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,7 @@ _SERVER_OPTIONS = (
 
 
 def _template_variables(template: str | Mapping[str, str] | None) -> set[str]:
-    sources: Iterable[str] = (
-        template.values() if isinstance(template, Mapping) else [template or ""]
-    )
+    sources = [*template.values()] if isinstance(template, Mapping) else [template or ""]
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701  parsed only
     names: set[str] = set()
     for source in sources:

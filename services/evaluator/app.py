@@ -46,9 +46,8 @@ def build(
     bench = Bench(
         outside.nodes, outside.artifacts, home, system.model_name, outside.rotation, retry
     )
-    episodes = Episodes(
-        settings.pairs_at_once, settings.scores_at_once, retry, settings.episode_within_s
-    )
+    at_once = settings.pairs_at_once, settings.scores_at_once
+    episodes = Episodes(*at_once, retry, settings.episode_within_s)
     evidence = RedisEvidence(outside.redis)
     judge = Judge(plans, outside.heads, bench, episodes, evidence)
     candidates = candidates or KafkaCandidates(

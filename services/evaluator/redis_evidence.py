@@ -38,10 +38,9 @@ class RedisEvidence:
 
     async def add(self, scenario: str, sample: HeldOut, at_s: float) -> None:
         keys = [_key(scenario, "heldout"), _key(scenario, "heldout-ids")]
+        args: list[str | float] = [sample.sample_id, sample.model_dump_json(), at_s, KEPT]
         async with answering("held-out sample"):
-            await self._add(
-                keys=keys, args=[sample.sample_id, sample.model_dump_json(), at_s, KEPT]
-            )
+            await self._add(keys=keys, args=args)
 
     async def samples(self, scenario: str) -> list[HeldOut]:
         async with answering("held-out samples"):

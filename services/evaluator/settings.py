@@ -11,15 +11,12 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="REEF_EVALUATOR_", use_attribute_docstrings=True)
 
-    pairs_at_once: int = Field(4, ge=1, le=256)
-    """pairs of episodes that run at the same time"""
+    pairs_at_once: int = Field(4, ge=1, le=256, description="pairs of episodes at the same time")
     scores_at_once: int = Field(1, ge=1, le=256)
     """held-out samples of a trial that a node scores at a time"""
     episode_attempts: int = Field(5, ge=1)
     """tries of an episode, of loading and of the first answer"""
-    first_delay_s: float = Field(0.5, ge=0)
-    """wait before the second try; doubled each time"""
-    episode_within_s: float = Field(120.0, gt=0)
-    """longest try of an episode"""
+    first_delay_s: float = Field(0.5, ge=0, description="wait before the second try; then doubled")
+    episode_within_s: float = Field(120.0, gt=0, description="longest try of an episode")
     look_again_every_s: float = Field(2.0, gt=0)
     """interval of the checks for candidates that wait for evidence"""

@@ -111,10 +111,8 @@ class Trials:
         except Exception as error:  # `round` reports it; other scenarios go on
             reason = str(error) or repr(error)
             if self._failing.get(scenario) != reason:
-                mistake = not isinstance(error, ReefError)
-                log.warning(
-                    "trials_interrupted", scenario=scenario, reason=reason, exc_info=mistake
-                )
+                ours = not isinstance(error, ReefError)
+                log.warning("trials_interrupted", scenario=scenario, reason=reason, exc_info=ours)
             self._failing[scenario] = reason
 
     async def _judge_all(self, scenario: str) -> None:

@@ -110,9 +110,8 @@ class Handlers(Reports):
         settled = {key: place for key, (_, place) in known.items() if key in taken}
         places, sessions = await self._places(entries, settled)
         records = {key: Record(*content, places[key]) for key, content in taken.items()}
-        await self.store.insert_records(
-            [record for key, record in records.items() if key not in known]
-        )
+        new = [record for key, record in records.items() if key not in known]
+        await self.store.insert_records(new)
         await self.store.insert_sessions(sessions)
         if entries:
             # Only now: a session that is put out of memory must be in the store.

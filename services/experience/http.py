@@ -11,9 +11,12 @@ from pydantic_core import from_json, to_json
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.events import BodyRef
 from services.experience.clickhouse import ClickHouseReads
-from services.experience.ports import Audit, BodyStore, Handled, UnknownCursor
+from services.experience.kafka import KafkaHandled
+from services.experience.ports import Audit, BodyStore, UnknownCursor
 
+Next = Callable[[Request], Awaitable[Response]]
 Limit = Annotated[int, Query(ge=1, le=1000)]
+Wait = Annotated[float, Query(ge=0, le=10)]
 Cursor = Annotated[str | None, Query(max_length=256)]
 
 
@@ -64,7 +67,7 @@ class Picked(BaseModel):
     keys: list[tuple[str, ...]] = Field(max_length=1000)
 
 
-def key_routes(reads: ClickHouseReads, handled: Handled, bodies: BodyStore) -> APIRouter:
+def key_routes(reads: ClickHouseReads, handled: KafkaHandled, bodies: BodyStore) -> APIRouter:
     """Build the route that tells a gateway whether a client's own receipt was used.
 
     A 404 says whether the log was read far enough.
@@ -72,9 +75,7 @@ def key_routes(reads: ClickHouseReads, handled: Handled, bodies: BodyStore) -> A
     router = APIRouter(default_response_class=Response)
 
     @router.get("/keys/{key}")
-    async def key(
-        key: str, until: float, wait_s: Annotated[float, Query(ge=0, le=10)] = 0.0
-    ) -> Response:
+    async def key(key: str, until: float, wait_s: Wait = 0.0) -> Response:
         found = await reads.key(key)
         if found is None:
             complete = await handled.reaches(until, within_s=wait_s)
@@ -117,9 +118,7 @@ def audit_routes(audit: Audit) -> APIRouter:
     return router
 
 
-async def errors_as_answers(
-    request: Request, call_next: Callable[[Request], Awaitable[Response]]
-) -> Response:
+async def errors_as_answers(request: Request, call_next: Next) -> Response:
     """Middleware: 503 if the store is away, 400 for an unknown cursor, 404 for an unknown list."""
     try:
         return await call_next(request)
@@ -150,6 +149,5 @@ def _json(value: object, status: int = 200, headers: dict[str, str] | None = Non
 
 
 def _error(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
-    return _json(
-        {"error": {"message": message, "type": "reef_error", "code": code}}, status, headers
-    )
+    error = {"message": message, "type": "reef_error", "code": code}
+    return _json({"error": error}, status, headers)

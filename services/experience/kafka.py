@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from reefcommon import events, topics
 from reefcommon.errors import Unavailable
 from reefcommon.events import InferenceRecorded
-from reefkit.bus import Bus, lags
+from reefkit.bus import Bus
 from reefkit.guard import Guard
 from reefkit.kafka_offsets import real_ends
 from services.experience.ports import Arrival
@@ -31,7 +31,6 @@ TAKEN: TypeAdapter[Any] = TypeAdapter(
 KEYED = (topics.INFERENCES, topics.FEEDBACK)
 """What a client's own receipt can lie in."""
 ASK_S = 2.0
-BACKLOG_WITHIN_S = 30.0
 POLL_S = 0.1
 
 
@@ -83,7 +82,7 @@ class KafkaDeadLetters:
 
 @dataclass(slots=True)
 class KafkaHandled:
-    """Handled: the log is handled up to now when the group's commits pass the ends of now."""
+    """The log is handled up to now when the group's commits pass the ends of now."""
 
     broker: Bus
     bootstrap: str
@@ -91,6 +90,7 @@ class KafkaHandled:
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def reaches(self, until: float, *, within_s: float) -> bool:
+        """Return whether events up to `until` (Unix seconds) are stored; waits `within_s`."""
         try:
             async with asyncio.timeout(within_s + ASK_S), self._one_at_a_time:
                 if self._reached >= until:
@@ -118,12 +118,3 @@ class KafkaHandled:
         committed = await asyncio.gather(*(consumer.committed(place) for place in ends))
         pairs = zip(committed, ends.values(), strict=True)
         return all((offset or 0) >= end for offset, end in pairs)
-
-
-async def backlog(bus: Bus, topic: str) -> int:
-    """Return the waiting messages of `topic` in the partitions of this process.
-
-    Raises:
-        Unavailable: the broker does not answer.
-    """
-    return sum(row.lag for row in await lags(bus, wait_s=BACKLOG_WITHIN_S) if row.topic == topic)

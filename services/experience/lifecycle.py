@@ -14,12 +14,12 @@ from reefcommon.errors import Unavailable
 from reefkit.bus import Bus, lags
 from services.experience.clickhouse import Database, keep
 from services.experience.handlers import Handlers
-from services.experience.kafka import backlog
 from services.experience.settings import Settings
 
 log = structlog.get_logger()
 
 STALLED_S = 30.0
+BACKLOG_WITHIN_S = 30.0
 
 
 @dataclass(slots=True)
@@ -72,7 +72,8 @@ class Lifecycle:
             await asyncio.sleep(self.settings.sweep_every_s)
             try:
                 # The missing records may still be in the log.
-                waiting = await backlog(self.bus, topics.INFERENCES.name)
+                rows = await lags(self.bus, wait_s=BACKLOG_WITHIN_S)
+                waiting = sum(row.lag for row in rows if row.topic == topics.INFERENCES.name)
                 await self.handlers.sweep(caught_up=waiting <= self.settings.batch_records)
                 self.bus.guard.waits.ended("sweep")
             except (Unavailable, KafkaError) as error:

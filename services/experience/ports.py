@@ -111,15 +111,10 @@ class Page(TypedDict):
     next_cursor: str | None
 
 
-class Handled(Protocol):
-    """How far the log is handled."""
-
-    async def reaches(self, until: float, *, within_s: float) -> bool:
-        """Return whether events up to `until` (Unix seconds) are stored; waits `within_s`."""
-
-
 RowKey = Sequence[str]
 """The values of a table's key, in its order."""
+Bound = RowKey | None
+"""An end of a range; None: the table's."""
 RowDigests = list[tuple[tuple[str, ...], str]]
 """(key, digest) of rows, in the order of their keys."""
 
@@ -136,11 +131,9 @@ class Slice:
 class Audit(Protocol):
     """Digests of a store. Raise Unavailable."""
 
-    async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice: ...
-    async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice: ...
-    async def rows(
-        self, table: str, *, after: RowKey | None, until: RowKey | None
-    ) -> RowDigests: ...
+    async def page(self, table: str, *, after: Bound, limit: int) -> Slice: ...
+    async def span(self, table: str, *, after: Bound, until: Bound) -> Slice: ...
+    async def rows(self, table: str, *, after: Bound, until: Bound) -> RowDigests: ...
     async def picked(self, table: str, keys: Sequence[RowKey]) -> RowDigests: ...
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None: ...
 

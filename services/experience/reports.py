@@ -28,6 +28,7 @@ from services.experience.settings import Settings
 
 log = structlog.get_logger()
 
+Records = Mapping[str, Record]
 DeadArrivals = list[tuple[ports.Arrival, str]]
 """Events that can never be handled, each with the reason."""
 
@@ -73,9 +74,8 @@ class Reports:
             UNRESOLVED.inc()
             log.warning("body_missing", record_id=event.event_id, reason=str(error))
             return event
-        return event.model_copy(
-            update={"request": body.get("request"), "response": body.get("response")}
-        )
+        texts = {name: body.get(name) for name in ("request", "response")}
+        return event.model_copy(update=texts)
 
     async def new_reports(
         self, arrivals: Sequence[tuple[ports.Arrival, FeedbackReported]], dead: DeadArrivals
@@ -101,14 +101,11 @@ class Reports:
                 place = known or arrival
                 # An expired report that is sent again waits anew.
                 since = known.parked_at if known and known.state == "parked" else self.now()
-                candidates[report.event_id] = Parked(
-                    report, since, place.partition, place.offset, arrival.key
-                )
+                at = place.partition, place.offset
+                candidates[report.event_id] = Parked(report, since, *at, arrival.key)
         return candidates
 
-    async def join(
-        self, candidates: Sequence[Parked], records: Mapping[str, Record]
-    ) -> list[Parked]:
+    async def join(self, candidates: Sequence[Parked], records: Records) -> list[Parked]:
         """Make samples of the reports whose records are all known; park and return the others.
 
         A report whose sample is refused by the store or by the broker is dead, it alone.
@@ -122,9 +119,7 @@ class Reports:
             await self._mark([self._row(candidates[0], "refused")])
             return []
 
-    async def _join(
-        self, candidates: Sequence[Parked], records: Mapping[str, Record]
-    ) -> list[Parked]:
+    async def _join(self, candidates: Sequence[Parked], records: Records) -> list[Parked]:
         references = {each for parked in candidates for each in parked.report.references}
         needed = references - records.keys()
         found = {**records, **(await self.store.records(needed) if needed else {})}
@@ -150,9 +145,8 @@ class Reports:
         if samples:
             # The row first: a recipe may ask for a sample as soon as it has it.
             await self.store.insert_samples(samples)
-            await asyncio.gather(
-                *(self.publisher.publish(sample, topics.SAMPLES) for sample in samples)
-            )
+            publish = self.publisher.publish
+            await asyncio.gather(*(publish(sample, topics.SAMPLES) for sample in samples))
         for sample in samples:
             SAMPLES.labels(sample.untrainable or "").inc()
 
@@ -191,9 +185,8 @@ class Reports:
         self, parked: Parked, state: ports.ReportState, sample_id: str | None = None
     ) -> ports.ReportRow:
         # Microseconds: two states of a report never share a version.
-        return ports.ReportRow(
-            parked, state, sample_id, version=int(self.now().timestamp() * 1_000_000)
-        )
+        version = int(self.now().timestamp() * 1_000_000)
+        return ports.ReportRow(parked, state, sample_id, version)
 
 
 def _as_arrival(parked: Parked) -> ports.Arrival:

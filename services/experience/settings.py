@@ -25,7 +25,6 @@ class Settings(ServiceSettings):
     """how long a report waits for a record that is not known yet"""
     max_parked: int = Field(50_000, ge=1)
     """waiting reports kept in memory; the others wait in the store alone"""
-    sweep_every_s: float = Field(5.0, gt=0)
-    """pace at which waiting reports are looked at again"""
+    sweep_every_s: float = Field(5.0, gt=0, description="pace of the looks at waiting reports")
     kept_days: int = Field(0, ge=0)
     """rows about traffic are removed so many days after their events; 0: never"""

@@ -8,41 +8,11 @@ the W3C `traceparent` of its cause. Readers ignore unknown fields.
 # learning     steps, refusals, candidates, verdicts
 # publication  the release chain, commands, dead letters
 
-from reefcommon.events.base import Event, Kind, Operation, Outcome, Policy, Value, Verdict, utc_now
-from reefcommon.events.experience import (
-    BodyRef,
-    Completion,
-    FeedbackReported,
-    InferenceRecorded,
-    SampleReady,
-    Sampling,
-    Usage,
-    WeightSpan,
-)
-from reefcommon.events.learning import (
-    CandidateEvaluated,
-    CandidateProposed,
-    Evaluation,
-    Learning,
-    Lineage,
-    SampleRefused,
-    StepCompleted,
-    TaskResult,
-)
-from reefcommon.events.publication import (
-    Command,
-    DeadLettered,
-    DeadLetterSettled,
-    PromoteRequested,
-    Publication,
-    Release,
-    ReleasePending,
-    ReleasePublished,
-    ReleaseRejected,
-    RollbackRequested,
-    ScenarioCreateRequested,
-    ServingSynced,
-)
+from reefcommon.events.base import *
+from reefcommon.events.base import Event
+from reefcommon.events.experience import *
+from reefcommon.events.learning import *
+from reefcommon.events.publication import *
 
 ALL: tuple[type[Event], ...] = tuple(Event.__subclasses__())
 """All types of events, in the order of the modules above."""

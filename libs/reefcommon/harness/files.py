@@ -34,9 +34,7 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
             files["rules.md"] = ("\n\n".join(rules) + "\n").encode()
         for target, values in _merged_config(enabled).items():
             files[f"config/{target}.json"] = _json(values)
-        files.update(
-            _named_file(entry) for entry in enabled if entry.kind not in ("rules", "config")
-        )
+        files.update(_named_file(each) for each in enabled if each.kind not in ("rules", "config"))
         for name in files:
             safe_path(name)
     except (ValueError, TypeError, KeyError, Poison):

@@ -54,9 +54,7 @@ _AUTHORITY = (
     r" (?:\w+ ){0,3}?(?:above|before|told|said|previously|earlier|so far))"
 )
 _DISOBEDIENCE = re.compile(rf"\b{_TURN_AWAY}(?:[^\w.!?]+[\w']+){{0,6}}?[^\w.!?]+{_AUTHORITY}\b")
-_NEGATED = re.compile(
-    r"(?:\bnever|\bdo not|\bdon't|\bmust not|\bmay not|\bshould not|\bcannot)\s+$"
-)
+_NEGATED = re.compile(r"\b(?:never|do not|don't|must not|may not|should not|cannot)\s+$")
 _TAKEOVER = re.compile(
     r"\b(?:new|updated|real) system (?:prompt|message)\b"
     r"|<\|?(?:im_start|im_end|system|endoftext)\|?>|\[/?inst\]|\bjailbr(?:eak|oken)"

@@ -13,6 +13,11 @@ class InvalidRequestError(FieldError, ValueError):
     """400: the field is wrong."""
 
 
+def wrong(field: str, words: str) -> InvalidRequestError:
+    """The error whose message is the field's name, then `words`."""
+    return InvalidRequestError(field, f"{field} {words}")
+
+
 class NotServedError(FieldError, LookupError):
     """404: no such model or adapter."""
 

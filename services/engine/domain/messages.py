@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.errors import wrong
 
 _SAME = {role: role for role in ("system", "user", "assistant", "tool")}
 ROLES = _SAME | {"developer": "system"}
@@ -19,12 +19,12 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     Raises `InvalidRequestError`.
     """
     if not messages:
-        raise _wrong("messages", "must hold at least one message")
+        raise wrong("messages", "must hold at least one message")
     # A body of many small parts costs seconds, although each is short.
     lists = (message.get(key) for message in messages for key in ("content", "tool_calls"))
     parts = sum(len(parts) for parts in lists if isinstance(parts, list))
     if parts > MAX_ENTRIES:
-        raise _wrong("messages", f"take at most {MAX_ENTRIES} parts and tool calls, got {parts}")
+        raise wrong("messages", f"take at most {MAX_ENTRIES} parts and tool calls, got {parts}")
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -32,7 +32,7 @@ def checked_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Mapping[str
     """The tools, each a named function. Raises `InvalidRequestError`."""
     for i, tool in enumerate(tools or ()):
         if tool.get("type") != "function" or not _named(tool.get("function")):
-            raise _wrong(f"tools[{i}]", "must be of type 'function' and have a named function")
+            raise wrong(f"tools[{i}]", "must be of type 'function' and have a named function")
     return list(tools or ())
 
 
@@ -49,10 +49,6 @@ def count_characters(value: Any, most: int) -> int:
     return count
 
 
-def _wrong(field: str, words: str) -> InvalidRequestError:
-    return InvalidRequestError(field, f"{field} {words}")
-
-
 def _named(function: Any) -> bool:
     return isinstance(function, dict) and isinstance(function.get("name"), str)
 
@@ -60,16 +56,16 @@ def _named(function: Any) -> bool:
 def _message(message: Mapping[str, Any], field: str) -> dict[str, Any]:
     role, calls = message.get("role"), message.get("tool_calls")
     if not isinstance(role, str) or role not in ROLES:
-        raise _wrong(f"{field}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
+        raise wrong(f"{field}.role", f"must be one of {', '.join(ROLES)}, got {role!r}")
     plain: dict[str, Any] = {"role": ROLES[role]}
     plain["content"] = _text(message.get("content"), f"{field}.content")
     if calls:
         field = f"{field}.tool_calls"
         if not isinstance(calls, list):
-            raise _wrong(field, "must be a list")
+            raise wrong(field, "must be a list")
         plain["tool_calls"] = [_call(call, f"{field}[{i}]") for i, call in enumerate(calls)]
     elif message.get("content") is None:
-        raise _wrong(f"{field}.content", "must not be null without tool_calls")
+        raise wrong(f"{field}.content", "must not be null without tool_calls")
     return plain | {key: message[key] for key in ("name", "tool_call_id") if key in message}
 
 
@@ -77,7 +73,7 @@ def _text(content: Any, field: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise _wrong(field, "must be a string or a list of parts")
+        raise wrong(field, "must be a string or a list of parts")
     return "".join(_part(part, f"{field}[{i}]") for i, part in enumerate(content))
 
 
@@ -85,17 +81,17 @@ def _part(part: Any, field: str) -> str:
     # A tuple: a type that is a list cannot be looked up in a set.
     if not isinstance(part, dict) or part.get("type") not in ("text", "refusal"):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        raise _wrong(field, f"must be a text part for this model, got {kind!r}")
+        raise wrong(field, f"must be a text part for this model, got {kind!r}")
     text = part.get(part["type"])
     if not isinstance(text, str):
-        raise _wrong(field, "must have a string as its text")
+        raise wrong(field, "must have a string as its text")
     return text
 
 
 def _call(call: Any, field: str) -> dict[str, Any]:
     function: Any = call.get("function") if isinstance(call, dict) else None
     if not _named(function):
-        raise _wrong(field, "must be a function call with a name")
+        raise wrong(field, "must be a function call with a name")
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         # A call that max_tokens cut off is no JSON, nor is half a surrogate pair a text. It is

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.errors import InvalidRequestError, wrong
 
 MAX_ALTERNATIVES = 50
 MAX_STOPS = 16
@@ -54,15 +54,13 @@ class SamplingParams:
         for field, low, high in _RANGES:
             _check_range(field, getattr(self, field), low, high)
         if not self.top_p > 0:
-            raise InvalidRequestError("top_p", "top_p must be above 0")
+            raise wrong("top_p", "must be above 0")
         if self.min_tokens > self.max_tokens:
-            least, most = self.min_tokens, self.max_tokens
-            message = f"min_tokens ({least}) must not be above max_tokens ({most})"
-            raise InvalidRequestError("min_tokens", message)
+            words = f"({self.min_tokens}) must not be above max_tokens ({self.max_tokens})"
+            raise wrong("min_tokens", words)
         _check_count("stop", len(self.stop), MAX_STOPS)
         if any(not 0 < len(text) <= MAX_STOP_CHARACTERS for text in self.stop):
-            form = f"strings of 1 to {MAX_STOP_CHARACTERS} characters"
-            raise InvalidRequestError("stop", f"stop takes {form}")
+            raise wrong("stop", f"takes strings of 1 to {MAX_STOP_CHARACTERS} characters")
         _check_count("logit_bias", len(self.logit_bias), MAX_BIASES)
         for _, bias in self.logit_bias:
             _check_range("logit_bias", bias, -100.0, 100.0)
@@ -74,9 +72,7 @@ class SamplingParams:
         check_ids("stop_token_ids", self.stop_token_ids, size)
         check_ids("logit_bias", (token for token, _ in self.logit_bias), size)
         if self.min_tokens and len(self.stop_token_ids) >= size - 1:
-            raise InvalidRequestError(
-                "stop_token_ids", "stop_token_ids and min_tokens leave no token to sample"
-            )
+            raise wrong("stop_token_ids", "and min_tokens leave no token to sample")
 
     def effective(self, seed: int) -> dict[str, object]:
         """The values that decide the distribution, with defaults."""
@@ -134,20 +130,16 @@ def _check_range(field: str, value: float | None, low: float, high: float) -> No
     # Also refuses NaN.
     if value is not None and not low <= value <= high:
         limit = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
-        raise InvalidRequestError(field, f"{field} must be {limit}, got {value}")
+        raise wrong(field, f"must be {limit}, got {value}")
 
 
 def _check_count(field: str, count: int, most: int) -> None:
     if count > most:
-        raise InvalidRequestError(field, f"{field} takes at most {most} entries, got {count}")
+        raise wrong(field, f"takes at most {most} entries, got {count}")
 
 
 def token_budget(
-    prompt_length: int,
-    asked: int | None,
-    max_model_len: int,
-    field: str = "max_tokens",
-    least: int = 1,
+    prompt_length: int, asked: int | None, context: int, field: str = "max_tokens", least: int = 1
 ) -> int:
     """Tokens that may be generated: as asked, or the rest of the context.
 
@@ -157,11 +149,11 @@ def token_budget(
     _check_range(field, asked, least, math.inf)
     if prompt_length == 0:
         raise InvalidRequestError("prompt", "the prompt is empty: at least one token is needed")
-    room = max_model_len - prompt_length
+    room = context - prompt_length
     if room < 1 or (asked is not None and asked > room):
         wanted = "" if asked is None else f" plus {field} ({asked})"
         msg = (
-            f"This model's maximum context length is {max_model_len} tokens: the prompt "
+            f"This model's maximum context length is {context} tokens: the prompt "
             f"({prompt_length} tokens){wanted} does not fit. "
             "Please shorten the prompt or the completion."
         )

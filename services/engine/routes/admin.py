@@ -117,12 +117,10 @@ async def get_world_size() -> dict[str, int]:
 
 def _specs(info: UpdateInfo) -> list[TensorSpec]:
     if info.packed:
-        raise InvalidRequestError(
-            "update_info", "packed transfers are not supported: broadcast tensor by tensor"
-        )
+        remedy = "broadcast tensor by tensor"
+        raise InvalidRequestError("update_info", f"packed transfers are not supported: {remedy}")
     if not info.names or not len(info.names) == len(info.dtype_names) == len(info.shapes):
-        raise InvalidRequestError(
-            "update_info", "names, dtype_names and shapes must be lists of the same length"
-        )
+        lists = "names, dtype_names and shapes"
+        raise InvalidRequestError("update_info", f"{lists} must be lists of the same length")
     rows = zip(info.names, info.dtype_names, info.shapes, strict=True)
     return [TensorSpec(name, torch_dtype(dtype), tuple(shape)) for name, dtype, shape in rows]

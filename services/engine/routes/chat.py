@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request, Response
 
-from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.errors import wrong
 from services.engine.domain.messages import checked_tools, count_characters, template_messages
 from services.engine.domain.outputs import Delta, TokenLogprob
 from services.engine.domain.tool_calls import ToolCall, ToolCallParser
@@ -32,18 +32,16 @@ async def chat_completions(body: ChatRequest, request: Request, engine: EnginePa
     return await ChatWriter(engine, body, [prompt], params, generation, parsers).respond(request)
 
 
-async def render_chat(
-    engine: Engine, body: TemplateFields, conversation: Sequence[Json]
-) -> list[int]:
+async def render_chat(engine: Engine, body: TemplateFields, messages: Sequence[Json]) -> list[int]:
     """Prompt ids of a conversation. Raises `InvalidRequestError`."""
     engine.tokenizer.check_options(body.chat_template_kwargs or {})
     own = ("add_generation_prompt", "continue_final_message")
     options = (body.chat_template_kwargs or {}) | {name: getattr(body, name) for name in own}
 
     def ids() -> list[int]:
-        messages, tools = template_messages(conversation), checked_tools(body.tools)
-        engine.check_length(count_characters([messages, tools], engine.most_characters), "messages")
-        return engine.encode(engine.tokenizer.render(messages, tools, options), "messages")
+        plain, tools = template_messages(messages), checked_tools(body.tools)
+        engine.check_length(count_characters([plain, tools], engine.most_characters), "messages")
+        return engine.encode(engine.tokenizer.render(plain, tools, options), "messages")
 
     return await engine.run_on_thread(ids, "messages")
 
@@ -51,11 +49,9 @@ async def render_chat(
 def parses_tools(body: ChatRequest) -> bool:
     """True if the answer may hold calls. Raises `InvalidRequestError` if a call is forced."""
     if body.tool_choice not in (None, "auto", "none"):
-        raise InvalidRequestError(
-            "tool_choice", "tool_choice must be 'auto' or 'none': calls cannot be forced here"
-        )
+        raise wrong("tool_choice", "must be 'auto' or 'none': calls cannot be forced here")
     if body.tool_choice == "auto" and not body.tools:
-        raise InvalidRequestError("tool_choice", "tool_choice 'auto' needs tools")
+        raise wrong("tool_choice", "'auto' needs tools")
     return bool(body.tools) and body.tool_choice != "none"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.errors import wrong
 from services.engine.domain.outputs import Delta
 from services.engine.engine import Engine
 from services.engine.routes.body import JsonRoute
@@ -16,6 +16,7 @@ from services.engine.routes.params import check_supported, completion_params
 from services.engine.routes.schemas import CompletionRequest
 from services.engine.routes.writer import AnswerWriter, Json, ending
 
+Prompt = str | list[int] | list[list[int]] | list[str]
 router = APIRouter(route_class=JsonRoute)
 
 
@@ -24,25 +25,22 @@ async def completions(body: CompletionRequest, request: Request, engine: EngineP
     """Answer one or several prompts; choices are numbered prompt by prompt."""
     check_supported(body)
     if body.echo and body.stream:
-        raise InvalidRequestError("echo", "echo cannot be streamed by this server")
+        raise wrong("echo", "cannot be streamed by this server")
     prompts = await engine.run_on_thread(partial(prompt_ids, engine, body.prompt), "prompt")
     params = [completion_params(body, len(ids), engine.settings.max_model_len) for ids in prompts]
     generation = engine.generate(prompts, params, body.model)
     return await CompletionWriter(engine, body, prompts, params[0], generation).respond(request)
 
 
-def prompt_ids(
-    engine: Engine, prompt: str | list[int] | list[list[int]] | list[str]
-) -> list[list[int]]:
+def prompt_ids(engine: Engine, prompt: Prompt) -> list[list[int]]:
     """Ids of each prompt. Raises `InvalidRequestError`."""
     if not prompt:
-        raise InvalidRequestError("prompt", "prompt must not be empty")
+        raise wrong("prompt", "must not be empty")
     single = isinstance(prompt, str) or isinstance(prompt[0], int)
     entries: list[Any] = [prompt] if single else list(prompt)
     most = engine.settings.max_queued_requests
     if len(entries) > most:
-        message = f"prompt takes at most {most} prompts, got {len(entries)}"
-        raise InvalidRequestError("prompt", message)
+        raise wrong("prompt", f"takes at most {most} prompts, got {len(entries)}")
     return [engine.encode(one, "prompt") if isinstance(one, str) else one for one in entries]
 
 

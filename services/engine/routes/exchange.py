@@ -25,10 +25,6 @@ class Answer:
     choices: list[Delta]
     scores: tuple[TokenLogprob, ...]
 
-    @property
-    def completion_tokens(self) -> int:
-        return sum(len(choice.tokens) for choice in self.choices)
-
 
 def _engine_of(request: Request) -> Engine:
     engine: Engine = request.app.state.engine

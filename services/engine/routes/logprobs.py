@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from services.engine.domain.outputs import TokenLogprob
@@ -34,17 +35,15 @@ class LogprobFormat:
 
     def completion(self, tokens: Sequence[TokenLogprob | int], offset: int = 0) -> dict[str, Any]:
         """Parallel lists; a bare id has null for its log-probability. `offset` in characters."""
-        names = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
-        shape: dict[str, Any] = {name: [] for name in names}
-        for token in tokens:
-            token_id = token if isinstance(token, int) else token.token_id
-            text = self.tokenizer.token_text(token_id)
-            shape["text_offset"].append(offset)
-            shape["tokens"].append(self._name(token_id))
-            shape["token_logprobs"].append(None if isinstance(token, int) else token.logprob)
-            shape["top_logprobs"].append(None if isinstance(token, int) else self._top(token))
-            offset += len(text)
-        return shape
+        ids = [token if isinstance(token, int) else token.token_id for token in tokens]
+        scored = [None if isinstance(token, int) else token for token in tokens]
+        lengths = (len(self.tokenizer.token_text(token_id)) for token_id in ids)
+        return {
+            "text_offset": [*accumulate(lengths, initial=offset)][:-1],
+            "token_logprobs": [token and token.logprob for token in scored],
+            "tokens": [self._name(token_id) for token_id in ids],
+            "top_logprobs": [token and self._top(token) for token in scored],
+        }
 
     def prompt(self, scores: Sequence[TokenLogprob]) -> list[dict[int, Any] | None]:
         """vLLM's `prompt_logprobs`: null for the first token, then a map from id to its entry."""

@@ -20,9 +20,7 @@ STARTED = int(time.time())
 async def list_models(engine: EngineParam) -> dict[str, Any]:
     """The base model and each loaded adapter."""
     settings, name = engine.settings, engine.settings.served_model_name
-    rows: list[tuple[object, ...]] = [
-        (name, str(settings.model_path), None, settings.max_model_len)
-    ]
+    rows: list[tuple[Any, ...]] = [(name, str(settings.model_path), None, settings.max_model_len)]
     rows += [(adapter.name, adapter.path, name, None) for adapter in engine.adapters.loaded()]
     common = {"object": "model", "created": STARTED, "owned_by": "reef"}
     keys = ("id", "root", "parent", "max_model_len")

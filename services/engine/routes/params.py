@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from services.engine.domain.errors import InvalidRequestError
+from services.engine.domain.errors import InvalidRequestError, wrong
 from services.engine.domain.sampling import SamplingParams, token_budget
 from services.engine.routes import schemas
 
@@ -12,37 +12,35 @@ _CONVERTED = {"max_tokens", "stop", "stop_token_ids", "logit_bias"}
 _PLAIN_FIELDS = schemas.SamplingFields.model_fields.keys() - _CONVERTED
 
 
-def chat_params(
-    body: schemas.ChatRequest, prompt_length: int, max_model_len: int
-) -> SamplingParams:
+def chat_params(body: schemas.ChatRequest, prompt_length: int, context: int) -> SamplingParams:
     """`max_completion_tokens` wins over `max_tokens`; the default is the rest of the context."""
     if body.top_logprobs and not body.logprobs:
-        raise InvalidRequestError("top_logprobs", "top_logprobs needs logprobs: true")
+        raise wrong("top_logprobs", "needs logprobs: true")
     field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    budget = token_budget(prompt_length, getattr(body, field), max_model_len, field)
+    budget = token_budget(prompt_length, getattr(body, field), context, field)
     return _params(body, budget, (body.top_logprobs or 0) if body.logprobs else None)
 
 
 def completion_params(
-    body: schemas.CompletionRequest, prompt_length: int, max_model_len: int
+    body: schemas.CompletionRequest, prompt_length: int, context: int
 ) -> SamplingParams:
     """`max_tokens: 0` is allowed if the prompt itself is wanted (`echo`, `prompt_logprobs`)."""
     asked = COMPLETIONS_DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     scoring = body.echo or body.prompt_logprobs is not None
     if body.suffix:
-        raise InvalidRequestError("suffix", "suffix is not supported")
-    budget = token_budget(prompt_length, asked, max_model_len, least=0 if scoring else 1)
+        raise wrong("suffix", "is not supported")
+    budget = token_budget(prompt_length, asked, context, least=0 if scoring else 1)
     params = _params(body, budget, body.logprobs)
     if body.echo and body.logprobs is not None and body.prompt_logprobs is None:
         return replace(params, prompt_logprobs=body.logprobs)
     return params
 
 
-def generate_params(body: schemas.GenerateRequest, max_model_len: int) -> SamplingParams:
+def generate_params(body: schemas.GenerateRequest, context: int) -> SamplingParams:
     """vLLM's `SamplingParams`: 16 tokens by default."""
     fields = body.sampling_params
     asked = COMPLETIONS_DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
-    return _params(fields, token_budget(len(body.token_ids), asked, max_model_len), fields.logprobs)
+    return _params(fields, token_budget(len(body.token_ids), asked, context), fields.logprobs)
 
 
 # Fields of OpenAI, vLLM and their relatives that change the answer and are not implemented here.
@@ -65,7 +63,7 @@ def check_unsupported(extra: Mapping[str, object] | None) -> None:
         if value is None or (name in _NEUTRAL and value == _NEUTRAL[name]):
             continue
         if name in _NEUTRAL or (value and name in _EMPTY.split()):
-            raise InvalidRequestError(name, f"{name} is not supported by this server")
+            raise wrong(name, "is not supported by this server")
 
 
 def check_supported(body: schemas.GenerationFields) -> None:
@@ -73,11 +71,9 @@ def check_supported(body: schemas.GenerationFields) -> None:
     check_unsupported(body.model_extra)
     if body.response_format is not None and body.response_format.type != "text":
         kind = body.response_format.type
-        message = f"response_format {kind!r} is not supported by this server; only 'text' is"
-        raise InvalidRequestError("response_format", message)
+        raise wrong("response_format", f"{kind!r} is not supported by this server; only 'text' is")
     if body.stream_options is not None and not body.stream:
-        message = "stream_options is only allowed with stream: true"
-        raise InvalidRequestError("stream_options", message)
+        raise wrong("stream_options", "is only allowed with stream: true")
 
 
 def _params(fields: schemas.SamplingFields, budget: int, logprobs: int | None) -> SamplingParams:

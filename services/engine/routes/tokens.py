@@ -25,9 +25,8 @@ router = APIRouter(route_class=JsonRoute)
 async def generate(body: GenerateRequest, request: Request, engine: EngineParam) -> Response:
     """Generate from ids; the answer has the weights' version of each token."""
     if body.stream:
-        raise InvalidRequestError(
-            "stream", "this route does not stream; use /v1/completions with token ids"
-        )
+        remedy = "use /v1/completions with token ids"
+        raise InvalidRequestError("stream", f"this route does not stream; {remedy}")
     check_unsupported(body.sampling_params.model_extra)
     check_ids("token_ids", body.token_ids, engine.vocab_size)
     params = generate_params(body, engine.settings.max_model_len)

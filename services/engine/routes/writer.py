@@ -71,8 +71,8 @@ class AnswerWriter(ABC):
         return {"token_ids": [token.token_id for token in tokens]} if asked else {}
 
     def _whole(self, answers: list[Answer]) -> Json:
-        usage = self._usage(sum(answer.completion_tokens for answer in answers))
         whole = [(i, answer, one) for i, answer in enumerate(answers) for one in answer.choices]
+        usage = self._usage(sum(len(one.tokens) for _, _, one in whole))
         choices = [self.choice(*parts) for parts in whole]
         shape = self._head(self.whole_kind, answers[0].choices[0].version)
         shape |= {"choices": choices, "usage": usage}

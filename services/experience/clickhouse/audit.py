@@ -8,7 +8,7 @@ from typing import Any
 
 from reefcommon.errors import Poison
 from services.experience.clickhouse.client import Database
-from services.experience.ports import RowDigests, RowKey, Slice
+from services.experience.ports import Bound, RowDigests, RowKey, Slice
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "records": ("record_id",),
@@ -51,14 +51,14 @@ class ClickHouseAudit:
             )
         return self._columns[table]
 
-    async def page(self, table: str, *, after: RowKey | None, limit: int) -> Slice:
+    async def page(self, table: str, *, after: Bound, limit: int) -> Slice:
         found = await self._slice(table, after, None, f"ORDER BY key LIMIT {int(limit)}")
         return found if found.count == limit else Slice(found.count, found.digest, None)
 
-    async def span(self, table: str, *, after: RowKey | None, until: RowKey | None) -> Slice:
+    async def span(self, table: str, *, after: Bound, until: Bound) -> Slice:
         return await self._slice(table, after, until, "")
 
-    async def rows(self, table: str, *, after: RowKey | None, until: RowKey | None) -> RowDigests:
+    async def rows(self, table: str, *, after: Bound, until: Bound) -> RowDigests:
         await self.columns(table)
         where, values = _range(table, after, until)
         return await self._digests(table, where, values)
@@ -70,9 +70,8 @@ class ClickHouseAudit:
         return await self._digests(table, where, {"keys": [tuple(key) for key in keys]})
 
     async def row(self, table: str, key: RowKey) -> dict[str, str] | None:
-        texts = ", ".join(
-            f"toString(tuple({name})) AS {name}" for name in await self.columns(table)
-        )
+        columns = await self.columns(table)
+        texts = ", ".join(f"toString(tuple({name})) AS {name}" for name in columns)
         values = {f"k{number}": value for number, value in enumerate(key)}
         tests = " AND ".join(
             f"{table}.{name} = {{k{number}:String}}" for number, name in enumerate(KEYS[table])
@@ -84,9 +83,7 @@ class ClickHouseAudit:
         )
         return {name: str(text)[1:-1] for name, text in found[0].items()} if found else None
 
-    async def _slice(
-        self, table: str, after: RowKey | None, until: RowKey | None, limit: str
-    ) -> Slice:
+    async def _slice(self, table: str, after: Bound, until: Bound, limit: str) -> Slice:
         hashed = _hashed(table, await self.columns(table))
         where, values = _range(table, after, until)
         (row,) = await self.database.query(
@@ -120,7 +117,7 @@ def _hashed(table: str, columns: Sequence[str]) -> str:
     return f"tuple({_texts(KEYS[table])}) AS key, sipHash128({row}) AS digest"
 
 
-def _range(table: str, after: RowKey | None, until: RowKey | None) -> tuple[str, dict[str, str]]:
+def _range(table: str, after: Bound, until: Bound) -> tuple[str, dict[str, str]]:
     names = KEYS[table]
     tests = ["1"]
     values: dict[str, str] = {}

@@ -76,9 +76,7 @@ class Database:
         connect = partial(clickhouse_connect.get_client, dsn=url, tz_mode="aware", **more)
         return cls(connect, "the ClickHouse server")
 
-    async def insert(
-        self, table: str, names: Sequence[str], columns: Sequence[Sequence[Any]]
-    ) -> None:
+    async def insert(self, table: str, names: Sequence[str], columns: Sequence[list[Any]]) -> None:
         """Insert rows, given as columns; return when they are durable."""
         key = (table, *names)
 

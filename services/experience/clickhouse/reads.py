@@ -166,9 +166,7 @@ class ClickHouseReads:
 
 
 def _decoded(found: list[Row]) -> list[Row]:
-    return [
-        row | {name: rows.load(row[name]) for name in _JSON_COLUMNS if name in row} for row in found
-    ]
+    return [row | {k: rows.load(row[k]) for k in _JSON_COLUMNS if k in row} for row in found]
 
 
 def _worded(refusal: Row) -> Row:

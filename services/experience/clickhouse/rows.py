@@ -66,11 +66,7 @@ RECORDS: Columns = {
 
 def record(row: Mapping[str, Any]) -> Record:
     """Return the record of a row, equal to its origin."""
-    choices = (
-        from_json(row["completions"]),
-        row["completion_token_ids"],
-        row["completion_logprobs"],
-    )
+    sampled = row["completion_token_ids"], row["completion_logprobs"]
     texts = {name: load(row[name]) for name in _RECORD_JSON.split()}
     event = events.InferenceRecorded(
         event_id=row["record_id"],
@@ -83,10 +79,12 @@ def record(row: Mapping[str, Any]) -> Record:
                 index=index,
                 finish_reason=why,
                 weight_versions=spans,
-                token_ids=tuple(sampled),
+                token_ids=tuple(ids),
                 logprobs=tuple(scored),
             )
-            for (index, why, spans), sampled, scored in zip(*choices, strict=True)
+            for (index, why, spans), ids, scored in zip(
+                from_json(row["completions"]), *sampled, strict=True
+            )
         ),
     )
     return Record(event, row["digest"], assignment(row))
@@ -179,18 +177,12 @@ def _release_state(event: Event) -> str:
     return "pending" if isinstance(event, ReleasePending) else "published"
 
 
-def _candidate_id(event: Any) -> str | None:
-    owner = event if isinstance(event, ReleaseRejected) else event.release
-    candidate_id: str | None = owner.candidate_id
-    return candidate_id
-
-
 RELEASES: Columns = {
     **_plain("event_id scenario at"),
     "state": _release_state,
     **{name: _release(name, None) for name in ("release_id", "sequence", "load_id")},
     **{name: _release(name, "") for name in ("kind", "operation")},
-    "candidate_id": _candidate_id,
+    "candidate_id": lambda e: (e if isinstance(e, ReleaseRejected) else e.release).candidate_id,
     "body": dump,
 }
 

@@ -108,10 +108,8 @@ def _responses_input(value: object) -> tuple[dict[str, Any], ...]:
     messages: list[dict[str, Any]] = []
     for item in mappings(value):
         if item.get("type") == "function_call":
-            call = {
-                "type": "function",
-                "function": {"name": item.get("name", ""), "arguments": item.get("arguments", "")},
-            }
+            function = {name: item.get(name, "") for name in ("name", "arguments")}
+            call = {"type": "function", "function": function}
             if messages and messages[-1]["role"] == "assistant":
                 messages[-1].setdefault("tool_calls", []).append(call)
             else:
@@ -124,10 +122,7 @@ def _responses_input(value: object) -> tuple[dict[str, Any], ...]:
 
 
 def _responses_answer(output: Sequence[Json]) -> dict[str, Any]:
-    merged = _responses_input(
-        [
-            {"role": "assistant", **item} if item.get("type") == "message" else item
-            for item in output
-        ]
-    )
+    role = {"role": "assistant"}
+    items = [role | dict(item) if item.get("type") == "message" else item for item in output]
+    merged = _responses_input(items)
     return merged[0] if merged else {"role": "assistant", "content": ""}

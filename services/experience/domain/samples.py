@@ -48,11 +48,8 @@ def wrong_references(references: Sequence[str]) -> str | None:
     """Return why a report with these references can never be joined, or None."""
     if not references or len(set(references)) < len(references):
         return "references must be non-empty and unique"
-    reports = [
-        reference
-        for reference in references
-        if reference.startswith("rep-") and ids.shard_in(reference) is not None
-    ]
+    own = [reference for reference in references if ids.shard_in(reference) is not None]
+    reports = [reference for reference in own if reference.startswith("rep-")]
     if reports:
         return f"references must be receipts of exchanges, not of reports: {', '.join(reports)}"
     return None
@@ -107,24 +104,14 @@ def _without_abandoned(records: Sequence[Record]) -> list[Record]:
     # If a client repeated a request and went on from the second answer, the score is not about the
     # first answer. Answers that no turn continues are rollouts: all are kept.
     turns = [_turn(record) for record in records]
-    continued = {
-        record.event.event_id
-        for record, turn in zip(records, turns, strict=True)
-        if any(other.continues(turn) for other in turns)
-    }
+    went_on = [any(other.continues(turn) for other in turns) for turn in turns]
+    continued = {r.event.event_id for r, on in zip(records, went_on, strict=True) if on}
     answered = {record.asked for record in records if record.event.event_id in continued}
-    return [
-        record
-        for record in records
-        if record.asked not in answered or record.event.event_id in continued
-    ]
+    return [r for r in records if r.asked not in answered or r.event.event_id in continued]
 
 
 def _sample(
-    report: FeedbackReported,
-    records: Sequence[Record],
-    trajectory: Trajectory,
-    reason: str | None,
+    report: FeedbackReported, records: Sequence[Record], trajectory: Trajectory, reason: str | None
 ) -> SampleReady:
     events = [record.event for record in records]
     record_ids = tuple(event.event_id for event in events)

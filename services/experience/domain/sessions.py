@@ -132,10 +132,7 @@ class SessionBook:
 
     def missing(self, entries: Iterable[Entry]) -> tuple[set[Key], set[Key], set[Key]]:
         """Return (tagged sessions, tails, requests) that the store may know and memory does not."""
-        tags: set[Key] = set()
-        tails: set[Key] = set()
-        requests: set[Key] = set()
-        within: set[Key] = set()
+        tags, tails, requests, within = (set[Key]() for _ in range(4))
         for entry in entries:
             prints = entry.fingerprint
             if entry.tag is not None:

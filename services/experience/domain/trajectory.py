@@ -27,11 +27,8 @@ class Turn:
     def continues(self, earlier: "Turn") -> bool:
         """Whether this prompt begins with the other turn's prompt and answer."""
         end = len(earlier.prompt) + len(earlier.sampled)
-        return (
-            self.kind == earlier.kind
-            and len(self.prompt) >= end
-            and self.prompt[:end] == earlier.tokens
-        )
+        may = self.kind == earlier.kind and len(self.prompt) >= end
+        return may and self.prompt[:end] == earlier.tokens
 
 
 @dataclass(frozen=True, slots=True)
