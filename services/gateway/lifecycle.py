@@ -109,7 +109,7 @@ class Lifecycle:
         with contextlib.suppress(Unavailable):
             # Before the first request: every key from now on is remembered.
             await outside.key_store.since()
-        await asyncio.gather(outside.engines.look(), outside.rotation.look())
+        await asyncio.gather(outside.engines.poll(), outside.rotation.poll())
         await outside.log.back(BROKER_WITHIN_S)
         tasks += [
             run_forever(
@@ -120,8 +120,8 @@ class Lifecycle:
                 ),
                 "releases",
             ),
-            run_forever(Periodic("engines", outside.engines.look, 2.0).run(), "engines"),
-            run_forever(Periodic("rotation", outside.rotation.look, 1.0).run(), "rotation"),
+            run_forever(Periodic("engines", outside.engines.poll, 2.0).run(), "engines"),
+            run_forever(Periodic("rotation", outside.rotation.poll, 1.0).run(), "rotation"),
         ]
         log.info(
             "gateway_started",

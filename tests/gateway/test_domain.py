@@ -232,11 +232,11 @@ async def test_the_publishers_rotation_is_followed() -> None:
 
     source, nodes = Source(), [Node("http://a"), Node("http://b")]
     follower = RotationFollower(source.apart, ["http://a", "http://user:pw@b"], nodes)
-    await follower.look()
+    await follower.poll()
     assert [node.apart for node in nodes] == [False, True]
     source.rows = None
-    await follower.look()
+    await follower.poll()
     assert [node.apart for node in nodes] == [False, True]
     source.rows = {}
-    await follower.look()
+    await follower.poll()
     assert [node.apart for node in nodes] == [False, False]

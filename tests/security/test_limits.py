@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from reefcommon.errors import Unavailable
-from services.gateway.domain.rate import NO_LIMIT, Limit, Taken, TokenBucket, duration, told
+from services.gateway.domain.rate import NO_LIMIT, Limit, Taken, TokenBucket, duration, rate_headers
 from services.gateway.edge.limits import ASK_AGAIN_S, Limits
 from services.gateway.edge.redis_buckets import RedisBuckets
 
@@ -43,7 +43,7 @@ class SharedBuckets:
 
 
 async def test_a_token_that_asks_too_often() -> None:
-    """429 with when to come again; what is left is told under OpenAI's names; other tokens are not concerned; nothing was asked upstream."""
+    """429 with when to come again; what is left is rate_headers under OpenAI's names; other tokens are not concerned; nothing was asked upstream."""
     rows = [
         token("busy", "infer", requests_per_s=0.01, burst_requests=3),
         token("other", "infer"),
@@ -251,7 +251,7 @@ def test_what_a_client_is_told() -> None:
         "1m0s",
         "6m1s",
     ]
-    assert dict(told(Limit(2.0, 10), 4))[b"x-ratelimit-reset-requests"] == b"3s"
+    assert dict(rate_headers(Limit(2.0, 10), 4))[b"x-ratelimit-reset-requests"] == b"3s"
     assert (Limit(0.2).size, Limit(3.0).size, Limit(3.0, 9).size) == (1, 6, 9)
     assert token("t", "infer").grant(NO_LIMIT).limit == NO_LIMIT
     stated = token("t", "infer", requests_per_s=0, concurrent_requests=3)

@@ -62,16 +62,16 @@ class TokenBucket:
 class RateLimited(ApiError):
     """429: too many requests. `wait_s`: when to come again."""
 
-    def __init__(self, message: str, told: list[tuple[bytes, bytes]], wait_s: float) -> None:
+    def __init__(self, message: str, extra: list[tuple[bytes, bytes]], wait_s: float) -> None:
         again_s = max(1, math.ceil(wait_s))
         super().__init__(429, message, code="rate_limit_exceeded", retry_after_s=again_s)
-        self._told = [*told, (b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000)))]
+        self._extra = [*extra, (b"retry-after-ms", b"%d" % max(1, math.ceil(wait_s * 1000)))]
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        return [*super().headers(), *self._told]
+        return [*super().headers(), *self._extra]
 
 
-def told(limit: Limit, left: int) -> list[tuple[bytes, bytes]]:
+def rate_headers(limit: Limit, left: int) -> list[tuple[bytes, bytes]]:
     """Return `x-ratelimit-*` headers as OpenAI names them; `reset`: until the bucket is full."""
     reset_s = (limit.size - left) / limit.per_s
     return [

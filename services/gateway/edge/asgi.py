@@ -81,7 +81,7 @@ class Edge:
             if self.limits is None or path in OPEN:
                 await handle(scope, receive, out, charge)
             else:
-                async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.told:
+                async with self._held(self.limits, scope, exchange=path in INFERENCE) as out.extra:
                     await handle(scope, receive, out, charge)
         except ClientGone:
             out.status = out.status or 499

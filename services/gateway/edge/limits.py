@@ -15,7 +15,7 @@ import structlog
 from reefcommon.errors import Unavailable
 from services.gateway import metrics
 from services.gateway.domain.access import Grant
-from services.gateway.domain.rate import Limit, RateLimited, Taken, TokenBucket, told
+from services.gateway.domain.rate import Limit, RateLimited, Taken, TokenBucket, rate_headers
 
 log = structlog.get_logger()
 
@@ -86,7 +86,7 @@ class Limits:
 
     async def _begin(self, name: str, bearer: _Bearer, limit: Limit) -> Headers:
         taken = await self._take(name, bearer, limit)
-        headers = told(limit, taken.left)
+        headers = rate_headers(limit, taken.left)
         if not taken.granted:
             metrics.LIMITED.labels("rate").inc()
             message = (

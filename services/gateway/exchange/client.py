@@ -42,19 +42,19 @@ class Outlet(Protocol):
 
 
 class AsgiOutlet:
-    __slots__ = ("_headers", "_send", "status", "told")
+    __slots__ = ("_headers", "_send", "extra", "status")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         # headers of every answer: how much of a limit is left
-        self.told: list[tuple[bytes, bytes]] = []
+        self.extra: list[tuple[bytes, bytes]] = []
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.status, self._headers = status, headers
-        if self.told:
-            headers = [*headers, *self.told]
+        if self.extra:
+            headers = [*headers, *self.extra]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def send(self, message: Message) -> None:

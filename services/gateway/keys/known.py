@@ -52,7 +52,7 @@ class Keys:
         deadline = self.deadline()
         while True:
             try:
-                return await self.look(key, ended_at)
+                return await self.look_up(key, ended_at)
             except KeyUnsure as error:
                 await pause(error, deadline)
 
@@ -60,7 +60,7 @@ class Keys:
         """When a request stops waiting, in the time of the event loop."""
         return asyncio.get_running_loop().time() + min(WAIT_S, self.lease_s / 3)
 
-    async def look(self, key: str, ended_at: float | None) -> dict[str, Any] | None:
+    async def look_up(self, key: str, ended_at: float | None) -> dict[str, Any] | None:
         """Return the record or report with this id; None if there certainly is none.
 
         ended_at: the end of the work under this key; None if the key store does not know the key.
@@ -90,7 +90,7 @@ class Keys:
 
 
 async def pause(error: KeyUnsure, deadline: float) -> None:
-    """Wait before the next look; raise `error` if there should be none."""
+    """Wait before the next look-up; raise `error` if there should be none."""
     if not error.soon or asyncio.get_running_loop().time() > deadline:
         raise error
     await asyncio.sleep(POLL_S)

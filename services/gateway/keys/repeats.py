@@ -119,7 +119,7 @@ class Repeats:
                 return None if before.state == "free" else before
             ended_at = before.ended_at if before is not None else None
             try:
-                found = await self.keys.look(key, ended_at)
+                found = await self.keys.look_up(key, ended_at)
             except KeyUnsure as error:
                 await self._undo(key, entry, ended_at)
                 await pause(error, deadline)

@@ -110,7 +110,7 @@ class HttpEngines:
             connection, pool, node, limit_bytes=self._max_answer_bytes, secret=self._secret
         )
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Poll the models of every node."""
         await asyncio.gather(*(self._poll(node) for node in self.nodes))
 

@@ -23,7 +23,7 @@ class RotationFollower:
     urls: Sequence[str]
     nodes: Sequence[Node]
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         try:
             apart = await self.read()
         except Unavailable as error:  # the last reading holds
