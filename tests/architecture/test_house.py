@@ -18,7 +18,7 @@ SOURCES = [
 ]
 VAGUE = ("nothing", "nobody", "somebody", "whoever", "everybody")
 AT_MOST = {
-    "code lines": 27_600,  # the goal is 26,000: docs/roadmap.md
+    "code lines": 26_000,  # the goal is 26,000: docs/roadmap.md
     "files over 300 lines": 0,
     "functions over 60 lines": 0,
     "function length, 90th percentile": 25,
