@@ -43,7 +43,7 @@ class SharedBuckets:
 
 
 async def test_a_token_that_asks_too_often() -> None:
-    """429 with when to come again; what is left is rate_headers under OpenAI's names; other tokens are not concerned; nothing was asked upstream."""
+    """429 with when to come again; what is left is told under OpenAI's names; other tokens are not concerned; nothing was asked upstream."""
     rows = [
         token("busy", "infer", requests_per_s=0.01, burst_requests=3),
         token("other", "infer"),
