@@ -43,9 +43,8 @@ def build(
     system = outside.system
     home = (system.state_dir / SERVICE).resolve()
     retry = RetryPolicy(settings.first_delay_s, max_attempts=settings.episode_attempts)
-    bench = Bench(
-        outside.nodes, outside.artifacts, home, system.model_name, outside.rotation, retry
-    )
+    stores = outside.nodes, outside.artifacts
+    bench = Bench(*stores, home, system.model_name, outside.rotation, retry)
     at_once = settings.pairs_at_once, settings.scores_at_once
     episodes = Episodes(*at_once, retry, settings.episode_within_s)
     evidence = RedisEvidence(outside.redis)
@@ -53,14 +52,12 @@ def build(
     candidates = candidates or KafkaCandidates(
         outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS)
     )
-    verdicts = Verdicts(outside.events, outside.now)
-    trials = Trials(
-        judge,
-        evidence,
-        candidates,
-        lambda scenario: RedisLease(outside.redis, f"trials:{scenario}"),
-        verdicts.publish,
-    )
+    publish = Verdicts(outside.events, outside.now).publish
+
+    def lease(scenario: str) -> RedisLease:
+        return RedisLease(outside.redis, f"trials:{scenario}")
+
+    trials = Trials(judge, evidence, candidates, lease, publish)
     return Handlers(plans, evidence, trials)
 
 
