@@ -120,7 +120,7 @@ class Bench:
     async def _tree(self, content: str | None, scenario: str) -> Tree:
         if content is None:
             return ()
-        root = self.directory / f"trees-{digest(content, length=12)}"
+        root = self.directory / f"trees-{digest(scenario, content, length=12)}"
         try:
             return read_tree(await self._tried(lambda: self._fetch(content, scenario, root)))
         except Poison as error:
