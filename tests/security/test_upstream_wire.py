@@ -277,3 +277,32 @@ async def test_a_node_that_never_stops(begin: bytes, piece: bytes) -> None:
         (record,) = edge.log.records
         assert record.outcome in {"failed", "upstream_incomplete"}
         assert '"code":"upstream_' in answer.text
+
+
+@pytest.mark.parametrize("name", [[1], {"a": 1}, None, 5, 1.5, "base"])
+async def test_a_node_that_lists_odd_names(name: object) -> None:
+    """It is polled for the life of the gateway, which must not end with it."""
+    body = orjson.dumps({"data": [{"id": name}, {"id": "other"}]})
+    async with node(
+        says(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body), body)
+    ) as url:
+        engines = HttpEngines((url,))
+        await engines.look()
+        (row,) = engines.rows()
+        assert "other" in row["models"]
+        await engines.stop()
+
+
+async def test_a_list_of_models_without_an_end() -> None:
+    async def go_on(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b" " * 1_000_000)
+            await writer.drain()
+
+    async with node(go_on) as url:
+        engines = HttpEngines((url,))
+        async with asyncio.timeout(4):  # well before the poll's own time is over
+            await engines.look()
+        assert await engines.failure() is not None
+        await engines.stop()

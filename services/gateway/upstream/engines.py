@@ -23,7 +23,7 @@ _HEADERS = [
     (b"accept-encoding", b"identity"),
     (b"user-agent", b"reef-gateway"),
 ]
-LIST_TIMEOUT_S = 5.0
+_LIST_LIMITS: Any = {"timeout_s": 5.0, "max_bytes": 16 * 1024 * 1024}
 
 
 class HttpEngines:
@@ -116,8 +116,8 @@ class HttpEngines:
 
     async def _poll(self, node: Node) -> None:
         try:
-            _, body = await self._pools[node.url].get("/v1/models", timeout_s=LIST_TIMEOUT_S)
-            names = [row["id"] for row in orjson.loads(body)["data"]]
+            _, body = await self._pools[node.url].get("/v1/models", **_LIST_LIMITS)
+            names = [str(row["id"]) for row in orjson.loads(body)["data"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             if node.models is not None:
                 reason = repr(error)[:200]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from yarl import URL
 
-from services.gateway.upstream.wire import Connection, Headers
+from services.gateway.upstream.wire import BrokenOffError, Connection, Headers
 
 # below uvicorn's 5 s, so that a node never closes a connection that is about to be used
 KEEP_ALIVE_S = 4.0
@@ -57,15 +57,19 @@ class Pool:
         extra = b"".join(b"%b: %b\r\n" % pair for pair in more)
         return await self._ask(b"%b%bcontent-length: %d\r\n\r\n" % (line, extra, len(body)), body)
 
-    async def get(self, target: str, *, timeout_s: float) -> tuple[int, bytes]:
-        """Return status and body of an answer. Raises OSError."""
+    async def get(
+        self, target: str, *, timeout_s: float, max_bytes: int = 512 * 1024 * 1024
+    ) -> tuple[int, bytes]:
+        """Return status and body of an answer. Raises OSError, also for a longer body."""
         line = f"GET {self._prefix}{target} HTTP/1.1\r\n".encode()
-        parts = []
+        parts, size = [], 0
         async with asyncio.timeout(timeout_s):
             connection = await self._ask(b"%b%b\r\n" % (line, self._fixed), b"")
             try:
                 while part := await connection.some():
                     parts.append(part)
+                    if (size := size + len(part)) > max_bytes:
+                        raise BrokenOffError(f"the body is longer than {max_bytes} bytes")
             except BaseException:
                 connection.cut()
                 raise
