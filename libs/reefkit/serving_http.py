@@ -97,7 +97,8 @@ class HttpServingNode:
             body = await self._call("GET", "/is_paused", timeout_s=10)
         except NotOffered:
             return False
-        return bool(body.get("is_paused"))
+        with self._reading("/is_paused"):
+            return bool(body.get("is_paused"))
 
     async def weights(self, *, tensors: bool = False, timeout_s: float = 10.0) -> NodeWeights:
         query = "?checksum=false&tensors=true" if tensors else "?checksum=false"
@@ -105,10 +106,14 @@ class HttpServingNode:
             body = await self._call("GET", f"/weight_info{query}", timeout_s=timeout_s)
         except NotOffered:
             return NodeWeights("")
-        return NodeWeights(str(body.get("weight_version") or ""), body.get("tensors") or {})
+        with self._reading("/weight_info"):
+            version, digests = body.get("weight_version"), dict(body.get("tensors") or {})
+            return NodeWeights(str(version or ""), digests)
 
     async def world_size(self) -> int:
-        return int((await self._call("GET", "/get_world_size", timeout_s=10))["world_size"])
+        body = await self._call("GET", "/get_world_size", timeout_s=10)
+        with self._reading("/get_world_size"):
+            return int(body["world_size"])
 
     async def meet(self, host: str, port: int, world_size: int, *, timeout_s: float) -> None:
         info = {"master_address": host, "master_port": port, "world_size": world_size}
@@ -133,7 +138,7 @@ class HttpServingNode:
     def _reading(self, path: str) -> Iterator[None]:
         try:
             yield
-        except (LookupError, TypeError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             what = f"{path} with a body that cannot be read"
             raise Transient(f"{self} answered {what}: {error!r}") from error
 

@@ -53,6 +53,21 @@ async def test_an_answer_of_another_kind_may_be_right_the_next_time(body: Any) -
         assert [one.text for one in await node.chat("reef", [])] == ["Hi"]
 
 
+@pytest.mark.parametrize("body", [[], None, "no", {"tensors": [1], "world_size": "two"}])
+async def test_statements_on_weights_of_another_kind_are_read_again(body: Any) -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.json_response(body)
+
+    app = web.Application()
+    app.router.add_route("*", "/{any:.*}", answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        node = HttpServingNode(str(server.make_url("")), session)
+        paused = [] if isinstance(body, dict) else [node.is_paused()]
+        for call in (node.weights(), node.world_size(), *paused):
+            with pytest.raises(Transient, match="with a body that cannot be read"):
+                await call
+
+
 async def test_a_node_without_priorities_is_asked_without_one() -> None:
     bodies: list[dict[str, Any]] = []
 
