@@ -95,13 +95,16 @@ class RedisLease:
             asked = asyncio.get_running_loop().time()
             try:
                 if self.token:
-                    await self.verify()
+                    # A call that hangs is not waited for: the next one may come through in time.
+                    async with asyncio.timeout(self._ttl_s / 4):
+                        await self.verify()
                     until(asked + _CERTAIN * self._ttl_s)
             except LeaseLost:
                 until(asked)
                 raise
-            except Unavailable as error:  # while Redis is away no other holder can take it either
-                log.warning("lease_not_renewed", lease=self._name, reason=str(error))
+            # While Redis is away no other holder can take it either.
+            except (Unavailable, TimeoutError) as error:
+                log.warning("lease_not_renewed", lease=self._name, reason=repr(error))
 
     @asynccontextmanager
     async def during(self, *, wait_s: float) -> AsyncIterator[None]:

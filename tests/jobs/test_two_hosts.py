@@ -126,6 +126,23 @@ async def test_a_released_lease_is_free_at_once(redis, tmp_path):
     assert await second.acquire(0) == 2
 
 
+async def test_a_call_that_hangs_costs_no_lease(redis, tmp_path):
+    """A connection may be dropped on the way: the next call goes over another."""
+    held, hung = RedisLease(redis, "node", ttl_s=1.0), 0
+
+    async def hanging(*words):
+        nonlocal hung
+        hung += 1
+        held._redis = redis
+        await asyncio.sleep(60)
+
+    async with held.during(wait_s=0):
+        held._redis = SimpleNamespace(eval=hanging)
+        await asyncio.sleep(1.5)
+        await held.verify()
+    assert hung == 1
+
+
 async def test_a_block_ends_if_its_lease_cannot_be_renewed(redis, tmp_path):
     held = RedisLease(redis, "node", ttl_s=TTL_S)
 
