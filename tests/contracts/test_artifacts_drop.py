@@ -13,7 +13,7 @@ from dulwich.refs import Ref
 from dulwich.repo import Repo
 
 from reefcommon.artifacts import ArtifactStore, hash_tree
-from reefcommon.errors import Poison
+from reefcommon.errors import Poison, Unavailable
 from reefkit.artifacts import git as git_store
 from reefkit.artifacts import git_refs
 from reefkit.artifacts.git import GitArtifactStore
@@ -124,6 +124,26 @@ def test_the_disk_is_given_back_one_call_later_and_git_finds_nothing_wrong(tmp_p
     )
     assert found.returncode == 0, found.stderr
     assert "unreachable" not in found.stdout
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x"])
+def test_nothing_is_dropped_while_an_object_is_damaged(tmp_path, content):
+    """It is unknown what such an object reaches. The others are read as before."""
+    repository = tmp_path / "artifacts.git"
+    store = GitArtifactStore(repository)
+    contents = filled(store, tmp_path)
+    with Repo(str(repository)) as repo:
+        tag = git_refs.tag_of("default", contents[0])
+        name = repo[repo.refs[tag]].tree.decode()
+    broken = repository / "objects" / name[:2] / name[2:]
+    broken.chmod(0o644)
+    broken.unlink() if content is None else broken.write_bytes(content)
+    aged(repository, git_refs.YOUNG_S + 10)
+    before = {path for path in repository.rglob("*") if path.is_file()}
+    with pytest.raises(Unavailable, match=r"damaged.*git fsck"):
+        store.drop([contents[1]], "default")
+    assert {path for path in repository.rglob("*") if path.is_file()} == before
+    assert all(there(store, one, "default", tmp_path / "out") for one in contents[1:])
 
 
 class Killed(BaseException):

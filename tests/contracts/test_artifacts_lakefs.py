@@ -1,5 +1,6 @@
 """What is lakeFS's own: lineage in the commit, no branch left over, and what its failures mean."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,21 @@ def test_failures_are_told_apart(
     server.fail_with = status
     with pytest.raises(Unavailable, match=words):
         LakeFSArtifactStore(server.url).put(*make_tree(tmp_path), "default")
+
+
+def test_a_disk_that_takes_no_copy(
+    server: FakeLakeFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, manifest = make_tree(tmp_path)
+    store = LakeFSArtifactStore(server.url)
+    store.put(tree, manifest, "default")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("reefkit.artifacts.lakefs.write_synced", full)
+    with pytest.raises(Unavailable, match="No space left"):
+        store.get(manifest.content_id, "default", tmp_path / "out")
 
 
 def test_a_server_that_is_away(unused_tcp_port: int, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from reefkit.artifacts.git_refs import detach, move, pointer_of, remove, sweep, 
 
 LARGE_BYTES = 64 * 1024
 _RESERVED = {".git", ".gitattributes", ".gitmodules", ".lfsconfig"}
-_DAMAGED = (zlib.error, FileFormatException, ChecksumMismatch, ValueError)
+_DAMAGED = (zlib.error, FileFormatException, ChecksumMismatch, ValueError, TypeError)
 """Errors of git objects and of a manifest that are damaged."""
 _AUTHOR = b"Reef <reef@localhost>"
 
@@ -79,12 +79,16 @@ class GitArtifactStore:
 
     def drop(self, contents: Collection[str], scenario: str) -> None:
         refs = [tag_of(scenario, artifacts.check_content_id(content)) for content in contents]
-        with self._writing() as repo:
-            detach(repo, scenario)
-            # Bytes go one call after their ref, so that a reader that has begun can finish.
-            sweep(repo, self._path / "lfs" / "objects")
-            for ref in refs:
-                remove(repo, ref)
+        try:
+            with self._writing() as repo:
+                detach(repo, scenario)
+                # Bytes go one call after their ref, so that a reader that has begun can finish.
+                sweep(repo, self._path / "lfs" / "objects")
+                for ref in refs:
+                    remove(repo, ref)
+        except (KeyError, *_DAMAGED) as error:
+            fault = f"{self._path} is damaged, so that nothing is dropped"
+            raise Unavailable(f"{fault}: {error!r}; `git fsck` names the objects") from error
 
     @contextmanager
     def _writing(self) -> Iterator[Repo]:

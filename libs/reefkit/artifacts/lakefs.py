@@ -139,7 +139,8 @@ class LakeFSArtifactStore:
             if not what.startswith("put"):
                 raise
             raise Unavailable(f"{self._name}: no such repository; create it first") from None
-        except (exceptions.LakeFSException, urllib3.exceptions.HTTPError) as error:
+        # An OSError is that of this machine's disk.
+        except (exceptions.LakeFSException, urllib3.exceptions.HTTPError, OSError) as error:
             raise Unavailable(f"{self._name} does not answer ({what}): {error}") from error
 
 
