@@ -154,7 +154,7 @@ def _delta(
     if pair.keys() != {"A", "B"}:
         raise AdapterError(f"the adapter has only half of the LoRA pair of {module!r}")
     down, up = pair["A"], pair["B"]
-    rank = down.shape[0]
+    rank = down.shape[0] if down.shape else 0
     rows, columns = shapes[module]
     if down.shape != (rank, columns) or up.shape != (rows, rank):
         sizes = f"A {tuple(down.shape)}, B {tuple(up.shape)}"

@@ -154,6 +154,22 @@ def test_weights_that_are_no_numbers_are_refused(node, adapters, tmp_path, value
     assert "not finite" in refused.json()["error"]["message"]
 
 
+def test_weights_of_no_dimension_are_refused(node, adapters, tmp_path):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    path = shutil.copytree(adapters["two"], tmp_path / "odd")
+    tensors = load_file(path / "adapter_model.safetensors")
+    odd = next(name for name in tensors if ".lora_A." in name)
+    save_file(tensors | {odd: torch.tensor(1.0)}, path / "adapter_model.safetensors")
+    with node.client() as client:
+        refused = client.post(
+            "/v1/load_lora_adapter", json={"lora_name": "odd", "lora_path": str(path)}
+        )
+    assert refused.status_code == 400
+    assert "do not fit" in refused.json()["error"]["message"]
+
+
 def test_a_file_that_is_rewritten_changes_no_loaded_adapter(own_node, adapters, tmp_path):
     """Neither other bytes in the same file nor an empty file reach what was read before."""
     node, path = own_node(), shutil.copytree(adapters["two"], tmp_path / "live")
