@@ -53,6 +53,17 @@ async def test_json_for_a_client_that_streams_is_made_a_stream() -> None:
         }
 
 
+@pytest.mark.parametrize("choices", [5, "ab", {"a": 1}, [1, None, "a"]])
+async def test_odd_json_for_a_client_that_streams_is_an_answer_too(choices: Any) -> None:
+    """What cannot be a part of a stream is left out; the exchange is recorded."""
+    message = {"role": "assistant", "content": "Hi", "tool_calls": choices}
+    for odd in (choices, [{"index": 0, "message": message, "finish_reason": "stop"}]):
+        async with edge_of(engines=InstantEngines()) as edge:
+            got = await ask(edge, json.dumps({**UNARY, "choices": odd}).encode(), stream=True)
+            assert got.text.endswith("data: [DONE]\n\n")
+            assert [record.outcome for record in edge.log.records] == ["ok"]
+
+
 async def test_a_stream_for_a_client_that_does_not_is_made_json() -> None:
     async with edge_of(engines=InstantEngines()) as edge:
         got = await ask(edge, streamed(CHUNK), kind=b"text/event-stream")

@@ -168,13 +168,14 @@ def as_stream(answer: Mapping[str, Any], api: Api, asked: Asked, end: bytes = DO
     head = {key: value for key, value in answer.items() if key not in {"choices", "usage"}}
     if api == "chat.completions":
         head["object"] = "chat.completion.chunk"
-    chunks = []
-    for choice in answer.get("choices") or ():
+    chunks, choices = [], answer.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
         part = dict(choice) if isinstance(choice, dict) else choice
         message = part.pop("message", None) if isinstance(part, dict) else None
         if isinstance(message, dict):
             part["delta"] = delta = finished(message)
-            if calls := delta.get("tool_calls"):
+            if isinstance(calls := delta.get("tool_calls"), list):
+                calls = [call for call in calls if isinstance(call, dict)]
                 delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
         chunks.append({**head, "choices": [part]})
     if asked.usage and answer.get("usage") is not None:
