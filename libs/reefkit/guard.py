@@ -184,6 +184,7 @@ class GuardedMessage(BaseMiddleware[Any, Any]):
             return None
         if whole != records:
             _put(msg, whole)
+        records[:] = [record for record, _ in sound]  # a retry writes no letter again
         try:
             result = await call_next(msg)
         except (Conflict, Unavailable):

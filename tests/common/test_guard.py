@@ -1,7 +1,7 @@
 """The guard without a broker: what it does when dead letters are not acknowledged, and with batches."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 from reefcommon.errors import Conflict, Poison, Transient, Unavailable
 from reefcommon.events import DeadLettered
 from reefkit import guard as guards
-from reefkit.bodies import FilesystemBodies
+from reefkit.bodies import CLAIM_HEADER, FilesystemBodies
 from reefkit.dead_letter_limit import DeadLetterLimit, TooManyDead
 from reefkit.guard import Guard
 from reefkit.retry import RetryPolicy
@@ -116,6 +116,23 @@ async def test_an_outside_system_is_waited_for_and_a_lost_race_is_over():
     assert await handle(guard(broker), *[Unavailable("away")] * 50, None) == ("done", 51)
     assert await handle(guard(broker), Conflict("lost"), None) == (None, 1)
     assert broker.letters == []
+
+
+async def test_a_letter_of_a_batch_is_written_once_while_the_others_wait():
+    broker, seen, waits = Broker(), [], [Unavailable("away")] * 20
+    broken = replace(record(1), headers=((CLAIM_HEADER, b"{"),))
+
+    async def handler(message: Any) -> None:
+        seen.append([json.loads(value)["n"] for value in message.body])
+        if waits:
+            raise waits.pop()
+
+    message = SimpleNamespace(
+        raw_message=(record(0), broken, record(2)), clear_cache=lambda: None, body=None
+    )
+    await guard(broker)(None, context=None).consume_scope(handler, message)  # type: ignore[arg-type]
+    assert seen == [[0, 2]] * 21
+    assert len(broker.letters) == 1
 
 
 async def test_what_was_handled_makes_room_for_what_was_not():
