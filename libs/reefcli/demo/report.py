@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import plotext
@@ -63,7 +64,8 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
     )
     left.margins(x=0.08)
     left.legend(loc="upper left", fontsize=8)
-    right.plot([*_smooth(figures.rewards)])
+    judged = range(_WINDOW, len(figures.rewards) + 1)
+    right.plot(judged, [fmean(figures.rewards[end - _WINDOW : end]) for end in judged])
     right.set(
         title=f"users' rewards (mean of the last {_WINDOW})",
         xlabel="answers that users have judged",
@@ -76,11 +78,6 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
-
-
-def _smooth(rewards: list[float]) -> list[float]:
-    tails = (rewards[max(0, end - _WINDOW) : end] for end in range(1, len(rewards) + 1))
-    return [sum(tail) / len(tail) for tail in tails]
 
 
 def chain_table(figures: Figures) -> Table:
