@@ -31,7 +31,8 @@ class Preset:
     # 24 questions: 96 answers, an interval of about 0.2 in the middle and 0.1 near 1.
     test_samples: int = 4
     shown_tokens: int = 16
-    reward_goal: float = 0.8
+    # near 1 both sides win all tasks, and no candidate can be told from its head
+    reward_goal: float = 0.7
     releases_goal: int = 5
 
     @property
