@@ -11,6 +11,7 @@ import pytest
 from services.gateway import metrics
 from services.gateway.upstream.answers import relayed
 from services.gateway.upstream.engines import HttpEngines, without_credentials
+from services.gateway.upstream.experience import ExperienceReads
 
 from .conftest import CHAT, Edge, InstantEngines, edge_of
 
@@ -287,7 +288,7 @@ async def test_a_node_that_lists_odd_names(name: object) -> None:
         says(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body), body)
     ) as url:
         engines = HttpEngines((url,))
-        await engines.look()
+        await engines.poll()
         (row,) = engines.rows()
         assert "other" in row["models"]
         await engines.stop()
@@ -303,6 +304,26 @@ async def test_a_list_of_models_without_an_end() -> None:
     async with node(go_on) as url:
         engines = HttpEngines((url,))
         async with asyncio.timeout(4):  # well before the poll's own time is over
-            await engines.look()
+            await engines.poll()
         assert await engines.failure() is not None
         await engines.stop()
+        await asyncio.sleep(0.05)  # the server sees its end
+
+
+async def test_a_read_outlives_an_idle_connection_that_is_closed() -> None:
+    """The server of the first answer reads the next request, and goes."""
+    requests = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        requests += 1
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        await writer.drain()
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with node(serve) as url:
+        reads = ExperienceReads(url)
+        assert [await reads.get("/a") for _ in range(2)] == [(200, b"{}")] * 2
+        assert requests == 2
+        reads.stop()
+        await asyncio.sleep(0.05)  # the server sees its end

@@ -64,7 +64,11 @@ class Pool:
         line = f"GET {self._prefix}{target} HTTP/1.1\r\n".encode()
         parts, size = [], 0
         async with asyncio.timeout(timeout_s):
-            connection = await self._ask(b"%b%b\r\n" % (line, self._fixed), b"")
+            request = b"%b%b\r\n" % (line, self._fixed)
+            try:
+                connection = await self._ask(request, b"")
+            except BrokenOffError:  # perhaps an idle connection that was closed at that moment
+                connection = await self._ask(request, b"")
             try:
                 while part := await connection.some():
                     parts.append(part)
