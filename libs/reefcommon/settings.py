@@ -3,15 +3,19 @@
 import difflib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Self, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from reefcommon.errors import BadConfig
+
+_SERVICES = ("gateway", "experience", "trainer", "harness", "evaluator", "publisher")
 
 
 class EnvironmentSettings(BaseSettings):
@@ -78,6 +82,17 @@ class SystemSettings(EnvironmentSettings):
     model_path: Path | None = None
     """base model as a Hugging Face directory: served by the engine, trained by the trainer"""
     model_name: str = Field("reef", description="name under which the engines serve the base model")
+
+    @field_validator("engine_urls", *(f"{name}_url" for name in _SERVICES))
+    @classmethod
+    def _name_servers(cls, value: str) -> str:
+        for url in filter(str.strip, value.split(",")):
+            with suppress(ValueError):  # of the port
+                parts = urlsplit(url.strip())
+                if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                    continue
+            raise PydanticCustomError("url", "must be of the form http://host:port")
+        return value
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -156,7 +171,8 @@ def explain(
             continue
         field = fields.get(str(loc[-1])) if loc else None
         description = meaning(field) if field is not None else ""
-        shown = f" (got {item.get('input')!r:.120})"
+        # A URL may hold a password.
+        shown = "" if kind == "url" else f" (got {item.get('input')!r:.120})"
         # pydantic's own words, unless its terms mean little to a person.
         if kind == "missing":
             said, shown = "required, but missing", f"; it is {description}" if description else ""

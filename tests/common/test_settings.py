@@ -48,3 +48,24 @@ def test_a_supervisor_has_no_url_that_others_read(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("REEF_STACK_URL", "x")
     with pytest.raises(BadConfig, match="REEF_STACK_URL"):
         Stack.load()
+
+
+@pytest.mark.parametrize("name", ["ENGINE_URLS", "EXPERIENCE_URL", "TRAINER_URL"])
+@pytest.mark.parametrize(
+    "url", ["here", "ftp://u:secret@h", "http://", "http://u:secret@h:99999", "http://h:x"]
+)
+def test_an_address_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, url: str
+) -> None:
+    """At the start, and without a password that it may hold."""
+    monkeypatch.setenv(f"REEF_{name}", url)
+    with pytest.raises(BadConfig, match=rf"(?i){name}: must be of the form http://") as caught:
+        SystemSettings.load()
+    assert "secret" not in str(caught.value)
+
+
+def test_addresses_of_several_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REEF_ENGINE_URLS", "http://u:p@a:1/v, https://[::1],")
+    assert SystemSettings.load().engines == ("http://u:p@a:1/v", "https://[::1]")
+    monkeypatch.setenv("REEF_ENGINE_URLS", "")
+    assert SystemSettings.load().engines == ()
