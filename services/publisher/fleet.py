@@ -138,8 +138,10 @@ class Fleet:
         return self.full is not None and await self.full.lease(node.url).taken()
 
     async def _try_all(self, nodes: Nodes, staged: Staged) -> dict[str, float | ReefError]:
-        results = await asyncio.gather(*(self._try(node, staged) for node in nodes))
-        return dict(zip((node.url for node in nodes), results, strict=True))
+        # Every node is waited for, also if this is cancelled: each resumes first.
+        tries = {node.url: asyncio.create_task(self._try(node, staged)) for node in nodes}
+        await asyncio.gather(*tries.values(), return_exceptions=True)
+        return {url: attempt.result() for url, attempt in tries.items()}
 
     async def _try(self, node: WeightNode, staged: Staged) -> float | ReefError:
         started = time.perf_counter()

@@ -91,8 +91,9 @@ class FullWeights:
                 resetting = node.reset_prefix_cache(timeout_s=within_s)
                 await self._step("reset the prefix cache", node, resetting)
                 await self._step("verify", node, self._verify(node, given))
-            except ReefError as error:
-                await set_apart(node.url, SUSPECT + str(error))
+            # If it is cancelled, too: a part of the weights may be there.
+            except (ReefError, asyncio.CancelledError) as error:
+                await set_apart(node.url, SUSPECT + (str(error) or "interrupted"))
                 raise
             finally:
                 await self._resume(node, set_apart)

@@ -326,6 +326,35 @@ async def test_a_lease_ends_with_its_holder_and_its_loss_is_noticed(world: World
     assert await lease("http://n").taken()
 
 
+async def test_a_node_whose_update_was_interrupted_gets_its_weights_again(world: World) -> None:
+    """The publisher stops, or loses its lease, in the middle of a transfer."""
+    upkeep, begun = await world.started(), asyncio.Semaphore(0)
+    originals = [node.update for node in world.nodes]
+
+    async def hanging(*_: object, **__: object) -> None:
+        begun.release()
+        await asyncio.sleep(60)
+
+    for node in world.nodes:
+        node.update = hanging  # type: ignore[method-assign]
+    publishing = asyncio.create_task(world.publish(upkeep, "full", kind="checkpoint"))
+    for _ in world.nodes:
+        await begun.acquire()
+    publishing.cancel()
+    await asyncio.wait([publishing])
+    reasons = await upkeep.fleet.rotation.apart()
+    for node, original in zip(world.nodes, originals, strict=True):
+        assert (node.paused, reasons[node.url]) == (False, "full weights: interrupted")
+        node.update = original  # type: ignore[method-assign]
+    survivor = await world.started()
+    await survivor.handlers.resume()
+    await survivor.round()
+    head = await world.head()
+    assert head.kind == "checkpoint"
+    assert {node.version for node in world.nodes} == {head.content_id}
+    assert await survivor.fleet.rotation.apart() == {}
+
+
 async def test_full_weights_need_nodes_of_their_own(world: World) -> None:
     """They replace the model of every node, so a node that serves them serves one scenario."""
     upkeep = await world.started()
