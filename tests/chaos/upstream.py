@@ -29,7 +29,8 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None),
             trust_env=False,
             auto_decompress=False,
-            connector=aiohttp.TCPConnector(limit=0),
+            # the node closes an idle connection after 5 s: none that it may be closing is used
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2),
         )
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", self._pass)
