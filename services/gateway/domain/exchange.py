@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -108,6 +109,7 @@ def tags_of(
     return tags, None
 
 
+@lru_cache(maxsize=4096)  # the tags of a conversation come with each of its turns
 def _text(name: bytes, value: bytes) -> str:
     try:
         text = value.decode("utf-8")
