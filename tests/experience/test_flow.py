@@ -1,5 +1,7 @@
 """The routing table on an in-memory broker: what is published on one topic comes out on another."""
 
+import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -56,3 +58,18 @@ async def test_an_exchange_and_a_report_come_out_as_a_sample_and_poison_as_a_dea
     (letter,) = [DeadLettered.model_validate_json(body) for body in dead]
     assert (letter.topic, letter.group) == (topics.INFERENCES.name, "experience")
     assert "ValidationError" in letter.reason
+
+
+@pytest.mark.parametrize(("batch_records", "pause_ms", "least_s", "most_s"), [(1000, 300, 0.3, 60), (10, 10_000, 0, 9)])  # fmt: skip
+async def test_a_small_batch_pauses_after_its_effect_and_a_backlog_does_not(
+    service: Service, batch_records: int, pause_ms: int, least_s: float, most_s: float
+) -> None:
+    broker = kafka_broker(SystemSettings(), "experience")
+    settings = Settings(batch_records=batch_records, batch_pause_ms=pause_ms)
+    broker.include_router(routes(service.handlers, settings))
+    record = inference()
+    async with TestKafkaBroker(broker), asyncio.timeout(most_s):
+        began = time.monotonic()
+        await broker.publish(record.model_dump_json().encode(), topics.INFERENCES.name, key=b"0000")
+        assert time.monotonic() - began >= least_s
+    assert record.event_id in await service.store.places([record.event_id])
