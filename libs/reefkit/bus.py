@@ -27,6 +27,10 @@ from reefkit.kafka_topics import LagProbe, PartitionLag
 GRACEFUL_STOP_S = 10.0
 # A handler may wait for an outside system as long as that is away.
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
+# The embedded broker answers a fetch after half of this time, with or without events: a longer one
+# costs latency, a shorter one CPU at rest. Kafka answers at the first event. A consumer that
+# somebody waits for asks with AT_ONCE_MS.
+UNHURRIED_MS, AT_ONCE_MS = 1000, 500
 
 # The message itself is at fault: no broker will ever take it. Every other error of a publish is
 # about the broker, the network or their set-up, and is waited for.
@@ -162,9 +166,7 @@ def route(
         max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
         session_timeout_ms=session_timeout_ms,
         heartbeat_interval_ms=session_timeout_ms // 5,
-        # The embedded broker answers a fetch after half of this time, with or without events: a
-        # longer one costs latency, a shorter one CPU at rest. Kafka answers at the first event.
-        fetch_max_wait_ms=options.pop("fetch_max_wait_ms", 1000),
+        fetch_max_wait_ms=options.pop("fetch_max_wait_ms", UNHURRIED_MS),
         consumer_timeout_ms=1000,  # how often an idle consumer looks at itself
         max_partition_fetch_bytes=options.pop("max_partition_fetch_bytes", 8 * 1024 * 1024),
         no_reply=True,

@@ -1,5 +1,6 @@
 """Composition of the publisher."""
 
+from functools import partial
 from pathlib import Path
 
 from faststream.kafka import KafkaRouter
@@ -10,7 +11,7 @@ from reefcommon.config import ServeConfig, load
 from reefcommon.evaluation import choose
 from reefcommon.settings import SystemSettings
 from reefkit.background import Periodic
-from reefkit.bus import route
+from reefkit.bus import AT_ONCE_MS, route
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.service import BackgroundTask, Service
@@ -27,8 +28,9 @@ SERVICE = "publisher"
 
 def routes(handlers: Handlers) -> KafkaRouter:
     """Build the routing table. Commands have their own group: no verdict delays a rollback."""
-    verdicts = route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
-    commands = route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
+    soon = partial(route, fetch_max_wait_ms=AT_ONCE_MS)
+    verdicts = soon(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
+    commands = soon(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
     return KafkaRouter(handlers=(verdicts, commands))
 
 
