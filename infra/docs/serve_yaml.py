@@ -12,7 +12,8 @@ from reefcli.commands.recipes import recipes_in
 from reefcli.field_words import default, kind
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import RecipeBinding
-from reefcommon.recipe import Recipe, resolve
+from reefcommon.recipe import Recipe
+from reefcommon.recipe_loading import resolve
 from reefcommon.settings import meaning
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
-from reefcommon.recipe import load_recipe
+from reefcommon.recipe_loading import load_recipe
 from reefstack.errors import CannotStart
 from reefstack.models import UnknownModelError, check
 from reefstack.state import why_no_directory

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import OnStale, RecipeBinding
 from reefcommon.events import Policy
-from reefcommon.recipe import EvaluationPlan, load_recipe, resolve
+from reefcommon.recipe import EvaluationPlan
+from reefcommon.recipe_loading import load_recipe, resolve
 
 HELD_OUT_SHARE = 5
 HELD_OUT = "held_out"

@@ -1,36 +1,36 @@
-"""The protocol of a recipe: a small class that turns samples into candidates."""
+"""The protocol of a recipe: a small class that turns experience into candidates."""
 
-# A weight recipe in the order of the data:
+# A recipe in the order of the data. It implements what it needs and inherits the rest.
 #
-#     samples --decide--> batch --learner().step--> weights --proposes--> candidate --> verdict
+#     traffic, or seek() that asks through the gateway
+#        --> unit          `consumes`: a report | a turn and what followed | a session that ended
+#        --> signal()      may ask models; computed once, kept as an event
+#        --> decide()      pure: a batch, refusals; the others wait
+#        --> learner().step() in the step process | propose() of a harness recipe
+#        --> candidate     a LoRA, a checkpoint, a harness, a solution
+#        --> evaluation()  per-task results come back to on_verdict()
 #
-# `decide` is pure and runs in a thread with a time limit. The learner runs in the step process and
-# alone imports torch.
+# `signal`, `seek` and `on_verdict` run on a thread and an event loop of their own: what blocks
+# there holds up this recipe alone. `decide` runs in a thread with a time limit. The learner runs in
+# the step process and alone imports torch.
 
-import importlib
-import re
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from reefcommon.errors import BadConfig
-from reefcommon.events import Kind, Policy, SampleReady
+from reefcommon.events import CandidateProposed, Evaluation, Kind, Policy, Signal, Unit, UnitKind
 from reefcommon.ids import LoadId
-from reefcommon.settings import explain
-
-_IMPORTING = re.compile(
-    "|".join(("<frozen importlib", re.escape(str(importlib.__file__)), re.escape(__file__)))
-)
+from reefcommon.recipe_context import Context, SeekContext
 
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
+    """The three dimensions of a recipe, in words for people."""
+
     signal: str
     acquisition: Literal["reactive", "proactive"]
     evolves: tuple[Kind, ...]
@@ -48,15 +48,15 @@ ScoreRange = tuple[float, float]
 DEFAULT_SCORE_RANGE: ScoreRange = (-100.0, 100.0)
 
 
-Refusal = tuple[SampleReady, str, int | None]
-"""(sample, reason, lag) of a sample that a recipe will never use. The lag is in loads."""
+Refusal = tuple[Unit, str, int | None]
+"""(unit, reason, lag) of a unit that a recipe will never use. The lag is in loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A recipe's decision. A sample in neither part waits."""
+    """A recipe's decision. A unit in neither part waits."""
 
-    batch: tuple[SampleReady, ...] = ()
+    batch: tuple[Unit, ...] = ()
     refused: tuple[Refusal, ...] = ()
 
 
@@ -72,16 +72,29 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on a candidate of the recipe, with the results and words for each task."""
+
+    candidate: CandidateProposed
+    outcome: Literal["published", "pending", "rejected", "aborted"]
+    reason: str
+    evaluation: Evaluation | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
+    """`action` skip: the batch changed nothing, and there is no candidate."""
+
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    action: Literal["step", "skip"] = "step"
 
 
 class Learner(Protocol):
     """The part of a weight recipe in the step process. It holds tensors."""
 
-    def step(self, batch: Sequence[SampleReady]) -> StepResult:
-        """Train on a batch. Raises Poison if this is impossible."""
+    def step(self, batch: Sequence[Unit]) -> StepResult:
+        """Train on a batch of units with their signals. Raises Poison if this is impossible."""
 
     def save(self, directory: Path) -> None:
         """Write adapter, critic, optimizers and step, for `load`."""
@@ -96,8 +109,8 @@ class Learner(Protocol):
             Poison: the adapter has another shape.
         """
 
-    def export_adapter(self, directory: Path) -> None:
-        """Write the policy as a PEFT LoRA adapter."""
+    def export(self, directory: Path) -> None:
+        """Write the candidate's files: a PEFT LoRA adapter."""
 
 
 class Recipe(ABC):
@@ -105,6 +118,8 @@ class Recipe(ABC):
     summary: ClassVar[str]
     dimensions: ClassVar[Dimensions]
     knobs_type: ClassVar[type[Knobs]] = Knobs
+    consumes: ClassVar[tuple[UnitKind, ...]] = ("report",)
+    """The kinds of units that it uses; no other kind reaches it."""
 
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
@@ -115,14 +130,33 @@ class Recipe(ABC):
         found: ScoreRange = getattr(self.knobs, "score_range", DEFAULT_SCORE_RANGE)
         return found
 
+    async def signal(self, unit: Unit, ctx: Context) -> Signal | None:
+        """Return what drives the improvement, or None to refuse the unit.
+
+        Called only if it is overridden; else the report's score is the signal. A failure is tried
+        again some times, then the unit is refused.
+        """
+        raise NotImplementedError
+
+    async def seek(self, ctx: SeekContext) -> None:
+        """Go after experience: ask, report, learn, until nothing is left to find.
+
+        Called only if it is overridden, once for each binding. It may be killed at any line and is
+        then called again: what it must know is in `ctx.store`.
+        """
+        raise NotImplementedError
+
     def evaluation(self) -> EvaluationPlan:
         return EvaluationPlan()
+
+    async def on_verdict(self, judged: Judged, ctx: Context) -> None:  # noqa: B027 - optional
+        """Take the verdict on a candidate. May be repeated."""
 
 
 class WeightRecipe(Recipe):
     @abstractmethod
-    def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
-        """Return the next batch and the refused samples. Pure. `waiting`: in order of arrival."""
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
+        """Return the next batch and the refused units. Pure. `waiting`: in order of arrival."""
 
     @abstractmethod
     def learner(self, model_path: Path) -> Learner:
@@ -133,68 +167,14 @@ class WeightRecipe(Recipe):
         return step > 0
 
 
-def resolve(dotted: str) -> Any:
-    """Return the object `package.module:NAME`. Raises BadConfig."""
-    module_name, _, name = dotted.partition(":")
-    if not module_name or not name:
-        raise BadConfig(f"{dotted} names nothing: write package.module:NAME")
-    try:
-        return getattr(import_named(module_name), name)
-    except BadConfig as error:
-        raise BadConfig(f"{dotted}: {error}") from None
-    except AttributeError:
-        raise BadConfig(f"{dotted}: module {module_name} has no {name!r}") from None
+def has_signal(recipe: Recipe) -> bool:
+    return type(recipe).signal is not Recipe.signal
 
 
-def import_named(module_name: str) -> ModuleType:
-    """Import a module. Raises BadConfig with the author's file and line."""
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        remedy = "is its folder installed or on PYTHONPATH?"
-        raise BadConfig(f"no module {error.name!r}; {remedy}") from None
-    except Exception as error:  # noqa: BLE001  # the module is its author's code
-        raise BadConfig(f"module {module_name} cannot be imported: {_in_one_line(error)}") from None
+def seeks(recipe: Recipe) -> bool:
+    return type(recipe).seek is not Recipe.seek
 
 
 def lacking(cls: type[Recipe]) -> list[str]:
     named = [name for name in ("name", "summary", "dimensions") if not hasattr(cls, name)]
     return [*named, *sorted(cls.__abstractmethods__)]
-
-
-def _in_one_line(error: Exception) -> str:
-    words = " ".join(str(error).split())
-    if isinstance(error, SyntaxError):
-        return words
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [(Path(f.filename), f.lineno) for f in frames if not _IMPORTING.match(f.filename)]
-    # The deepest line beside the module: its author's, not that of a library.
-    beside = [(path.name, line) for path, line in own if path.parent == own[0][0].parent]
-    where = f" ({beside[-1][0]}, line {beside[-1][1]})" if beside else ""
-    return f"{type(error).__name__}{': ' if words else ''}{words}{where}"
-
-
-def load_recipe(dotted: str, knobs: Mapping[str, Any]) -> Recipe:
-    """Build the recipe that `serve.yaml` names. Raises BadConfig, also for its knobs."""
-    cls = resolve(dotted)
-    if not (isinstance(cls, type) and issubclass(cls, Recipe)):
-        remedy = "it must derive from reefcommon.recipe.WeightRecipe"
-        raise BadConfig(f"{dotted} is not a recipe: {remedy}")
-    if missing := lacking(cls):
-        raise BadConfig(f"{dotted} is not finished: the class lacks {', '.join(missing)}")
-    try:
-        checked = cls.knobs_type.model_validate(dict(knobs))
-    except ValidationError as error:
-        allowed = ", ".join(cls.knobs_type.model_fields)
-        also = ("scenario", "review", "on_stale")
-        mistakes = explain(error, prefix="reef.", model=cls.knobs_type, also=also)
-        raise BadConfig(f"knobs of {dotted}:\n{mistakes}\nAllowed knobs: {allowed}") from None
-    try:
-        recipe = cls(checked)
-        low, high = recipe.score_range
-    except Exception as error:  # noqa: BLE001  # its author's code
-        words = f"{type(error).__name__}: {error}"
-        raise BadConfig(f"{dotted} cannot be built, or has no score_range: {words}") from None
-    if not low < high:
-        raise BadConfig(f"{dotted}: score_range must grow, got {low} to {high}")
-    return recipe

@@ -59,11 +59,18 @@ FEEDBACK = Topic(
 )
 SAMPLES = Topic(
     "reef.samples.v1",
-    (events.SampleReady,),
+    (events.SampleReady, events.TurnFollowed, events.SessionEnded),
     ("experience",),
     ("trainer-samples", "harness-samples", "evaluator-samples"),
-    "experience that a recipe may use, joined and merged",
+    "experience that a recipe may use, joined and merged: reports, turns, sessions",
     retention=DAYS_30,
+)
+SIGNALS = Topic(
+    "reef.signals.v1",
+    (events.SignalComputed,),
+    ("trainer", "harness"),
+    ("experience", "trainer", "harness"),
+    "what the recipes' judges said about units, so that nobody is asked twice",
 )
 TRAINING = Topic(
     "reef.training.v1",
@@ -103,4 +110,14 @@ COMMANDS = Topic(
     retention=DAYS_30,
 )
 
-ALL = (INFERENCES, FEEDBACK, SAMPLES, TRAINING, CANDIDATES, EVALUATIONS, RELEASES, COMMANDS)
+ALL = (
+    INFERENCES,
+    FEEDBACK,
+    SAMPLES,
+    SIGNALS,
+    TRAINING,
+    CANDIDATES,
+    EVALUATIONS,
+    RELEASES,
+    COMMANDS,
+)

@@ -9,7 +9,8 @@ from reefcommon.config import ServeConfig
 from reefcommon.config_sections import OnStale, RecipeBinding
 from reefcommon.evaluation import choose
 from reefcommon.events import Lineage, SampleRefused
-from reefcommon.recipe import Recipe, Refusal, WeightRecipe, load_recipe
+from reefcommon.recipe import Recipe, Refusal, WeightRecipe
+from reefcommon.recipe_loading import load_recipe
 
 R = TypeVar("R", bound=Recipe)
 

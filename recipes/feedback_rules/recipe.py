@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.harness.tree import HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.ids import digest
 from reefcommon.recipe import Decision, Dimensions, Knobs
@@ -45,7 +45,7 @@ class FeedbackRulesKnobs(Knobs):
     """reports that may wait for agreement; the oldest are refused past this"""
 
 
-def words_of(sample: SampleReady) -> str:
+def words_of(sample: Unit) -> str:
     """Return the feedback of a report, or its `text`, on a single line."""
     said = sample.feedback.get("text") if isinstance(sample.feedback, Mapping) else sample.feedback
     return " ".join(said.split()) if isinstance(said, str) else ""
@@ -57,7 +57,7 @@ def normalise(words: str) -> str:
     return re.sub(r"^\W+|\W+$", "", even)
 
 
-def unusable(sample: SampleReady, knobs: FeedbackRulesKnobs) -> str | None:
+def unusable(sample: Unit, knobs: FeedbackRulesKnobs) -> str | None:
     """Return why a sample can never become a rule, or None."""
     if sample.score is None or sample.score > knobs.max_score:
         return "not_scored_low"
@@ -66,9 +66,9 @@ def unusable(sample: SampleReady, knobs: FeedbackRulesKnobs) -> str | None:
     return "words_too_long" if len(words_of(sample)) > knobs.max_rule_chars else None
 
 
-def first_agreement(usable: Sequence[SampleReady], min_agreement: int) -> tuple[SampleReady, ...]:
+def first_agreement(usable: Sequence[Unit], min_agreement: int) -> tuple[Unit, ...]:
     """Return all samples of the first text that was said `min_agreement` times."""
-    same: dict[str, list[SampleReady]] = {}
+    same: dict[str, list[Unit]] = {}
     winner = None
     for sample in usable:
         text = normalise(words_of(sample))
@@ -97,7 +97,7 @@ class FeedbackRulesRecipe(HarnessRecipe):
     knobs_type = FeedbackRulesKnobs
     knobs: FeedbackRulesKnobs
 
-    def decide(self, waiting: Sequence[SampleReady]) -> Decision:
+    def decide(self, waiting: Sequence[Unit]) -> Decision:
         judged = [(sample, unusable(sample, self.knobs)) for sample in waiting]
         refused = [(sample, reason, None) for sample, reason in judged if reason is not None]
         usable = [sample for sample, reason in judged if reason is None]
@@ -110,7 +110,7 @@ class FeedbackRulesRecipe(HarnessRecipe):
         return Decision(batch=batch, refused=(*refused, *expired))
 
     def propose(
-        self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
+        self, tree: Tree, samples: Sequence[Unit], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
         new_id = rule_id(words_of(samples[0]))
         lost = [mutation for rejection in rejected for mutation in rejection.mutations]

@@ -10,7 +10,7 @@ from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_m
 from recipes.policy_gradient.losses import dis_weight
 from recipes.policy_gradient.returns import group_advantages
 from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.recipe import StepResult
 
 
@@ -34,7 +34,7 @@ class GRPOLearner(PolicyLearner):
         super().__init__(knobs, model_path)
         self.knobs = knobs
 
-    def step(self, batch: Sequence[SampleReady]) -> StepResult:
+    def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs
         rollouts = [rollout(sample, knobs.score_range) for sample in batch]
         totals = TokenTotals(sum(len(one.response) for one in rollouts))

@@ -22,7 +22,7 @@ from recipes.grpo.knobs import Knobs
 from recipes.policy_gradient.returns import group_advantages
 from recipes.policy_gradient.rollouts import admit
 from reefcommon import recipe
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
 
@@ -41,11 +41,11 @@ class GRPORecipe(WeightRecipe):
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 
-    def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         knobs = self.knobs
         fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range)
-        open_groups: dict[tuple[int, ...], list[SampleReady]] = {}
-        batch: list[SampleReady] = []
+        open_groups: dict[tuple[int, ...], list[Unit]] = {}
+        batch: list[Unit] = []
         refused = list(fit.refused)
         for sample in fit.batch:
             prompt = sample.tokens[: sample.prompt_length]
@@ -70,5 +70,5 @@ class GRPORecipe(WeightRecipe):
         return GRPOLearner(self.knobs, model_path)
 
 
-def _lag(sample: SampleReady, serving: LoadId) -> int | None:
+def _lag(sample: Unit, serving: LoadId) -> int | None:
     return LoadId.parse(sample.load_id or "").lag_behind(serving)

@@ -47,7 +47,7 @@ class PolicyLearner:
     def adopt(self, adapter: Path | None) -> None:
         self.policy.adopt(adapter)
 
-    def export_adapter(self, directory: Path) -> None:
+    def export(self, directory: Path) -> None:
         self.policy.export(directory)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reefcommon.errors import Poison
-from reefcommon.events import SampleReady, Sampling
+from reefcommon.events import Sampling, Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, Decision, ScoreRange
 
@@ -30,7 +30,7 @@ class Rollout:
 
 
 def admit(
-    waiting: Sequence[SampleReady],
+    waiting: Sequence[Unit],
     serving: LoadId,
     max_staleness: int,
     score_range: ScoreRange = DEFAULT_SCORE_RANGE,
@@ -40,8 +40,8 @@ def admit(
     A lag (`serving` minus the sample's sequence) of 0 to `max_staleness` admits. If it is negative,
     the release is not known yet and the sample waits.
     """
-    admitted: list[SampleReady] = []
-    refused: list[tuple[SampleReady, str, int | None]] = []
+    admitted: list[Unit] = []
+    refused: list[tuple[Unit, str, int | None]] = []
     for sample in waiting:
         reason, lag = unfit(sample, score_range), None
         if reason is None:
@@ -53,7 +53,7 @@ def admit(
     return Decision(tuple(admitted), tuple(refused))
 
 
-def stale(sample: SampleReady, serving: LoadId, max_lag: int) -> tuple[str | None, int | None]:
+def stale(sample: Unit, serving: LoadId, max_lag: int) -> tuple[str | None, int | None]:
     """Return (reason, lag). The reason is None if the weights are fresh enough."""
     try:
         producing = LoadId.parse(sample.load_id or "")
@@ -65,7 +65,7 @@ def stale(sample: SampleReady, serving: LoadId, max_lag: int) -> tuple[str | Non
     return ("stale" if lag > max_lag else None), lag
 
 
-def unfit(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> str | None:
+def unfit(sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> str | None:
     """Return why a sample cannot be trained on by policy gradient, or None."""
     if sample.untrainable is not None:
         return f"untrainable: {sample.untrainable}"
@@ -82,7 +82,7 @@ def unfit(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) ->
     return f"truncated_sampling: {changed}" if changed else None
 
 
-def _malformed(sample: SampleReady) -> str | None:
+def _malformed(sample: Unit) -> str | None:
     length = len(sample.tokens) - sample.prompt_length
     logprobs = sample.logprobs
     if sample.prompt_length < 1 or length < 1:
@@ -114,7 +114,7 @@ def truncated_by(sampling: Sampling) -> str | None:
     return next((name for name, is_changed in changed.items() if is_changed), None)
 
 
-def rollout(sample: SampleReady, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> Rollout:
+def rollout(sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> Rollout:
     """Read a sample. Raises Poison, with the reason of `unfit`, if it is unfit."""
     reason = unfit(sample, score_range)
     if reason is not None or sample.score is None:

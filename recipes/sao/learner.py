@@ -18,7 +18,7 @@ from recipes.policy_gradient.returns import (
 )
 from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
 from recipes.sao.knobs import Knobs
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.metrics import StepMetric
 from reefcommon.recipe import StepResult
 
@@ -71,7 +71,7 @@ class SAOLearner(PolicyLearner):
             seed=knobs.seed,
         )
 
-    def step(self, batch: Sequence[SampleReady]) -> StepResult:
+    def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs
         rollouts = [rollout(sample, knobs.score_range) for sample in batch]
         train = self.steps >= knobs.critic_warmup_steps

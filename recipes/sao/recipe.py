@@ -28,7 +28,7 @@ from typing import ClassVar
 from recipes.policy_gradient.rollouts import admit
 from recipes.sao.knobs import Knobs
 from reefcommon import recipe
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
 
@@ -45,7 +45,7 @@ class SAORecipe(WeightRecipe):
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 
-    def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         # A batch is the oldest `batch_size` samples that are fit and fresh; fewer wait.
         size = self.knobs.batch_size
         fit = admit(waiting, serving, self.knobs.max_staleness, self.knobs.score_range)

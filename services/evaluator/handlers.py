@@ -9,7 +9,13 @@ from prometheus_client import Counter
 
 from reefcommon import topics
 from reefcommon.evaluation import is_held_out
-from reefcommon.events import CandidateEvaluated, CandidateProposed, Evaluation, SampleReady
+from reefcommon.events import (
+    AnyUnit,
+    CandidateEvaluated,
+    CandidateProposed,
+    Evaluation,
+    SampleReady,
+)
 from reefcommon.ids import digest
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
@@ -56,9 +62,11 @@ class Handlers:
     evidence: EvidenceStore
     trials: Trials
 
-    async def on_sample(self, event: SampleReady) -> None:
+    async def on_sample(self, event: AnyUnit) -> None:
         """Keep a held-out sample if it is evidence. The recipes refuse it for training."""
-        sample = held_out(event) if is_held_out(event.event_id) else None
+        if not isinstance(event, SampleReady) or not is_held_out(event.event_id):
+            return
+        sample = held_out(event)
         if sample is not None and self.plans.accepts(event.scenario, sample.score):
             await self.evidence.add(event.scenario, sample, event.recorded_at.timestamp())
 

@@ -9,7 +9,8 @@ from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import BadConfig
 from reefcommon.evaluation import ChosenPlan, choose
 from reefcommon.events import CandidateProposed
-from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange, load_recipe, resolve
+from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
+from reefcommon.recipe_loading import load_recipe, resolve
 from services.evaluator.domain.policies import Rule
 from services.evaluator.domain.tasks import BadTask, Task, Verifier, as_task
 

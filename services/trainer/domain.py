@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefkit.jobs.model import UNFINISHED, Job
 
@@ -42,7 +42,7 @@ def plan_start(last: Job | None, head_content: str, saved: Mapping[str, str]) ->
     return Start(state=last.job_id, adopt=head_content)
 
 
-def batch_facts(batch: Sequence[SampleReady], serving: LoadId, now: datetime) -> dict[str, float]:
+def batch_facts(batch: Sequence[Unit], serving: LoadId, now: datetime) -> dict[str, float]:
     """Return the staleness (in loads) and the age (in seconds) of a batch."""
     lags = [lag for sample in batch if (lag := _lag(sample, serving)) is not None]
     ages = [(now - sample.at).total_seconds() for sample in batch]
@@ -54,7 +54,7 @@ def batch_facts(batch: Sequence[SampleReady], serving: LoadId, now: datetime) ->
     }
 
 
-def _lag(sample: SampleReady, serving: LoadId) -> int | None:
+def _lag(sample: Unit, serving: LoadId) -> int | None:
     try:
         return LoadId.parse(sample.load_id or "").lag_behind(serving)
     except ValueError:  # a recipe may train on samples that no known weights have made

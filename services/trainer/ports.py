@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reefcommon.errors import Poison
-from reefcommon.events import SampleReady, Value
+from reefcommon.events import AnyUnit, Value
 
 
 class StateDamaged(Poison):
@@ -23,7 +23,7 @@ class StepRequest(Value):
     state: Path | None
     actor: Path | None
     adopt: str | None
-    batch: tuple[SampleReady, ...]
+    batch: tuple[AnyUnit, ...]
     out: Path | None
 
 

@@ -20,7 +20,8 @@ import orjson
 
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.files import sync_directory
-from reefcommon.recipe import Learner, WeightRecipe, load_recipe
+from reefcommon.recipe import Learner, WeightRecipe
+from reefcommon.recipe_loading import load_recipe
 from reefkit.jobs.faults import last_lines, place_of
 from services.trainer import finite
 from services.trainer.ports import StateDamaged, StepReply, StepRequest
@@ -58,7 +59,7 @@ class Worker:
         staged.mkdir(parents=True)
         learner.save(staged)
         if reply.proposes:
-            learner.export_adapter(staged / ADAPTER)
+            learner.export(staged / ADAPTER)
         finite.check_new(staged)
         (staged / REPLY).write_bytes(orjson.dumps(reply))
         _sync(staged)

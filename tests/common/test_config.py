@@ -8,7 +8,7 @@ import pytest
 from recipes.sao.recipe import SAORecipe
 from reefcommon import config
 from reefcommon.errors import BadConfig
-from reefcommon.recipe import load_recipe
+from reefcommon.recipe_loading import load_recipe
 from reefcommon.settings import SystemSettings
 from reefstack.effective_config import to_yaml
 from services.gateway import settings as gateway

@@ -9,7 +9,7 @@ from reefcommon.config import load
 from reefcommon.evaluation import choose
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Entry, episode_messages
-from reefcommon.recipe import resolve
+from reefcommon.recipe_loading import resolve
 from reefstack.models import default_cache_dir, prepare
 from services.evaluator.domain.policies import decide
 from services.evaluator.plans import Plans

@@ -149,4 +149,4 @@ service = Hosted
 
 async def fed(worker, *numbers, words=GREET):
     for number in numbers:
-        await worker.handlers.on_sample(sample(number, words))
+        await worker.handlers.on_unit(sample(number, words))

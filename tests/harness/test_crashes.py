@@ -74,7 +74,7 @@ WRITES = ("put", "refuse", "open", "save", "advance", "acknowledge")
 async def whole_story(worker, out):
     """Everything that the log holds is delivered, in order; what was delivered before comes again."""
     await worker.handlers.on_publication(first(base_release()))
-    await worker.handlers.on_sample(sample(0, None))
+    await worker.handlers.on_unit(sample(0, None))
     await fed(worker, 1, 2, 3)
     for _ in range(3):
         await advance(worker)

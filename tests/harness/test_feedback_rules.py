@@ -15,7 +15,7 @@ from reefcommon.config import parse
 from reefcommon.errors import BadConfig
 from reefcommon.harness.admission import CHAT, admit
 from reefcommon.harness.tree import Entry, Inadmissible, Mutation, Rejection, apply, render_chat
-from reefcommon.recipe import load_recipe
+from reefcommon.recipe_loading import load_recipe
 from tests.harness.support import GREET, sample
 
 

@@ -76,7 +76,7 @@ def retention(worker, now, heads=None, store=None):
 
 async def window(worker, out, day, number, words):
     for offset in range(3):
-        await worker.handlers.on_sample(said(number + offset, day, words))
+        await worker.handlers.on_unit(said(number + offset, day, words))
     await worker.turn()
     return out.of(CandidateProposed)[-1]
 
@@ -90,7 +90,7 @@ async def test_ended_windows_are_forgotten_and_their_samples_are_refused_when_th
     head = published(candidate, base_release())
     await worker.handlers.on_publication(head)
     second = await window(worker, out, 2, 10, "Be brief.")
-    await worker.handlers.on_sample(said(30, 2, "Nobody else says this."))
+    await worker.handlers.on_unit(said(30, 2, "Nobody else says this."))
     assert (await retention(worker, T0 + timedelta(days=20)).round())["jobs"] == 0
     assert await retention(worker, T0 + timedelta(days=300)).round() == {
         "samples": 3,
@@ -101,8 +101,8 @@ async def test_ended_windows_are_forgotten_and_their_samples_are_refused_when_th
     assert ledger.counts("samples", BINDING.key) == {"used": 3, "waiting": 1}
     assert ledger.counts("jobs", BINDING.key) == {"announced": 1}
     again = said(0, 0)
-    await worker.handlers.on_sample(again)
-    await worker.handlers.on_sample(again)
+    await worker.handlers.on_unit(again)
+    await worker.handlers.on_unit(again)
     await worker.handlers.on_publication(rejected(second))
     await worker.turn()
     assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [

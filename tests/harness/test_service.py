@@ -101,9 +101,9 @@ async def test_samples_that_cannot_be_used_are_refused_once(tmp_path):
     out = Published()
     worker = service(tmp_path, out)
     await worker.handlers.on_publication(first(base_release()))
-    await worker.handlers.on_sample(sample(1, None))
+    await worker.handlers.on_unit(sample(1, None))
     await worker.turn()
-    await worker.handlers.on_sample(sample(1, None))
+    await worker.handlers.on_unit(sample(1, None))
     await worker.turn()
     assert [(event.sample_id, event.reason) for event in out.of(SampleRefused)] == [
         ("smp-1", "no_words")
@@ -113,13 +113,13 @@ async def test_samples_that_cannot_be_used_are_refused_once(tmp_path):
 
 async def test_a_sample_of_another_scenario_is_not_kept(tmp_path):
     worker = service(tmp_path, Published())
-    await worker.handlers.on_sample(sample(1, scenario="other"))
+    await worker.handlers.on_unit(sample(1, scenario="other"))
     assert worker.store.window(BINDING.key, 10) == []
 
 
 async def test_the_inbox_keeps_the_text_and_not_the_tokens(tmp_path):
     worker = service(tmp_path, Published())
-    await worker.handlers.on_sample(
+    await worker.handlers.on_unit(
         sample(
             1, tokens=(1, 2), prompt_length=1, loss_mask=(1,), logprobs=(-0.5,), untrainable=None
         )

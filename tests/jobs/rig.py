@@ -61,7 +61,7 @@ class WordsRig:
 
     async def arrive(self, *words, first=0):
         for number, text in enumerate(words, start=first):
-            await self.handlers.on_sample(sample(number, feedback=text))
+            await self.handlers.on_unit(sample(number, feedback=text))
 
     async def publish(self, sequence, *, candidate=None, loads=None, **changes):
         made = release(sequence, candidate=candidate).model_copy(

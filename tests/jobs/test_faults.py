@@ -90,7 +90,7 @@ async def test_a_score_out_of_range_is_refused_alone(tmp_path, score):
     rig = WordsRig(tmp_path)
     await rig.publish(5)
     for number, value in enumerate((1.0, score, 0.0)):
-        await rig.handlers.on_sample(sample(number, feedback="w", score=value))
+        await rig.handlers.on_unit(sample(number, feedback="w", score=value))
     await rig.settle()
     assert [(r.sample_id, r.reason) for r in rig.bus.refusals] == [("smp-1", "score_out_of_range")]
     assert [item.lineage.sample_ids for item in rig.candidates] == [("smp-0", "smp-2")]

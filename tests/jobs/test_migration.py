@@ -69,7 +69,7 @@ async def test_an_unfinished_training_job_goes_on_and_nothing_trains_twice(tmp_p
     first_life = Rig(tmp_path / "before", every=2 if state == "silent checkpoint" else 1)
     await first_life.publish(5)
     for number in (0, 1):
-        await first_life.handlers.on_sample(sample(number))
+        await first_life.handlers.on_unit(sample(number))
     await first_life.loop.once()
     job = first_life.store.current(first_life.key)
     assert job is not None
@@ -103,7 +103,7 @@ async def test_an_unfinished_training_job_goes_on_and_nothing_trains_twice(tmp_p
     old.close()
 
     rig = Rig(home, every=2 if state == "silent checkpoint" else 1)
-    await rig.handlers.on_sample(sample(0))  # delivered again
+    await rig.handlers.on_unit(sample(0))  # delivered again
     await rig.settle()
     assert rig.stepped == ([job.job_id] if state == "running" else [])
     if state == "complete":

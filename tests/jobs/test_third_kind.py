@@ -92,7 +92,7 @@ async def test_ended_jobs_and_lost_contents_are_forgotten(tmp_path):
         for offset in (0, 1):
             number = 2 * day + offset
             record = receipt(day, number)
-            await rig.handlers.on_sample(sample(number, feedback="w", record_ids=(record,)))
+            await rig.handlers.on_unit(sample(number, feedback="w", record_ids=(record,)))
         await rig.settle()
         await rig.reject(rig.candidates[-1].event_id)
     rejected = RejectedContents(rig.store, store, Heads("base"), rig.kit.storing)
@@ -110,6 +110,6 @@ async def test_ended_jobs_and_lost_contents_are_forgotten(tmp_path):
     gone = await retention.round()
     assert (gone["jobs"], gone["samples"]) == (2, 4)
     again = sample(0, feedback="w", record_ids=(receipt(0, 0),))
-    await rig.handlers.on_sample(again)
+    await rig.handlers.on_unit(again)
     await rig.settle()
     assert [(r.sample_id, r.reason) for r in rig.bus.refusals] == [("smp-0", "too_old")]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from reefcommon.recipe import load_recipe
+from reefcommon.recipe_loading import load_recipe
 from tests.recipes.bandit import ALL_LINEAR, tenth, train, write_model
 
 ARMS = ("dis", "ratio", "none")

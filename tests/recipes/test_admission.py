@@ -10,7 +10,7 @@ from recipes.sao.knobs import Knobs
 from recipes.sao.recipe import SAORecipe
 from reefcommon.errors import BadConfig
 from reefcommon.ids import LoadId
-from reefcommon.recipe import load_recipe
+from reefcommon.recipe_loading import load_recipe
 from tests.recipes.samples import sample
 
 SERVING = LoadId("run", 5)

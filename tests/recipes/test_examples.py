@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from reefcommon.config import load
-from reefcommon.recipe import load_recipe, resolve
+from reefcommon.recipe_loading import load_recipe, resolve
 
 EXAMPLES = Path("recipes/sao/examples")
 

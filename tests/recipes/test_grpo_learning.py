@@ -2,7 +2,7 @@
 
 import pytest
 
-from reefcommon.recipe import load_recipe
+from reefcommon.recipe_loading import load_recipe
 from tests.recipes.bandit import ALL_LINEAR, tenth, train, write_model
 
 pytestmark = [pytest.mark.learning, pytest.mark.timeout(900)]

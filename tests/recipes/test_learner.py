@@ -132,8 +132,8 @@ def test_a_saved_state_continues_to_the_bit(model_path, tmp_path):
     assert all(
         torch.equal(tensor, adapter(resumed)[name]) for name, tensor in adapter(first).items()
     )
-    first.export_adapter(tmp_path / "a")
-    resumed.export_adapter(tmp_path / "b")
+    first.export(tmp_path / "a")
+    resumed.export(tmp_path / "b")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == ["adapter_config.json", "adapter_model.safetensors"]
     assert all(
@@ -165,7 +165,7 @@ def test_adopting_an_adapter_the_base_or_one_that_does_not_fit(model_path, tmp_p
     one = learner(model_path, critic_warmup_steps=0)
     fresh = adapter(one)
     one.step(batch(one))
-    one.export_adapter(tmp_path / "published")
+    one.export(tmp_path / "published")
     published = adapter(one)
     one.adopt(None)
     assert all(torch.equal(tensor, adapter(one)[name]) for name, tensor in fresh.items())

@@ -16,7 +16,7 @@ from typing import ClassVar
 from recipes.policy_gradient.rollouts import admit
 from reefcommon import recipe
 from reefcommon.errors import Poison
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.ids import LoadId
 from reefcommon.recipe import Decision, Dimensions, Learner, StepResult, WeightRecipe
 
@@ -40,7 +40,7 @@ class CountingLearner:
         self.critic = 0
         self.model_path = model_path
 
-    def step(self, batch: Sequence[SampleReady]) -> StepResult:
+    def step(self, batch: Sequence[Unit]) -> StepResult:
         for sample in batch:
             marker = self.model_path / sample.event_id
             if sample.score == -1:
@@ -70,7 +70,7 @@ class CountingLearner:
         )
 
     def save(self, directory: Path) -> None:
-        self.export_adapter(directory)
+        self.export(directory)
         (directory / "critic.json").write_text(json.dumps(self.critic))
 
     def load(self, directory: Path, *, actor_from: Path | None = None) -> None:
@@ -80,7 +80,7 @@ class CountingLearner:
     def adopt(self, adapter: Path | None) -> None:
         self.actor = json.loads((adapter / ADAPTER).read_text()) if adapter else []
 
-    def export_adapter(self, directory: Path) -> None:
+    def export(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
         (directory / ADAPTER).write_text(json.dumps(self.actor))
 
@@ -96,7 +96,7 @@ class CountingRecipe(WeightRecipe):
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 
-    def decide(self, waiting: Sequence[SampleReady], serving: LoadId) -> Decision:
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         found = admit(waiting, serving, self.knobs.max_staleness)
         size = self.knobs.batch_size
         return Decision(

@@ -51,8 +51,8 @@ class TensorLearner(CountingLearner):
         saved = torch.load(directory / "critic.pt", weights_only=True)
         self.numbers["head"] = float(saved["head"]["weight"][0])
 
-    def export_adapter(self, directory: Path) -> None:
-        super().export_adapter(directory)
+    def export(self, directory: Path) -> None:
+        super().export(directory)
         if directory.name == "adapter":
             save_file(
                 {"lora_A": torch.full((2, 2), self.numbers["exported"], dtype=torch.bfloat16)},

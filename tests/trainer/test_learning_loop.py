@@ -24,7 +24,7 @@ async def rig(tmp_path):
 
 async def arrive(rig, *numbers, **changes):
     for number in numbers:
-        await rig.handlers.on_sample(sample(number, **changes))
+        await rig.handlers.on_unit(sample(number, **changes))
 
 
 async def test_a_batch_becomes_one_candidate_and_waits_for_its_verdict(rig):
@@ -155,7 +155,7 @@ async def test_refusals_are_durable_and_told_when_the_broker_is_back(tmp_path):
     rig = Rig(tmp_path, max_staleness=2)
     await rig.publish(5)
     for number, load in enumerate(("run:5", "run:3", "run:2", "old:5")):
-        await rig.handlers.on_sample(sample(number, load_id=load))
+        await rig.handlers.on_unit(sample(number, load_id=load))
     rig.bus.away = True
     with pytest.raises(Exception, match="no broker"):
         await rig.settle()
@@ -176,7 +176,7 @@ async def test_a_record_trains_once(rig):
     await arrive(rig, 0, 1)
     await rig.settle()
     await rig.reject(rig.bus.candidates[0].event_id)
-    await rig.handlers.on_sample(sample(9, record_ids=("rec-1", "rec-9")))
+    await rig.handlers.on_unit(sample(9, record_ids=("rec-1", "rec-9")))
     await rig.settle()
     assert [(e.sample_id, e.reason) for e in rig.bus.refusals] == [("smp-9", "already_trained")]
 
@@ -217,9 +217,9 @@ async def test_a_full_disk_is_waited_for(rig):
     size = rig.store._db.execute("pragma page_count").fetchone()[0]
     rig.store._db.execute(f"pragma max_page_count = {size}")
     with pytest.raises(Unavailable, match="is the disk full"):
-        await rig.handlers.on_sample(sample(0, feedback="x" * 50_000))
+        await rig.handlers.on_unit(sample(0, feedback="x" * 50_000))
     rig.store._db.execute("pragma max_page_count = 100000")
-    await rig.handlers.on_sample(sample(0, feedback="x" * 50_000))
+    await rig.handlers.on_unit(sample(0, feedback="x" * 50_000))
     assert rig.store.counts("samples", rig.key) == {"waiting": 1}
 
 
@@ -245,9 +245,9 @@ async def test_resume_keeps_the_staleness_bound(tmp_path):
     rig = Rig(tmp_path, max_staleness=2, batch_size=1)
     await rig.publish(40)
     for number in range(40):
-        await rig.handlers.on_sample(sample(number, load_id=f"run:{number}"))
+        await rig.handlers.on_unit(sample(number, load_id=f"run:{number}"))
     for step in range(20):
-        await rig.handlers.on_sample(sample(100 + step, load_id=f"run:{40 + step}"))
+        await rig.handlers.on_unit(sample(100 + step, load_id=f"run:{40 + step}"))
         if step % 7 == 3:
             await rig.restart()
         await rig.settle()
@@ -297,7 +297,7 @@ async def killed_at(home, effect, after):
     """What the process was killed at; whatever it was, the end is the same."""
     rig = Rig(home, mortal=Mortal(effect, after))
     await rig.publish(5)
-    await rig.handlers.on_sample(sample(7, load_id="run:1"))
+    await rig.handlers.on_unit(sample(7, load_id="run:1"))
     await arrive(rig, 0, 1)
     try:
         await rig.settle()

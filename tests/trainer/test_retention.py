@@ -70,9 +70,7 @@ async def step(
 ) -> str:
     """One job of two samples of that day. Returns its candidate's content."""
     for number in (first, first + 1):
-        await rig.handlers.on_sample(
-            sample(number, record_ids=(receipt(day, number),), load_id=load)
-        )
+        await rig.handlers.on_unit(sample(number, record_ids=(receipt(day, number),), load_id=load))
     await rig.settle()
     candidate = rig.bus.candidates[-1]
     if publish is not None:
@@ -100,7 +98,7 @@ async def test_settled_work_is_forgotten_and_its_samples_are_refused_when_they_c
     )  # another report on a record that was trained on
     new = sample(78, record_ids=(receipt(41, 9),), load_id="run:10")
     for arrived in (again, other, new):
-        await rig.handlers.on_sample(arrived)
+        await rig.handlers.on_unit(arrived)
     await rig.settle()
     assert {(r.sample_id, r.reason) for r in rig.bus.refusals} == {
         ("smp-0", "too_old"),
@@ -114,9 +112,7 @@ async def test_settled_work_is_forgotten_and_its_samples_are_refused_when_they_c
 
 async def test_nothing_that_is_of_use_is_forgotten(rig):
     far = T0 + timedelta(days=365)
-    await rig.handlers.on_sample(
-        sample(900, record_ids=(receipt(0, 90),))
-    )  # waits for a second one
+    await rig.handlers.on_unit(sample(900, record_ids=(receipt(0, 90),)))  # waits for a second one
     assert (await retention(rig, far).round())["samples"] == 0
     await step(rig, 0, 0, publish=6)
     held = {job.job_id for job in [rig.store.last(rig.key)]}
@@ -126,7 +122,7 @@ async def test_nothing_that_is_of_use_is_forgotten(rig):
     )
     waiting = rig.store.counts("samples", rig.key)["waiting"]
     assert waiting == 1
-    await rig.handlers.on_sample(sample(901, record_ids=(receipt(1, 91),), load_id="run:6"))
+    await rig.handlers.on_unit(sample(901, record_ids=(receipt(1, 91),), load_id="run:6"))
     await rig.settle()
     assert (await retention(rig, far).round())["jobs"] == 0, (
         "the newest has no verdict yet, the other one's state is on disk"
@@ -143,7 +139,7 @@ async def test_a_receipt_that_a_client_chose_says_no_time_and_is_remembered(rig)
         None,
     )
     for number in (0, 1):
-        await rig.handlers.on_sample(sample(number, record_ids=(f"my-own-{number}",)))
+        await rig.handlers.on_unit(sample(number, record_ids=(f"my-own-{number}",)))
     await rig.settle()
     await rig.publish(
         6, rig.bus.candidates[-1].content_id, candidate=rig.bus.candidates[-1].event_id
@@ -156,8 +152,8 @@ async def test_a_receipt_that_a_client_chose_says_no_time_and_is_remembered(rig)
         "my-own-0",
         "my-own-1",
     }
-    await rig.handlers.on_sample(sample(0, record_ids=("my-own-0",), load_id="run:10"))
-    await rig.handlers.on_sample(sample(55, record_ids=("my-own-1",), load_id="run:10"))
+    await rig.handlers.on_unit(sample(0, record_ids=("my-own-0",), load_id="run:10"))
+    await rig.handlers.on_unit(sample(55, record_ids=("my-own-1",), load_id="run:10"))
     await rig.settle()
     assert {(r.sample_id, r.reason) for r in rig.bus.refusals} == {("smp-55", "already_trained")}
 
@@ -225,7 +221,7 @@ async def test_an_adapter_that_a_new_job_starts_from_is_there_though_a_round_has
     adapters.fetch(other.shelf, content, "default")
     await other.publish(6, content)
     for number in (2, 3):
-        await other.handlers.on_sample(sample(number, load_id="run:6"))
+        await other.handlers.on_unit(sample(number, load_id="run:6"))
 
     def look():
         seen = retention(other, AT).contents_in_use()

@@ -17,7 +17,7 @@ from tests.trainer.rig import Rig
 
 async def arrive(rig, scores, first=0):
     for number, score in enumerate(scores):
-        await rig.handlers.on_sample(sample(first + number, score=score))
+        await rig.handlers.on_unit(sample(first + number, score=score))
 
 
 async def ready(tmp_path, **options):

@@ -20,7 +20,8 @@ from reefcli.field_words import default, kind
 from reefcli.options import AsJson
 from reefcli.output import print_json, print_story, print_table
 from reefcommon.errors import BadConfig
-from reefcommon.recipe import Recipe, import_named, lacking
+from reefcommon.recipe import Recipe, lacking
+from reefcommon.recipe_loading import import_named
 from reefcommon.settings import meaning
 
 _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reefcommon.recipe import resolve
+from reefcommon.recipe_loading import resolve
 
 Task = Any
 """A prompt (str) or a list of chat messages."""

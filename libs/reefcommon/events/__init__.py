@@ -4,8 +4,8 @@ Every event has `type`, `event_id` (equal id and content is a repeat), `at` (UTC
 the W3C `traceparent` of its cause. Readers ignore unknown fields.
 """
 
-# experience   an exchange, a report on it, and the sample that both make
-# learning     steps, refusals, candidates, verdicts
+# experience   an exchange, a report on it, and the units that they make
+# learning     signals, steps, refusals, candidates, verdicts
 # publication  the release chain, commands, dead letters
 
 from reefcommon.events.base import *
@@ -14,5 +14,7 @@ from reefcommon.events.experience import *
 from reefcommon.events.learning import *
 from reefcommon.events.publication import *
 
-ALL: tuple[type[Event], ...] = tuple(Event.__subclasses__())
+ALL: tuple[type[Event], ...] = tuple(
+    cls for base in Event.__subclasses__() for cls in (base.__subclasses__() or [base])
+)
 """All types of events, in the order of the modules above."""

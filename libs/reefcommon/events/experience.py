@@ -1,8 +1,8 @@
-"""An exchange with the model, a report on it, and the sample that both make."""
+"""An exchange with the model, a report on it, and the units of experience that they make."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, FiniteFloat
+from pydantic import AwareDatetime, Field, FiniteFloat
 
 from reefcommon.events.base import Event, Outcome, Value
 
@@ -102,17 +102,30 @@ class FeedbackReported(Event):
     content_digest: str
 
 
-class SampleReady(Event):
-    """A record, or the turns of a session, with its report. `event_id` is the sample's id.
+class Signal(Value):
+    """What a recipe's `signal` says about a unit: it drives the improvement.
+
+    `words`: a hint, a critique. `teacher`: the messages of a prompt that a teacher reads instead of
+    the unit's own, without the answer. `labels`: facts for the recipe's own use and for people.
+    """
+
+    score: FiniteFloat | None = None
+    weight: FiniteFloat = 1.0
+    words: str = ""
+    teacher: tuple[dict[str, Any], ...] = ()
+    labels: dict[str, str | float] = {}
+
+
+class Unit(Event):
+    """Experience that a recipe may use. `event_id` is the unit's id.
 
     `tokens` are the prompt and response ids. `loss_mask` and `logprobs` have the length of the
     response, `len(tokens) - prompt_length`. The mask is 1 on sampled tokens, and 0, with
     log-probability 0.0, on tokens of the environment. If `untrainable`, the token fields are empty.
+    `signal` is put in by the host of a recipe, and is absent in the log.
     """
 
-    type: Literal["sample.ready.v1"] = "sample.ready.v1"
     record_ids: tuple[str, ...]
-    report_id: str | None = None
     session_id: str | None = None
     tags: dict[str, str] = {}
     release_id: str | None = None
@@ -131,3 +144,53 @@ class SampleReady(Event):
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     recorded_at: AwareDatetime
+    signal: Signal | None = None
+
+    @property
+    def reward(self) -> float | None:
+        """The signal's score; without a signal the report's."""
+        return self.score if self.signal is None else self.signal.score
+
+
+class SampleReady(Unit):
+    """A record, or the turns of a session, with its report: a unit of kind `report`."""
+
+    type: Literal["sample.ready.v1"] = "sample.ready.v1"
+    report_id: str | None = None
+
+
+class TurnFollowed(Unit):
+    """An exchange and what followed its answer: a unit of kind `turn`, once for each exchange.
+
+    `next_messages`: user text or tool results of the session's next request, after the answer;
+    empty if the session ended, `closed` by the client or `idle` for too long.
+    """
+
+    type: Literal["turn.followed.v1"] = "turn.followed.v1"
+    next_messages: tuple[dict[str, Any], ...] = ()
+    ended: Literal["followed", "closed", "idle"] = "followed"
+
+
+class SessionEnded(Unit):
+    """A session that ended: a unit of kind `session`.
+
+    If its tokens do not join, it has several `parts`, each an event of its own, `part` from 0.
+    """
+
+    type: Literal["session.ended.v1"] = "session.ended.v1"
+    ended: Literal["closed", "idle"] = "idle"
+    part: int = 0
+    parts: int = 1
+
+
+AnyUnit = Annotated[SampleReady | TurnFollowed | SessionEnded, Field(discriminator="type")]
+UnitKind = Literal["report", "turn", "session"]
+_KINDS: dict[type[Unit], UnitKind] = {
+    SampleReady: "report",
+    TurnFollowed: "turn",
+    SessionEnded: "session",
+}
+
+
+def unit_kind(unit: Unit) -> UnitKind:
+    return _KINDS[type(unit)]

@@ -1,10 +1,26 @@
-"""Steps of a recipe, their candidates, and the verdicts."""
+"""Signals and steps of a recipe, its candidates, and the verdicts."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from reefcommon.events.base import Event, Kind, Policy, Value, Verdict
+from reefcommon.events.experience import Signal
+
+
+class SignalComputed(Event):
+    """A recipe's signal on a unit, computed once. `event_id`: a digest of recipe, unit, knobs.
+
+    `signal` None: the recipe abstains, and the unit is refused. `calls` and `tokens` count what the
+    recipe asked of models for it.
+    """
+
+    type: Literal["signal.computed.v1"] = "signal.computed.v1"
+    recipe: str
+    unit_id: str
+    signal: Signal | None = None
+    calls: int = 0
+    tokens: int = 0
 
 
 class StepCompleted(Event):
@@ -62,6 +78,8 @@ class TaskResult(Value):
     head: float | None = None
     candidate_answer: str = ""
     head_answer: str = ""
+    candidate_words: str = ""
+    head_words: str = ""
 
 
 class Evaluation(Value):

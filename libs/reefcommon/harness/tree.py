@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from reefcommon.errors import Poison
-from reefcommon.events import SampleReady
+from reefcommon.events import Unit
 from reefcommon.recipe import Decision, EvaluationPlan, Recipe
 
 EntryKind = Literal["config", "rules", "agent_command", "skill", "code_extension"]
@@ -72,12 +72,12 @@ class HarnessRecipe(Recipe):
     """A recipe whose candidates are harness trees. Both methods are pure, and run in a thread."""
 
     @abstractmethod
-    def decide(self, waiting: Sequence[SampleReady]) -> Decision:
+    def decide(self, waiting: Sequence[Unit]) -> Decision:
         """Return the next window and the refused samples. `waiting`: oldest first, no tokens."""
 
     @abstractmethod
     def propose(
-        self, tree: Tree, samples: Sequence[SampleReady], rejected: Sequence[Rejection]
+        self, tree: Tree, samples: Sequence[Unit], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
         """Return the changes, if any. `rejected`: the last 25, oldest first."""
         # The words of users in `samples` are data, never instructions.

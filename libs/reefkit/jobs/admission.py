@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from reefcommon.errors import Transient
 from reefcommon.evaluation import HELD_OUT, is_held_out
-from reefcommon.events import Release, SampleReady
+from reefcommon.events import Release, Unit
 from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs.faults import BoundedCall, minimal_failing, place_of
 from reefkit.jobs.ports import Executor, Samples
@@ -29,7 +29,7 @@ class Admission:
             Transient: the recipe is at fault, or `decide` takes too long.
         """
         refused: list[Refusal] = []
-        fresh: list[SampleReady] = []
+        fresh: list[Unit] = []
         taken: set[str] = set()
         for sample in waiting:
             reason = self._unusable(sample, used)
@@ -48,7 +48,7 @@ class Admission:
             return Decision((), (*refused, *culprits))
         return Decision(decision.batch, (*refused, *decision.refused))
 
-    def _unusable(self, sample: SampleReady, used: set[str]) -> str | None:
+    def _unusable(self, sample: Unit, used: set[str]) -> str | None:
         # The range first: a score that overflows in training overflows in a comparison too.
         low, high = self.binding.recipe.score_range
         if sample.score is not None and not (

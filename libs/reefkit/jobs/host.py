@@ -12,7 +12,7 @@ from faststream.kafka import KafkaRouter
 from reefcommon import topics
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import Unavailable
-from reefcommon.events import Publication, ReleasePublished, SampleReady
+from reefcommon.events import AnyUnit, Publication, ReleasePublished, unit_kind
 from reefcommon.recipe import Recipe
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import HostSettings, SystemSettings
@@ -46,9 +46,11 @@ class Handlers:
     loops: tuple[HostLoop, ...]
     store: JobStore
 
-    async def on_sample(self, event: SampleReady) -> None:
+    async def on_unit(self, event: AnyUnit) -> None:
+        kind = unit_kind(event)
         for loop in self._of(event.scenario):
-            await loop.put(event)
+            if kind in loop.binding.recipe.consumes:
+                await loop.put(event)
 
     async def on_publication(self, event: Publication) -> None:
         """Keep the new head, then the verdict on a candidate of this host."""
@@ -81,7 +83,7 @@ def routes(handlers: Handlers, service: str) -> KafkaRouter:
     return KafkaRouter(
         handlers=(
             route(handlers.on_publication, topics.RELEASES, group=f"{service}-releases"),
-            route(handlers.on_sample, topics.SAMPLES, group=f"{service}-samples"),
+            route(handlers.on_unit, topics.SAMPLES, group=f"{service}-samples"),
         )
     )
 
@@ -117,7 +119,8 @@ def host_service(
     decide_s = settings.decide_timeout_s
     kit = Kit(home, store, outside.artifacts, trees, outbox, outside.now, retry, decide_s)
     handlers = build(bound, kit, executor)
-    broker.include_router(routes(handlers, name))
+    if handlers.loops:  # without a recipe nobody waits for what consumers would fetch
+        broker.include_router(routes(handlers, name))
     rejected = RejectedContents(store, kit.artifacts, outside.heads, kit.storing)
     retention = Retention(name, handlers.loops, kit.trees, rejected, settings, outside.now)
     every_s = settings.retention_every_s

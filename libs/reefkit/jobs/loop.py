@@ -10,7 +10,7 @@ import structlog
 
 from reefcommon import ids, topics
 from reefcommon.errors import ReefError
-from reefcommon.events import Publication, Release, SampleReady
+from reefcommon.events import Publication, Release, Unit
 from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
@@ -97,7 +97,7 @@ class HostLoop:
 
     # ------------------------------------------------------------------ arrivals
 
-    async def put(self, sample: SampleReady) -> None:
+    async def put(self, sample: Unit) -> None:
         too_old = (self.binding.refusal((sample, TOO_OLD, None), sample.at), topics.TRAINING)
         key, text_only = self.binding.key, self.executor.text_only
         await asyncio.to_thread(self.store.put, key, sample, too_old, text_only=text_only)

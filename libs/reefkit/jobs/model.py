@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from reefcommon import events, ids
 from reefcommon.artifacts import BASE_CONTENT_ID
-from reefcommon.events import Kind, Publication, Release, ReleasePending, SampleReady
+from reefcommon.events import Kind, Publication, Release, ReleasePending, Unit
 from reefcommon.events import ReleasePublished as Published
 from reefcommon.events import ReleaseRejected as Rejected
 from reefcommon.recipe import Recipe
@@ -91,7 +91,7 @@ def open_job(
     binding: Binding[Recipe],
     kind: Kind,
     head: Release,
-    batch: Sequence[SampleReady],
+    batch: Sequence[Unit],
     *,
     step: int,
     plan: Mapping[str, Any],

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from reefcommon.errors import Transient
-from reefcommon.events import Kind, Release, SampleReady
+from reefcommon.events import Kind, Release, Unit
 from reefcommon.recipe import Decision
 from reefkit.jobs.model import Job
 
-Samples = Sequence[SampleReady]
+Samples = Sequence[Unit]
 
 
 class StepTimeout(Transient):

@@ -9,7 +9,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from reefcommon import topics
-from reefcommon.events import Event, SampleReady
+from reefcommon.events import AnyUnit, Event, SampleReady
 from reefcommon.ids import candidate_id
 from reefcommon.topics import Topic
 from reefkit.jobs.model import Job, State
@@ -44,6 +44,7 @@ insert into fence values (1, 0);
 """
 _OLD_TABLES = ("records", "samples", "horizons", "jobs", "heads", "outbox", "clock")
 _JOB = TypeAdapter(Job)
+_UNIT: TypeAdapter[AnyUnit] = TypeAdapter(AnyUnit)
 _KEPT = (
     *("job_id", "binding", "scenario", "base_release_id", "sample_ids", "opened_at", "step"),
     *("content_id", "reason"),
@@ -117,6 +118,10 @@ def dump(job: Job) -> str:
 
 def load(body: str) -> Job:
     return _JOB.validate_json(body)
+
+
+def load_unit(body: bytes) -> AnyUnit:
+    return _UNIT.validate_json(body)
 
 
 # ------------------------------------------------------------------ the two ledgers before

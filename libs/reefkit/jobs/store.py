@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
-from reefcommon.events import Event, Release, SampleReady
+from reefcommon.events import Event, Release, Unit
 from reefcommon.ids import record_times_ms
 from reefcommon.topics import Topic
 from reefkit.jobs import forgetting
 from reefkit.jobs.database import Database
 from reefkit.jobs.model import LOST, SHOWN, UNFINISHED, Job, State
-from reefkit.jobs.schema import NEXT, dump, insert_job, load, put_event
+from reefkit.jobs.schema import NEXT, dump, insert_job, load, load_unit, put_event
 from reefkit.retention import TOO_OLD
 
 # Tokens, masks and log-probabilities are most of a sample's bytes.
@@ -26,7 +26,7 @@ class JobStore(Database):
     # ------------------------------------------------------------------ samples
 
     def put(
-        self, binding: str, sample: SampleReady, too_old: tuple[Event, Topic], *, text_only: bool
+        self, binding: str, sample: Unit, too_old: tuple[Event, Topic], *, text_only: bool
     ) -> bool:
         """Keep a sample; False if it was there.
 
@@ -48,10 +48,10 @@ class JobStore(Database):
                 put_event(db, *too_old)
             return new > 0
 
-    def window(self, binding: str, limit: int) -> list[SampleReady]:
+    def window(self, binding: str, limit: int) -> list[Unit]:
         query = "select body from samples where binding = ? and state = 'waiting' order by seq"
         rows = self._rows(f"{query} limit ?", binding, limit)
-        return [SampleReady.model_validate_json(body) for (body,) in rows]
+        return [load_unit(body) for (body,) in rows]
 
     def used_records(self, binding: str, record_ids: Collection[str]) -> set[str]:
         query = (
@@ -66,7 +66,7 @@ class JobStore(Database):
 
     # ------------------------------------------------------------------ jobs
 
-    def open(self, job: Job, batch: Sequence[SampleReady], *, once_per_record: bool) -> None:
+    def open(self, job: Job, batch: Sequence[Unit], *, once_per_record: bool) -> None:
         """Write a job and give it its samples. May be repeated."""
         with self._transaction() as db:
             if not insert_job(db, job):
@@ -81,9 +81,9 @@ class JobStore(Database):
                 rows = [(job.binding, record, job.job_id) for record in records]
                 db.executemany("insert into records values (?, ?, ?)", rows)
 
-    def samples(self, job: Job) -> list[SampleReady]:
+    def samples(self, job: Job) -> list[Unit]:
         found = dict(self._rows("select sample_id, body from samples where job_id = ?", job.job_id))
-        return [SampleReady.model_validate_json(found[sample_id]) for sample_id in job.sample_ids]
+        return [load_unit(found[sample_id]) for sample_id in job.sample_ids]
 
     def save(self, job: Job, *, expected: State, events: Outgoing = ()) -> bool:
         """Move a job to its new state, with its events; False if it is not in `expected`."""
