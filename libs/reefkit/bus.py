@@ -165,7 +165,7 @@ def route(
         ack_policy=options.pop("ack_policy", AckPolicy.NACK_ON_ERROR),
         max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
         session_timeout_ms=session_timeout_ms,
-        heartbeat_interval_ms=session_timeout_ms // 5,
+        heartbeat_interval_ms=session_timeout_ms // 3,
         fetch_max_wait_ms=options.pop("fetch_max_wait_ms", UNHURRIED_MS),
         consumer_timeout_ms=1000,  # how often an idle consumer looks at itself
         max_partition_fetch_bytes=options.pop("max_partition_fetch_bytes", 8 * 1024 * 1024),
