@@ -62,13 +62,17 @@ class Sampling(Value):
 
 
 class InferenceRecorded(Event):
-    """An exchange with the model. `event_id` is the receipt."""
+    """An exchange with the model. `event_id` is the receipt.
+
+    `session_end`: the client said that this exchange is the last of its session.
+    """
 
     type: Literal["inference.recorded.v1"] = "inference.recorded.v1"
     api: Literal["chat.completions", "completions", "responses", "messages"] = "chat.completions"
     outcome: Outcome
     session_tag: str | None = None
     tags: dict[str, str] = {}
+    session_end: bool = False
     # Digest of user, safety_identifier and token: two callers never share a session.
     caller: str = ""
     release_id: str | None = None
