@@ -96,6 +96,12 @@ class ExchangeHeaders(ScenarioHeaders):
     x_reef_tag_session: str = Field(
         "", description="the session; other x-reef-tag-<name> headers are kept as tags"
     )
+    x_reef_tag_turn_type: str = Field(
+        "main", description="`side`: recorded, and never a unit of experience: titles, judges"
+    )
+    x_reef_session_end: str = Field(
+        "false", description="`true`: this exchange is the last of its session"
+    )
     x_reef_capture: str = Field("true", description="`false`: answered, not recorded, no receipt")
 
 

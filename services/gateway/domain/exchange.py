@@ -59,6 +59,7 @@ class Exchange:
     capture: bool
     tags: dict[str, str]
     session_tag: str | None
+    session_end: bool
     shard: str
     asked: Asked
     traceparent: str

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from services.gateway.domain.errors import ApiError, invalid
 
-_REEF = {b"x-reef-scenario", b"x-reef-release-id", b"x-reef-agent-record-id", b"x-reef-capture"}
+_REEF = (
+    b"x-reef-scenario",
+    b"x-reef-release-id",
+    b"x-reef-agent-record-id",
+    b"x-reef-capture",
+    b"x-reef-session-end",
+)
 _ONCE = frozenset({b"authorization", b"x-api-key", *_REEF})
 
 

@@ -58,6 +58,8 @@ def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
     }
     if x.session_tag is not None:
         event["session_tag"] = x.session_tag
+    if x.session_end:
+        event["session_end"] = True
     if x.caller:
         event["caller"] = x.caller
     if x.release is not None:

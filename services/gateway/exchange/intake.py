@@ -66,9 +66,7 @@ class Intake:
         pin = headers.get(b"x-reef-release-id")
         release = head if pin is None else self._pinned(scenario, pin.decode("latin-1"))
         tags, session_tag = tags_of(raw_headers, headers)
-        flag = headers.get(b"x-reef-capture")
-        wanted = flag is None or truth(flag.decode("latin-1").strip(), "x-reef-capture")
-        capture = wanted and api != "embeddings"
+        capture = flag_of(headers, "x-reef-capture", default=True) and api != "embeddings"
         key = client_key(headers) if capture else None
         caller = caller_of(grant.bearer, body)
         shard = shard_for(api, scenario, session_tag, body, caller)
@@ -81,6 +79,7 @@ class Intake:
             capture=capture,
             tags=tags,
             session_tag=session_tag,
+            session_end=flag_of(headers, "x-reef-session-end", default=False),
             shard=shard,
             asked=asked_of(api, body, self.base_model, release.release_id if release else None),
             traceparent=traceparent_of(headers),
@@ -128,6 +127,12 @@ def scenario_of(headers: dict[bytes, bytes]) -> str:
     """Return the scenario that a request names, or `default`. Raises ApiError."""
     name = headers.get(b"x-reef-scenario")
     return DEFAULT if name is None else check_scenario(name.decode("latin-1"))
+
+
+def flag_of(headers: dict[bytes, bytes], name: str, *, default: bool) -> bool:
+    """Return the boolean of a header. Raises ApiError if it is no boolean."""
+    flag = headers.get(name.encode())
+    return default if flag is None else truth(flag.decode("latin-1").strip(), name)
 
 
 def traceparent_of(headers: dict[bytes, bytes]) -> str:
