@@ -131,19 +131,15 @@ class Recipe(ABC):
         return found
 
     async def signal(self, unit: Unit, ctx: Context) -> Signal | None:
-        """Return what drives the improvement, or None to refuse the unit.
-
-        Called only if it is overridden; else the report's score is the signal. A failure is tried
-        again some times, then the unit is refused.
-        """
+        """Return the signal of a unit, or None to refuse it."""
+        # Called only if it is overridden; else the report's score is the signal. A failure is tried
+        # again some times, then the unit is refused.
         raise NotImplementedError
 
     async def seek(self, ctx: SeekContext) -> None:
-        """Go after experience: ask, report, learn, until nothing is left to find.
-
-        Called only if it is overridden, once for each binding. It may be killed at any line and is
-        then called again: what it must know is in `ctx.store`.
-        """
+        """Go after experience: ask, report, learn. A killed call is repeated."""
+        # Called only if it is overridden, once for each binding. All that it must know after a
+        # crash is in `ctx.store`.
         raise NotImplementedError
 
     def evaluation(self) -> EvaluationPlan:

@@ -13,7 +13,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class BudgetSpent(ReefError):
-    """The budget of a model is used up. Not a failure: the unit waits until it is raised."""
+    """The budget of a model is used up. The unit waits until it is raised."""
 
 
 class ModelFailed(ReefError):
@@ -33,13 +33,13 @@ class Reply:
 class Model(Protocol):
     """A model of `serve.yaml`'s `models:` section, or `served`, with its budget.
 
-    Its calls are recorded with their purpose and never trained on. Inside `signal` and `propose` an
-    answer is kept: after a crash the same call has the same answer, and is not counted again.
-
     Raises:
         BudgetSpent: calls, tokens or money are used up.
         ModelFailed: no usable answer, after some tries.
     """
+
+    # Calls are recorded with their purpose and never trained on. Inside `signal` and `propose` an
+    # answer is kept: after a crash the same call has the same answer, and is not counted again.
 
     async def chat(
         self, messages: Messages, *, purpose: str, n: int = 1, **params: Any
@@ -51,11 +51,10 @@ class Model(Protocol):
 
 
 class State(Protocol):
-    """Durable state of a binding: JSON values and blobs by key.
+    """Durable state of a binding: JSON values and blobs by key."""
 
-    In `signal`, `propose` and `on_verdict` all writes are kept together with the result, or not at
-    all. In `seek` they are kept by `SeekContext.commit`.
-    """
+    # In `signal`, `propose` and `on_verdict` all writes are kept together with the result, or not
+    # at all. In `seek` they are kept by `SeekContext.commit`.
 
     def get(self, key: str, default: Any = None) -> Any: ...
     def put(self, key: str, value: Any) -> None: ...
@@ -134,11 +133,7 @@ class SeekContext(Context, Protocol):
     async def ask(
         self, messages: Messages, *, key: str, tags: Mapping[str, str], **params: Any
     ) -> Asked:
-        """Ask the served model as a user does, with a lower priority.
-
-        The same `key` gives the same answer, also after a crash. At most `seek_in_flight` requests
-        are under way; more wait.
-        """
+        """Ask the served model as a user does. The same `key` gives the same answer for good."""
 
     async def report(
         self,

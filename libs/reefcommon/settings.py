@@ -49,8 +49,8 @@ class SystemSettings(EnvironmentSettings):
     kafka_idempotence: bool = False
     """idempotent producer: on for Apache Kafka, off for the embedded broker"""
     kafka_session_timeout_ms: int = Field(6_000, ge=500)
-    """a consumer that is silent for this long loses its partitions; it sends a heartbeat three times
-    as often"""
+    """a consumer that is silent for this long loses its partitions; heartbeats come three times as
+    often"""
     kafka_answer_s: float = Field(30.0, gt=0)
     """a broker that has not said for so long what a group has committed is away; until then it is
     slow"""

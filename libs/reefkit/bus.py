@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from aiokafka import errors
@@ -28,8 +29,7 @@ GRACEFUL_STOP_S = 10.0
 # A handler may wait for an outside system as long as that is away.
 MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
 # The embedded broker answers a fetch after half of this time, with or without events: a longer one
-# costs latency, a shorter one CPU at rest. Kafka answers at the first event. A consumer that
-# somebody waits for asks with AT_ONCE_MS.
+# costs latency, a shorter one CPU at rest. Kafka answers at the first event.
 UNHURRIED_MS, AT_ONCE_MS = 1000, 500
 
 # The message itself is at fault: no broker will ever take it. Every other error of a publish is
@@ -172,6 +172,10 @@ def route(
         no_reply=True,
         **options,
     )
+
+
+fast_route = partial(route, fetch_max_wait_ms=AT_ONCE_MS)
+"""A row for a consumer that somebody waits for."""
 
 
 async def lags(bus: Bus, *, wait_s: float = 2.0, max_age_s: float = 0.0) -> list[PartitionLag]:

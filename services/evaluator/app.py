@@ -10,7 +10,7 @@ from reefcommon import topics
 from reefcommon.config import load
 from reefcommon.settings import SystemSettings
 from reefkit.background import Periodic
-from reefkit.bus import AT_ONCE_MS, route
+from reefkit.bus import fast_route, route
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.redis_lease import RedisLease
@@ -32,12 +32,7 @@ SERVICE = "evaluator"
 def routes(handlers: Handlers) -> KafkaRouter:
     """Build the routing table. Samples have their own group: no evaluation delays them."""
     samples = route(handlers.on_sample, topics.SAMPLES, group=f"{SERVICE}-samples")
-    candidates = route(
-        handlers.on_candidate,
-        topics.CANDIDATES,
-        group=f"{SERVICE}-candidates",
-        fetch_max_wait_ms=AT_ONCE_MS,
-    )
+    candidates = fast_route(handlers.on_candidate, topics.CANDIDATES, group=f"{SERVICE}-candidates")
     return KafkaRouter(handlers=(samples, candidates))
 
 

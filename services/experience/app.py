@@ -9,7 +9,7 @@ from faststream.kafka import KafkaRouter
 
 from reefcommon import topics
 from reefcommon.settings import SystemSettings
-from reefkit.bus import AT_ONCE_MS, KafkaPublisher, kafka_broker, route
+from reefkit.bus import KafkaPublisher, fast_route, kafka_broker
 from reefkit.ops import Health, ops_routes
 from reefkit.service import BackgroundTask, Service
 from services.experience import clickhouse
@@ -34,7 +34,7 @@ def routes(handlers: Handlers, settings: Settings) -> KafkaRouter:
         if len(arrivals) < settings.batch_records // 10:
             await asyncio.sleep(settings.batch_pause_ms / 1000)
 
-    events = route(
+    events = fast_route(  # clients ask for what they have just recorded
         on_events,
         *SOURCES,
         group=SERVICE,
@@ -42,7 +42,6 @@ def routes(handlers: Handlers, settings: Settings) -> KafkaRouter:
         batch=True,
         max_records=settings.batch_records,
         batch_timeout_ms=settings.batch_wait_ms,
-        fetch_max_wait_ms=AT_ONCE_MS,  # clients ask for what they have just recorded
         # Partition n of each topic goes to the same process: a report meets its records there.
         partition_assignment_strategy=(RangePartitionAssignor,),
     )

@@ -1,6 +1,5 @@
 """Composition of the publisher."""
 
-from functools import partial
 from pathlib import Path
 
 from faststream.kafka import KafkaRouter
@@ -11,7 +10,7 @@ from reefcommon.config import ServeConfig, load
 from reefcommon.evaluation import choose
 from reefcommon.settings import SystemSettings
 from reefkit.background import Periodic
-from reefkit.bus import AT_ONCE_MS, route
+from reefkit.bus import fast_route
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.service import BackgroundTask, Service
@@ -28,9 +27,8 @@ SERVICE = "publisher"
 
 def routes(handlers: Handlers) -> KafkaRouter:
     """Build the routing table. Commands have their own group: no verdict delays a rollback."""
-    soon = partial(route, fetch_max_wait_ms=AT_ONCE_MS)
-    verdicts = soon(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
-    commands = soon(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
+    verdicts = fast_route(handlers.on_evaluated, topics.EVALUATIONS, group=f"{SERVICE}-evaluations")
+    commands = fast_route(handlers.on_command, topics.COMMANDS, group=f"{SERVICE}-commands")
     return KafkaRouter(handlers=(verdicts, commands))
 
 

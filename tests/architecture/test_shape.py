@@ -74,7 +74,7 @@ def test_reading_a_recipe_needs_no_torch():
     import sys
 
     code = (
-        "import sys, reefcommon.recipe as r\n"
+        "import sys, reefcommon.recipe_loading as r\n"
         "for name in ('recipes.sao.recipe:SAORecipe', 'recipes.grpo.recipe:GRPORecipe', 'recipes.feedback_rules.recipe:FeedbackRulesRecipe'):\n"
         "    r.load_recipe(name, {})\n"
         "assert not {'torch', 'transformers', 'peft'} & set(sys.modules), 'torch was imported'\n"

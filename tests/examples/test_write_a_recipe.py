@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from reefcommon import config, recipe
+from reefcommon import config, recipe_loading
 from reefcommon.events import SampleReady, utc_now
 from reefcommon.ids import LoadId
+from reefcommon.recipe import Decision
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "write-a-recipe.md").read_text()
@@ -42,9 +43,9 @@ def test_the_recipe_is_about_thirty_lines():
 
 def test_it_decides_as_the_page_says(written):
     (binding,) = config.load(written / "serve.yaml").reef
-    made = recipe.load_recipe(binding.recipe, {**binding.knobs, "batch_size": 4})
+    made = recipe_loading.load_recipe(binding.recipe, {**binding.knobs, "batch_size": 4})
     waiting = [sample(number, score) for number, score in enumerate((0.0, 1.0, 0.25, 0.75))]
-    assert made.decide(waiting[:3], LoadId("i", 0)) == recipe.Decision()
+    assert made.decide(waiting[:3], LoadId("i", 0)) == Decision()
     decision = made.decide(waiting, LoadId("i", 0))
     assert [s.event_id for s in decision.batch] == ["s1", "s3"]
     assert [(s.event_id, reason) for s, reason, _ in decision.refused] == [
@@ -68,7 +69,7 @@ def test_it_learns_on_the_tiny_model(written, tmp_path):
 
     (binding,) = config.load(written / "serve.yaml").reef
     knobs = {**binding.knobs, "critic_warmup_steps": 0, "target_modules": ["lm_head"]}
-    learner = recipe.load_recipe(binding.recipe, knobs).learner(
+    learner = recipe_loading.load_recipe(binding.recipe, knobs).learner(
         prepare("tiny", tmp_path / "models", lambda _f, _t: None)
     )
     result = learner.step([sample(1, 1.0), sample(2, 0.5)])

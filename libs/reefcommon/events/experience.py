@@ -107,10 +107,9 @@ class FeedbackReported(Event):
 
 
 class Signal(Value):
-    """What a recipe's `signal` says about a unit: it drives the improvement.
+    """The result of a recipe's `signal`. `words`: a hint, a critique.
 
-    `words`: a hint, a critique. `teacher`: the messages of a prompt that a teacher reads instead of
-    the unit's own, without the answer. `labels`: facts for the recipe's own use and for people.
+    `teacher`: messages that a teacher reads instead of the unit's own, without the answer.
     """
 
     score: FiniteFloat | None = None
@@ -126,7 +125,6 @@ class Unit(Event):
     `tokens` are the prompt and response ids. `loss_mask` and `logprobs` have the length of the
     response, `len(tokens) - prompt_length`. The mask is 1 on sampled tokens, and 0, with
     log-probability 0.0, on tokens of the environment. If `untrainable`, the token fields are empty.
-    `signal` is put in by the host of a recipe, and is absent in the log.
     """
 
     record_ids: tuple[str, ...]
@@ -148,6 +146,7 @@ class Unit(Event):
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     recorded_at: AwareDatetime
+    # Put in by the host of a recipe; absent in the log.
     signal: Signal | None = None
 
     @property

@@ -11,8 +11,7 @@ from reefcommon.events.experience import Signal
 class SignalComputed(Event):
     """A recipe's signal on a unit, computed once. `event_id`: a digest of recipe, unit, knobs.
 
-    `signal` None: the recipe abstains, and the unit is refused. `calls` and `tokens` count what the
-    recipe asked of models for it.
+    `signal` None: the recipe abstains. `calls` and `tokens` are those of models.
     """
 
     type: Literal["signal.computed.v1"] = "signal.computed.v1"
