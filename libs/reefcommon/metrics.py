@@ -23,3 +23,23 @@ StepMetric = Literal[
 """The metrics that a policy-gradient step reports, each with its unit."""
 
 STEP_METRICS: tuple[str, ...] = get_args(StepMetric)
+
+DistillationMetric = Literal[
+    "distill/loss",  # nats
+    "distill/divergence",  # nats, mean over trained tokens, without weights
+    "distill/teacher_gap",  # nats, log t(y) - log p(y), mean over trained tokens
+    "distill/importance",  # mean weight of a trained token, at most the cap
+    "distill/trained_units",  # units of the batch with a gradient
+    "distill/unguided_units",  # units without a teacher's context, which weigh nothing
+    "distill/too_long",  # units whose teacher sequence is too long, which are skipped
+    "distill/trained_tokens",  # tokens of the batch with a gradient
+    "train_rollout_logprob_abs_diff",  # nats, mean over trained tokens
+    "entropy",  # nats, mean over trained tokens
+    "response_tokens",  # tokens of the batch
+    "reward_mean",  # score units, over the units that have a score
+    "batch_size",  # units
+    "policy_grad_norm",  # before clipping
+]
+"""The metrics that a distillation step reports, each with its unit."""
+
+DISTILLATION_METRICS: tuple[str, ...] = get_args(DistillationMetric)

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from recipes.grpo.knobs import Knobs
 from recipes.policy_gradient.returns import group_advantages
-from recipes.policy_gradient.rollouts import admit
+from recipes.policy_gradient.rollouts import admit, complete_groups
 from reefcommon import recipe
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
@@ -44,17 +44,10 @@ class GRPORecipe(WeightRecipe):
     def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
         knobs = self.knobs
         fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range)
-        open_groups: dict[tuple[int, ...], list[Unit]] = {}
         batch: list[Unit] = []
         refused = list(fit.refused)
-        for sample in fit.batch:
-            prompt = sample.tokens[: sample.prompt_length]
-            group = open_groups.setdefault(prompt, [])
-            group.append(sample)
-            if len(group) < knobs.group_size:
-                continue
-            del open_groups[prompt]
-            if group_advantages([one.score or 0.0 for one in group]) is None:
+        for group in complete_groups(fit.batch, knobs.group_size):
+            if group_advantages([one.reward or 0.0 for one in group]) is None:
                 refused += [(one, "zero_variance_group", _lag(one, serving)) for one in group]
             elif len(batch) < knobs.batch_size:
                 batch += group

@@ -4,7 +4,9 @@
 # rollouts.py   samples -> checked rollouts; admission by staleness, score and sampling (pure)
 # returns.py    rewards and values -> advantages and returns (pure)
 # losses.py     advantages and log-probabilities -> scalar losses (torch)
+# forward.py    padded batches and the forward over their responses (torch)
 # policy.py     a LoRA policy on a frozen causal language model (torch, peft)
+# frozen.py     copies of the policy that do not learn, on the same base weights (torch, peft)
 # critic.py     a value head on the policy's hidden states (torch)
 # learner.py    saved state and metrics of a step (torch)
 #

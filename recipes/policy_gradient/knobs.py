@@ -1,4 +1,4 @@
-"""Knobs that every policy-gradient recipe has."""
+"""Knobs of recipes that train an adapter, and of policy gradients."""
 
 from math import isfinite
 
@@ -11,17 +11,16 @@ ALL_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj
 """The linear layers of a decoder block, as Llama and its kin name them."""
 
 
-class PolicyGradientKnobs(recipe.Knobs):
+class PolicyKnobs(recipe.Knobs):
+    """Knobs of an adapter, its optimizer and the admission of rollouts."""
+
     max_staleness: int = Field(
         0, ge=0, description="releases of weights that a rollout may be behind the head"
     )
     score_range: ScoreRange = Field(
         DEFAULT_SCORE_RANGE, description="lowest and highest score; a sample outside is refused"
     )
-    eps_clip: float = Field(0.3, gt=0, le=1, description="ratios up to 1 - eps_clip are masked")
-    eps_clip_high: float = Field(5.0, gt=0, description="ratios from 1 + eps_clip_high are masked")
     policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
-    entropy_coef: float = Field(0.0, ge=0, description="weight of the mean entropy as a reward")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
     lora_r: int = Field(8, ge=1, description="rank of the adapter")
     lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
@@ -42,3 +41,9 @@ class PolicyGradientKnobs(recipe.Knobs):
         if not (all(map(isfinite, value)) and value[0] < value[1]):
             raise ValueError("score_range must be two finite numbers, the lowest first")
         return value
+
+
+class PolicyGradientKnobs(PolicyKnobs):
+    eps_clip: float = Field(0.3, gt=0, le=1, description="ratios up to 1 - eps_clip are masked")
+    eps_clip_high: float = Field(5.0, gt=0, description="ratios from 1 + eps_clip_high are masked")
+    entropy_coef: float = Field(0.0, ge=0, description="weight of the mean entropy as a reward")

@@ -3,37 +3,34 @@
 # Shapes: B rollouts, R response positions.
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor
 
-from recipes.policy_gradient.knobs import PolicyGradientKnobs
+from recipes.policy_gradient.knobs import PolicyGradientKnobs, PolicyKnobs
 from recipes.policy_gradient.losses import policy_loss
 from recipes.policy_gradient.policy import LoraPolicy, Scored
 from recipes.policy_gradient.rollouts import Rollout
-from reefcommon.metrics import StepMetric
+from reefcommon.metrics import DistillationMetric, StepMetric
 from reefcommon.recipe import StepResult
 
 STEP_FILE = "step.json"
+Metrics = Mapping[StepMetric, float] | Mapping[DistillationMetric, float]
 
 
-class PolicyLearner:
+class AdapterLearner:
     """The part of `reefcommon.recipe.Learner` that all methods share."""
 
-    def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
-        self.policy, self.entropy_coef = LoraPolicy(knobs, model_path), knobs.entropy_coef
+    def __init__(self, knobs: PolicyKnobs, model_path: Path) -> None:
+        self.policy = LoraPolicy(knobs, model_path)
         self.steps = 0
 
-    def policy_loss(self, scored: Scored, weight_BR: Tensor, advantage_BR: Tensor) -> Tensor:
-        """Return the mean loss of a forward. Weight and advantage carry no gradient."""
-        logp_BR, entropy_BR, mask_BR = scored.logp_BR, scored.entropy_BR, scored.mask_BR
-        return policy_loss(logp_BR, entropy_BR, weight_BR, advantage_BR, mask_BR, self.entropy_coef)
-
-    def _done(self, metrics: dict[StepMetric, float]) -> StepResult:
-        self.steps += 1
-        return StepResult(step=self.steps, metrics={str(k): value for k, value in metrics.items()})
+    def _done(self, metrics: Metrics, action: Literal["step", "skip"] = "step") -> StepResult:
+        self.steps += action == "step"
+        return StepResult(self.steps, {str(k): value for k, value in metrics.items()}, action)
 
     def save(self, directory: Path) -> None:
         self.policy.save(directory)
@@ -49,6 +46,19 @@ class PolicyLearner:
 
     def export(self, directory: Path) -> None:
         self.policy.export(directory)
+
+
+class PolicyLearner(AdapterLearner):
+    """A learner by policy gradient."""
+
+    def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
+        super().__init__(knobs, model_path)
+        self.entropy_coef = knobs.entropy_coef
+
+    def policy_loss(self, scored: Scored, weight_BR: Tensor, advantage_BR: Tensor) -> Tensor:
+        """Return the mean loss of a forward. Weight and advantage carry no gradient."""
+        logp_BR, entropy_BR, mask_BR = scored.logp_BR, scored.entropy_BR, scored.mask_BR
+        return policy_loss(logp_BR, entropy_BR, weight_BR, advantage_BR, mask_BR, self.entropy_coef)
 
 
 @dataclass(slots=True)

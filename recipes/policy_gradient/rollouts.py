@@ -34,16 +34,18 @@ def admit(
     serving: LoadId,
     max_staleness: int,
     score_range: ScoreRange = DEFAULT_SCORE_RANGE,
+    *,
+    scored: bool = True,
 ) -> Decision:
     """Sort the waiting samples: fit for a batch, refused with a reason, or waiting.
 
     A lag (`serving` minus the sample's sequence) of 0 to `max_staleness` admits. If it is negative,
-    the release is not known yet and the sample waits.
+    the release is not known yet and the sample waits. `scored`: a sample without a score is unfit.
     """
     admitted: list[Unit] = []
     refused: list[tuple[Unit, str, int | None]] = []
     for sample in waiting:
-        reason, lag = unfit(sample, score_range), None
+        reason, lag = unfit(sample, score_range, scored=scored), None
         if reason is None:
             reason, lag = stale(sample, serving, max_staleness)
         if reason is not None:
@@ -51,6 +53,19 @@ def admit(
         elif lag is not None and lag >= 0:
             admitted.append(sample)
     return Decision(tuple(admitted), tuple(refused))
+
+
+def complete_groups(samples: Sequence[Unit], size: int) -> list[list[Unit]]:
+    """Return groups of `size` samples of equal prompts, in the order of their completion."""
+    groups: list[list[Unit]] = []
+    open_groups: dict[tuple[int, ...], list[Unit]] = {}
+    for sample in samples:
+        prompt = sample.tokens[: sample.prompt_length]
+        group = open_groups.setdefault(prompt, [])
+        group.append(sample)
+        if len(group) == size:
+            groups.append(open_groups.pop(prompt))
+    return groups
 
 
 def stale(sample: Unit, serving: LoadId, max_lag: int) -> tuple[str | None, int | None]:
@@ -65,14 +80,17 @@ def stale(sample: Unit, serving: LoadId, max_lag: int) -> tuple[str | None, int 
     return ("stale" if lag > max_lag else None), lag
 
 
-def unfit(sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> str | None:
-    """Return why a sample cannot be trained on by policy gradient, or None."""
+def unfit(
+    sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE, *, scored: bool = True
+) -> str | None:
+    """Return why a sample cannot be trained on as the engine sampled it, or None."""
     if sample.untrainable is not None:
         return f"untrainable: {sample.untrainable}"
-    if sample.score is None or not math.isfinite(sample.score):
+    reward = sample.reward
+    if scored and (reward is None or not math.isfinite(reward)):
         return "no_score"
-    if not score_range[0] <= sample.score <= score_range[1]:
-        return f"score_out_of_range: {sample.score:g}"
+    if reward is not None and not score_range[0] <= reward <= score_range[1]:
+        return f"score_out_of_range: {reward:g}"
     if malformed := _malformed(sample):
         return malformed
     # A greedy choice has probability one under the sampler: there is no ratio to correct with.
@@ -114,10 +132,15 @@ def truncated_by(sampling: Sampling) -> str | None:
     return next((name for name, is_changed in changed.items() if is_changed), None)
 
 
-def rollout(sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> Rollout:
-    """Read a sample. Raises Poison, with the reason of `unfit`, if it is unfit."""
-    reason = unfit(sample, score_range)
-    if reason is not None or sample.score is None:
+def rollout(
+    sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE, *, scored: bool = True
+) -> Rollout:
+    """Read a sample. Raises Poison, with the reason of `unfit`, if it is unfit.
+
+    Without a score the reward is 0.
+    """
+    reason = unfit(sample, score_range, scored=scored)
+    if reason is not None:
         raise Poison(f"sample {sample.event_id} cannot be trained on: {reason}")
     return Rollout(
         sample_id=sample.event_id,
@@ -125,7 +148,7 @@ def rollout(sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE) -> Roll
         response=sample.tokens[sample.prompt_length :],
         mask=sample.loss_mask,
         behaviour_logp=sample.logprobs,
-        reward=sample.score,
+        reward=sample.reward or 0.0,
         temperature=sample.temperature,
     )
 
