@@ -1,0 +1,57 @@
+"""OPD: on-policy distillation from a separate, frozen teacher. No score is needed."""
+
+#     y ~ p(. | x)                              the student answers
+#     g_t = log p(y_t) - log t(y_t)             the teacher reads the student's very tokens
+#     L   = mean over units of mean over tokens of  g_t,  its gradient  g_t d log p(y_t)
+#
+# signal      the teacher's probability of each sampled token
+# target      a LoRA adapter on the served model
+# teacher     a directory: a PEFT adapter on the same base (also of another rank), or a whole model
+#             with the same tokens. It shares the base weights, if it is an adapter
+# staleness   0: the batch is trained on once, by the weights that sampled it
+# refused     staler units; tokens of a truncated or penalised distribution. A score is ignored. A
+#             unit whose teacher reads more than max_teacher_tokens is skipped and counted
+# run         bind `recipe: recipes.opd.recipe:OPDRecipe` with `teacher:` in serve.yaml
+# expect      tiny model (tests/recipes/test_distillation_learning.py): a rate of 0.00 -> above half
+#             of the teacher's; SAO on the same reward stays at 0 (`python -m tests.methods.opd`)
+#
+# Teacher and student must stop alike, or the student learns never to end its answer. The step is
+# in recipes/distillation/learner.py, the knobs in knobs.py.
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from recipes.opd.knobs import Knobs
+from recipes.policy_gradient.rollouts import admit
+from reefcommon import recipe
+from reefcommon.events import Unit
+from reefcommon.ids import LoadId
+from reefcommon.recipe import Decision, Dimensions, Learner, WeightRecipe
+
+
+class OPDRecipe(WeightRecipe):
+    name: ClassVar[str] = "opd"
+    summary: ClassVar[str] = (
+        "a frozen teacher grades every token that the policy has sampled; no score is needed"
+    )
+    dimensions: ClassVar[Dimensions] = Dimensions(
+        signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
+    )
+    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs: Knobs
+
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
+        knobs = self.knobs
+        fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range, scored=False)
+        full = len(fit.batch) >= knobs.batch_size
+        return Decision(fit.batch[: knobs.batch_size] if full else (), fit.refused)
+
+    def proposes(self, step: int) -> bool:
+        return step > 0 and step % self.knobs.candidate_every == 0
+
+    def learner(self, model_path: Path) -> Learner:
+        # torch: in the step process only
+        from recipes.distillation.learner import DistillationLearner
+
+        return DistillationLearner(self.knobs, model_path, teacher=self.knobs.teacher)

@@ -1,0 +1,1 @@
+"""Experiments: one command a claim, arms at an equal budget, several seeds, a JSON table."""

@@ -1,0 +1,65 @@
+"""`python -m tests.methods.opd`: a teacher's probabilities against a score for the whole answer.
+
+A tiny model guesses four digits: its rate of right codes is about 1e-4. A teacher is an adapter that
+was shown the codes. OPD asks the teacher; SAO gets 1 for a right code. Both sample as many answers.
+"""
+
+import tempfile
+from pathlib import Path
+
+from reefcommon.recipe_loading import load_recipe
+from tests.methods.table import arm, paired, parsed, show, tell
+from tests.recipes.guided import learn, rate, warm_start
+
+CODES = {"a": "3719", "b": "8042", "c": "5560", "d": "1983"}
+BATCH = 32
+ADAPTER = {"batch_size": BATCH, "lora_r": 16, "lora_alpha": 16}
+
+
+def teacher(base: Path, directory: Path, seed: int) -> float:
+    """Write an adapter that knows the codes; its rate of right codes."""
+    knobs = {**ADAPTER, "target": "demonstration", "policy_lr": 3e-3, "seed": 100 + seed}
+    recipe = load_recipe("recipes.sft.recipe:SFTRecipe", knobs)
+    taught = learn(recipe, base, CODES, steps=80, seed=100 + seed)
+    taught.learner.export(directory)
+    return taught.rates[-1]
+
+
+def arms(base: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory() as scratch:
+        taught = teacher(base, Path(scratch), seed)
+        recipes = {
+            "opd": ("recipes.opd.recipe:OPDRecipe", {"teacher": scratch, "policy_lr": 3e-3}),
+            "sao": (
+                "recipes.sao.recipe:SAORecipe",
+                {"policy_lr": 3e-3, "critic_lr": 3e-3, "critic_warmup_steps": 2},
+            ),
+        }
+        found = {}
+        for name, (dotted, knobs) in recipes.items():
+            recipe = load_recipe(dotted, {**ADAPTER, "seed": seed, **knobs})
+            learner = recipe.learner(base)
+            before = rate(learner.policy.model, CODES)
+            run = learn(recipe, base, CODES, steps=steps, seed=seed, learner=learner)
+            found[name] = {"before": before, "after": run.rates[-1], "teacher": taught}
+            tell(f"seed {seed} {name}: {before:.5f} -> {run.rates[-1]:.4f}, teacher {taught:.3f}")
+    return found
+
+
+def main() -> None:
+    options = parsed(__doc__)
+    with tempfile.TemporaryDirectory() as directory:
+        base = warm_start(Path(directory), digits=4)
+        found = {seed: arms(base, seed, options.steps) for seed in options.seeds}
+    after = {name: [found[s][name]["after"] for s in found] for name in ("opd", "sao")}
+    show(
+        {
+            "answers of each arm": options.steps * BATCH,
+            **{name: arm({s: found[s][name] for s in found}) for name in after},
+            "opd - sao": paired(after["opd"], after["sao"]),
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""`python -m tests.methods.sdpo`: SDPO against GRPO on equal attempts and scores.
+
+A tiny model is right in a tenth, or in a third, of its attempts at first. Each arm has the same
+number of attempts, in groups of eight, and the best of its learning rates on a seed apart.
+"""
+
+import tempfile
+from pathlib import Path
+from statistics import fmean
+
+from reefcommon.recipe_loading import load_recipe
+from tests.methods.table import arm, paired, parsed, show, tell
+from tests.recipes.guided import SKILL_A, TEMPLATE, Run, learn, warm_start
+
+SHARES = (0.1, 0.3)
+RATES = (1e-3, 3e-3)
+APART = 1000  # the seed on which learning rates are chosen
+ADAPTER = {"batch_size": 32, "group_size": 8, "lora_r": 16, "lora_alpha": 16}
+RECIPES = {
+    "sdpo": ("recipes.sdpo.recipe:SDPORecipe", {"template": TEMPLATE, "top_k": 8}),
+    "grpo": ("recipes.grpo.recipe:GRPORecipe", {}),
+}
+
+
+def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> Run:
+    dotted, knobs = RECIPES[name]
+    recipe = load_recipe(dotted, {**ADAPTER, **knobs, "policy_lr": policy_lr, "seed": seed})
+    return learn(recipe, base, SKILL_A, steps=steps, seed=seed, group=8)
+
+
+def main() -> None:
+    options = parsed(__doc__)
+    table: dict[str, object] = {"attempts of each arm": options.steps * 32}
+    for share in SHARES:
+        with tempfile.TemporaryDirectory() as directory:
+            base = warm_start(Path(directory), right=SKILL_A, share=share)
+            whole = {}
+            for name in RECIPES:
+                tried = {lr: fmean(run(base, name, lr, APART, options.steps).rates) for lr in RATES}
+                best = max(tried, key=tried.__getitem__)
+                found = {}
+                for seed in options.seeds:
+                    rates = run(base, name, best, seed, options.steps).rates
+                    found[seed] = {"first": rates[0], "mean": fmean(rates), "last": rates[-1]}
+                    tell(f"right at first {share}, {name} at {best:g}, seed {seed}: {found[seed]}")
+                table[f"{name}, right at first {share}"] = {"learning rate": best, **arm(found)}
+                whole[name] = [figures["mean"] for figures in found.values()]
+            table[f"mean rate, sdpo - grpo, {share}"] = paired(whole["sdpo"], whole["grpo"])
+    show(table)
+
+
+if __name__ == "__main__":
+    main()

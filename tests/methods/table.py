@@ -1,0 +1,56 @@
+"""The table of an experiment: a figure for each arm and seed, with the mean's interval."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from reefcommon.statistics import lowest_p, mean_interval, sign_flip_test
+
+Seeds = Mapping[int, Mapping[str, float]]
+"""Seed -> figures, each in [0, 1]."""
+
+
+def parsed(about: str) -> argparse.Namespace:
+    """`--seeds 0 1 2` and `--steps N`."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=150, help="updates of each arm at most")
+    return parser.parse_args()
+
+
+def arm(seeds: Seeds) -> dict[str, Any]:
+    """Per seed, and each figure's mean with its 95 % interval over the seeds."""
+    names = next(iter(seeds.values()))
+    means: dict[str, Any] = {}
+    for name in names:
+        values = [figures[name] for figures in seeds.values()]
+        bounded = len(values) > 1 and all(0 <= value <= 1 for value in values)
+        shown = mean_interval(values) if bounded else (fmean(values),)
+        means[name] = [round(value, 4) for value in shown]
+    per_seed = {
+        seed: {name: round(value, 4) for name, value in figures.items()}
+        for seed, figures in seeds.items()
+    }
+    return {"mean [low, high]": means, "seeds": per_seed}
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
+    """The mean difference of two arms over the same seeds, and its one-sided p-value."""
+    gaps = [a - b for a, b in zip(first, second, strict=True)]
+    return {
+        "difference": round(fmean(gaps), 4),
+        "p": sign_flip_test(gaps),
+        "lowest p that so many seeds can give": lowest_p(len(gaps)),
+    }
+
+
+def tell(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+    sys.stderr.flush()
+
+
+def show(table: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(table, indent=1) + "\n")
