@@ -1,0 +1,1 @@
+"""The inside of the sandbox. Standard library only: it runs in an isolated interpreter."""

@@ -1,0 +1,1 @@
+"""What a host does for its recipes: models, durable state, programs, seekers."""
