@@ -31,13 +31,24 @@ class Gateway:
             CommandFailed: no answer, or an error, with advice.
         """
         params = {key: value for key, value in query.items() if value is not None}
-        return self._ask("GET", path, params=params)
+        return self._json("GET", path, params=params)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Return the JSON that POST answers with. Raises as `get`."""
-        return self._ask("POST", path, json=body)
+        return self._json("POST", path, json=body)
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
+    def download(self, path: str) -> bytes:
+        """Return the bytes that GET answers with. Raises as `get`."""
+        return self._ask("GET", path).content
+
+    def _json(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            return self._ask(method, path, **options).json()
+        except ValueError:
+            fault = f"{self.url}{path} did not answer with JSON"
+            raise CommandFailed(f"{fault}: is that a Reef gateway?") from None
+
+    def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
         # trust_env: a proxy of the shell is not meant for a gateway on this machine.
         options = {**options, "headers": headers, "timeout": _TIMEOUT_S}
@@ -45,7 +56,7 @@ class Gateway:
             with httpx.Client(base_url=self.url, trust_env=False) as client:
                 response = client.request(method, path, **options)
                 response.raise_for_status()
-                return response.json()
+                return response
         except httpx.HTTPStatusError as error:
             hint = state_dir_words(self.state_dir) if self.state_dir else ""
             raise CommandFailed(_explain(error.response, hint, token=bool(self.token))) from None
@@ -54,9 +65,6 @@ class Gateway:
             raise CommandFailed(f"{fault}; look at its log, or at `reef status`") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise CommandFailed(self._silent(error)) from None
-        except ValueError:
-            fault = f"{self.url}{path} did not answer with JSON"
-            raise CommandFailed(f"{fault}: is that a Reef gateway?") from None
 
     def _silent(self, error: Exception) -> str:
         place = self.state_dir

@@ -8,6 +8,8 @@ The smallest file:
       max_staleness: 18
 """
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +30,8 @@ from reefcommon.config_sections import (
 from reefcommon.errors import BadConfig
 from reefcommon.settings import explain
 
+_WILDCARDS = frozenset("*?[")
+
 
 class ServeConfig(Section):
     reef: tuple[RecipeBinding, ...]
@@ -43,13 +47,19 @@ class ServeConfig(Section):
     state_dir: Path = Path(".reef")
     """everything that the embedded stack keeps; `--state-dir` wins"""
     scenarios: tuple[ScenarioName, ...] = Field(
-        (), description=f"further scenarios that are recorded without a recipe: {SCENARIO_WORDS}"
+        (), description=f"further scenarios, for patterns or without a recipe: {SCENARIO_WORDS}"
     )
 
-    @field_validator("reef", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _one_or_many(cls, value: object) -> object:
-        return (value,) if isinstance(value, dict) else value
+    def _bind_each_scenario_of_a_pattern(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "reef" not in given:
+            return given
+        reef, named = given["reef"], given.get("scenarios") or ()
+        bindings = (reef,) if isinstance(reef, dict) else reef
+        if not isinstance(bindings, list | tuple) or not isinstance(named, list | tuple):
+            return given
+        return {**given, "reef": tuple(each for item in bindings for each in _bound(item, named))}
 
     @field_validator("model", mode="before")
     @classmethod
@@ -68,6 +78,16 @@ class ServeConfig(Section):
     def all_scenarios(self) -> tuple[str, ...]:
         """Return all scenarios that must exist, in the order of the file."""
         return tuple(dict.fromkeys(["default", *(b.scenario for b in self.reef), *self.scenarios]))
+
+
+def _bound(binding: Any, scenarios: Sequence[Any]) -> list[Any]:
+    pattern = binding.get("scenario") if isinstance(binding, dict) else None
+    if not isinstance(pattern, str) or not _WILDCARDS.intersection(pattern):
+        return [binding]
+    names = [name for name in scenarios if isinstance(name, str) and fnmatchcase(name, pattern)]
+    if not names:
+        raise ValueError(f"reef: no scenario under `scenarios:` fits the pattern {pattern!r}")
+    return [{**binding, "scenario": name} for name in names]
 
 
 def parse(text: str, *, source: str = "serve.yaml") -> ServeConfig:

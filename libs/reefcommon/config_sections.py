@@ -42,7 +42,9 @@ class RecipeBinding(BaseModel):
     recipe: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
     """package.module:Class, importable where Reef is started"""
     scenario: ScenarioName = Field(
-        "default", description=f"whose traffic it learns from: {SCENARIO_WORDS}"
+        "default",
+        description=f"whose traffic it learns from: {SCENARIO_WORDS}; a pattern (`packing-*`) binds"
+        " it to each scenario under `scenarios:` that fits",
     )
     review: Literal["auto", "manual"] = "auto"
     """manual: a winner stays pending until it is promoted"""

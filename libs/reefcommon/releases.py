@@ -8,17 +8,12 @@ from typing import Protocol
 from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.config_sections import OnStale
 from reefcommon.events import Kind, Release
+from reefcommon.kinds import KINDS
 
 BASE_ADAPTER = None
 """A release whose adapter is None is served by the base model."""
 
-LOAD_GROUPS: Mapping[str, str] = {
-    "base": "weights",
-    "lora": "weights",
-    "checkpoint": "weights",
-    "harness": "harness",
-    "routing": "routing",
-}
+LOAD_GROUPS: Mapping[str, str] = {kind: row.group for kind, row in KINDS.items()}
 """Kinds whose contents age together. A load counts the changes of one group in a chain."""
 
 GROUPS = tuple(dict.fromkeys(LOAD_GROUPS.values()))

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from reefcommon.errors import Transient
 from reefcommon.evaluation import ChosenPlan
 from reefcommon.events import CandidateProposed, Evaluation, Release
+from reefcommon.kinds import KINDS
 from reefcommon.releases import ReleaseHeads, may_follow
 from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
 from services.evaluator.domain.replay import HeldOut, lacking
@@ -90,7 +91,7 @@ class Judge:
             failed = Ruling("evaluation_failed", f"{count} episodes failed; first: {first}")
             return _evaluation(failed, rule, head, evidence)
         if rule.policy == "always" and not evidence.tasks:
-            whole = candidate.kind == "checkpoint"
+            whole = KINDS[candidate.kind].tried == "whole"
             seen = "the content is whole, it was not tried" if whole else "it loads and answers"
             unseen = f"always: asked for by name; {seen}; nothing was compared"
             return _evaluation(Ruling("select", unseen), rule, head, evidence)
@@ -120,12 +121,14 @@ class Judge:
     async def _try(
         self, candidate: CandidateProposed, head: Release, plan: ChosenPlan, samples: list[HeldOut]
     ) -> Evidence:
-        always = plan.policy == "always"
-        if candidate.kind == "checkpoint" and always:
+        always, tried = plan.policy == "always", KINDS[candidate.kind].tried
+        if tried == "whole" and always:
             await self.bench.check(candidate)
             return NOT_RUN
-        if candidate.kind not in ("lora", "harness"):
+        if tried not in ("adapter", "harness"):
             untried = f"kind {candidate.kind} cannot be tried on a serving node"
+            if candidate.kind == "solution":
+                untried += ": its recipe judges it, or policy always takes it"
             if candidate.kind == "checkpoint":
                 untried += ": it would replace the head there; policy always takes it untried"
             raise DoesNotServe(untried)

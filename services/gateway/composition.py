@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
+from reefcommon.artifacts import ArtifactStore
 from reefcommon.config import ServeConfig
 from reefcommon.events import Sampling
 from reefcommon.releases import ReleaseHeads
@@ -34,6 +35,7 @@ from services.gateway.keys.known import Keys
 from services.gateway.keys.repeats import Repeats
 from services.gateway.ports import BodyStore, CommandBus, Engines, KeyStore, Reads, RecordLog
 from services.gateway.settings import Settings
+from services.gateway.upstream.contents import Contents
 
 SERVICE = "gateway"
 OTHERS = ("experience", "trainer", "harness", "evaluator", "publisher")
@@ -51,6 +53,7 @@ class Ports:
     reads: Reads
     commands: CommandBus
     buckets: Buckets | None = None
+    artifacts: ArtifactStore | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,11 @@ def assemble(
     services = {name: getattr(system, f"{name}_url") for name in OTHERS}
     status = SystemStatus(health, table, services, ports.engines.rows, scenarios.learns)
     made_at = int(health.started_at)
-    desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at)
+    contents = None
+    if ports.artifacts is not None:
+        contents = Contents.of(
+            ports.heads, ports.artifacts, system.state_dir / SERVICE / "contents"
+        )
+    desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at, contents)
     edge.control = control_app(desk, health, lifespan(gateway))
     return gateway

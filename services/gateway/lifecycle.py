@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from reefcommon.errors import Unavailable
 from reefcommon.events import Event, ReleasePublished, ServingSynced
 from reefcommon.settings import SystemSettings
+from reefkit.artifacts.selection import open_artifact_store
 from reefkit.background import Periodic, cancel, run_forever
 from reefkit.bodies import FilesystemBodies
 from reefkit.redis_heads import RedisReleaseHeads, connect
@@ -84,6 +85,7 @@ class Adapters(Ports):
             buckets=RedisBuckets(system.redis_url),
             rotation=RotationFollower(RedisRotation(client).apart, system.engines, engines.nodes),
             heads_client=client,
+            artifacts=open_artifact_store(system),
         )
 
 

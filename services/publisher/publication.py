@@ -20,6 +20,7 @@ from reefcommon.config_sections import OnStale
 from reefcommon.errors import Conflict, Poison, Unavailable
 from reefcommon.events import Event, Release, ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
+from reefcommon.kinds import KINDS
 from reefcommon.releases import ReleaseHeads, base_weights, may_follow
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
@@ -148,8 +149,7 @@ class WorkRunner:
         release = work.planned
         nodes: dict[str, float] = {}
         try:
-            # Full weights may be large: they are fetched only if a node needs them.
-            if release.kind not in ("base", "checkpoint"):
+            if KINDS[release.kind].staged:
                 await self.fleet.fetch(work.scenario, release.content_id)
             if releases.needs_nodes(release):
                 nodes = await self.fleet.stage(work.scenario, releases.needed(release))

@@ -1,6 +1,8 @@
 """The commands against a gateway that answers as the real one does: releases, errors, tokens, help that teaches."""
 
+import hashlib
 import json
+from pathlib import Path
 
 import pytest
 from rich.text import Text
@@ -212,3 +214,21 @@ def test_a_list_that_was_cut_says_how_many_are_older(
     result = CliRunner().invoke(cli, ["releases", "default", "--limit", "2"])
     assert result.stderr.strip() == said
     assert "older" not in result.stdout
+
+
+def test_the_files_of_a_release_are_fetched_whole_or_not_at_all(
+    gateway: FakeGateway, tmp_path: Path
+) -> None:
+    place = "/reef/scenarios/default/releases/rel-2/contents/solution"
+    content = b'"best"'  # the fake gateway answers in JSON
+    row = {"path": "src/best.py", "sha256": hashlib.sha256(content).hexdigest(), "size_bytes": 6}
+    gateway.answers |= {place: (200, {"files": [row]}), f"{place}/src/best.py": (200, "best")}
+    words = ("releases", "default", "--get", "rel-2", "--kind", "solution", "--to")
+    assert reef(*words, str(tmp_path / "out")).strip() == str(tmp_path / "out/src/best.py")
+    assert (tmp_path / "out/src/best.py").read_bytes() == content
+    assert "not an empty directory" in reef(*words, str(tmp_path / "out"), code=1)
+    gateway.answers[f"{place}/src/best.py"] = (200, "worse")
+    assert "came damaged" in reef(*words, str(tmp_path / "other"), code=1)
+    gateway.answers[place] = (200, {"files": [{**row, "path": "../best.py"}]})
+    assert "not a path" in reef(*words, str(tmp_path / "other"), code=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -38,6 +38,27 @@ def test_several_recipes_each_on_its_scenario():
     assert parsed.model.name == "tiny"
 
 
+def test_a_pattern_binds_each_scenario_that_is_named():
+    parsed = config.parse(
+        "reef:\n  - {recipe: 'a.b:C', scenario: 'packing-*', depth: 2}\n"
+        "  - {recipe: 'a.b:D', scenario: packing-26}\n"
+        "scenarios: [packing-26, archive, packing-32]\n"
+    )
+    assert [(each.scenario, each.recipe, each.knobs) for each in parsed.reef] == [
+        ("packing-26", "a.b:C", {"depth": 2}),
+        ("packing-32", "a.b:C", {"depth": 2}),
+        ("packing-26", "a.b:D", {}),
+    ]
+    assert parsed.all_scenarios == ("default", "packing-26", "packing-32", "archive")
+    single = config.parse("reef: {recipe: 'a.b:C', scenario: '*-32'}\nscenarios: [packing-32]\n")
+    assert [each.scenario for each in single.reef] == ["packing-32"]
+    with pytest.raises(BadConfig, match="bound twice"):
+        config.parse(
+            "reef: [{recipe: 'a.b:C', scenario: 'p*'}, {recipe: 'a.b:C', scenario: '*q'}]\n"
+            "scenarios: [pq]\n"
+        )
+
+
 def test_an_empty_section_is_its_defaults():
     assert config.parse(MISSION + "gateway:\nserving:\n") == config.parse(MISSION)
 

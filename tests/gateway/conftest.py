@@ -5,6 +5,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
 from services.gateway.settings import Settings
 from services.gateway.upstream.engines import HttpEngines
+from tests.fakes.artifacts import MemoryArtifactStore
 
 from .fakes import (
     MemoryBodies,
@@ -125,12 +127,16 @@ async def bench_of(
     key_store: MemoryKeyStore | None = None,
     stub: StubEngine | None = None,
     real_engine: str = "",
+    artifacts: MemoryArtifactStore | None = None,
+    state_dir: Path = Path(".reef"),
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A gateway with these settings. `default` is served by the base model; each fault is a scenario whose adapter has its name."""
     engine = stub or StubEngine()
     async with serving(engine.app) as engine_url:
-        system = SystemSettings(engine_urls=real_engine or engine_url, model_name="reef")
+        system = SystemSettings(
+            engine_urls=real_engine or engine_url, model_name="reef", state_dir=state_dir
+        )
         engines = HttpEngines(
             system.engines,
             connect_timeout_s=settings.pop("connect_s", 1.0),
@@ -155,7 +161,7 @@ async def bench_of(
         gateway = assemble(
             Settings(**settings),
             system,
-            Ports(log, bodies, engines, heads, key_store, reads, commands),
+            Ports(log, bodies, engines, heads, key_store, reads, commands, artifacts=artifacts),
             access=access or Access(),
             config=CONFIG,
             lifespan=lifespan,

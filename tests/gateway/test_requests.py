@@ -41,12 +41,14 @@ async def test_without_a_model_the_served_name_answers(bench: Bench, model: str 
         assert f"@{scenario}" not in streamed.text
 
 
-async def test_a_priority_is_not_a_users_to_set(bench: Bench) -> None:
-    for priority in (1, -5, "high", True):
+async def test_a_request_may_give_way_but_never_push_in(bench: Bench) -> None:
+    for priority in (101, -5, "high", True, 1.5):
         answer = await bench.chat(priority=priority)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "priority")
     assert (await bench.chat(priority=0)).status_code == 200
     assert "priority" not in bench.engine.requests[0]
+    assert (await bench.chat(priority=10)).status_code == 200
+    assert bench.engine.requests[1]["priority"] == 10
 
 
 @pytest.mark.parametrize(

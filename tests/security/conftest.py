@@ -13,6 +13,7 @@ from reefcommon.settings import SystemSettings
 from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access, Token
 from services.gateway.settings import Settings
+from tests.fakes.artifacts import MemoryArtifactStore
 from tests.gateway.fakes import (
     MemoryBodies,
     MemoryCommands,
@@ -126,6 +127,7 @@ async def edge_of(
             reads,
             commands or MemoryCommands(),
             buckets,
+            MemoryArtifactStore(),
         ),
         access=Access(tokens, made.limit),
         config=CONFIG,

@@ -26,6 +26,8 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("GET", "/reef/scenarios"): "read",
     ("GET", "/reef/scenarios/{scenario}/contract"): "read",
     ("GET", "/reef/scenarios/{scenario}/releases"): "read",
+    ("GET", "/reef/scenarios/{scenario}/releases/{release_id}/contents/{kind}"): "read",
+    ("GET", "/reef/scenarios/{scenario}/releases/{release_id}/contents/{kind}/{path}"): "read",
     ("GET", "/reef/scenarios/{scenario}/rejections"): "read",
     ("GET", "/reef/scenarios/{scenario}/events"): "read",
     ("GET", "/reef/scenarios/{scenario}/records"): "read",
@@ -75,7 +77,10 @@ async def edge() -> AsyncIterator[Edge]:
 
 
 async def ask(edge: Edge, method: str, path: str, secret: str | None) -> Any:
-    url = path.format(scenario="mine", record_id="rec-1", model="reef", name="swagger-ui.css")
+    names = {"release_id": "rel-mine-0", "kind": "harness", "path": "harness.json"}
+    url = path.format(
+        scenario="mine", record_id="rec-1", model="reef", name="swagger-ui.css", **names
+    )
     headers = {"x-reef-scenario": "mine", **(bearer(secret) if secret else {})}
     answer = await edge.http.request(
         method, url, json=BODIES.get(path) if method == "POST" else None, headers=headers

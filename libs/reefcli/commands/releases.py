@@ -1,10 +1,12 @@
 """`reef releases`, `reef rollback`, `reef promote`: the release chain of a scenario, its head."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from reefcli.contents import fetch
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, StateDir, Url
@@ -22,6 +24,10 @@ _Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 _Rejected = Annotated[bool, typer.Option("--rejected", help="The candidates that lost, and why.")]
 _EVIDENCE = "Of this release or rejected candidate: every task with both answers."
 _Evidence = Annotated[str | None, typer.Option("--evidence", metavar="ID", help=_EVIDENCE)]
+_GET = "Fetch the files of this release, of a --kind, into the directory --to."
+_Get = Annotated[str | None, typer.Option("--get", metavar="ID", help=_GET)]
+_OfKind = Annotated[str, typer.Option(help="For --get: harness, solution, lora, …")]
+_To = Annotated[Path | None, typer.Option("--to", metavar="DIR", help="For --get. Default: ID.")]
 
 
 def releases(
@@ -31,6 +37,9 @@ def releases(
     limit: Limit = 20,
     rejected: _Rejected = False,
     evidence_of: _Evidence = None,
+    get: _Get = None,
+    kind: _OfKind = "solution",
+    to: _To = None,
     as_json: AsJson = False,
 ) -> None:
     """The releases of a scenario, the evidence for each, and the release that serves.
@@ -49,6 +58,8 @@ def releases(
 
       reef releases --evidence cand-3f0c
 
+      reef releases default --get r7-114eef --kind solution --to best
+
       reef releases default --json | jq '.[0].metrics'
     """
     gateway = find(url, state_dir)
@@ -59,6 +70,22 @@ def releases(
     if evidence_of is not None:
         _print_evidence(gateway, name, evidence_of, as_json=as_json)
         return
+    if get is not None:
+        _get(gateway, name, get, kind, to)
+        return
+    _print_chain(gateway, scenario, heads, limit, rejected=rejected, as_json=as_json)
+
+
+def _print_chain(
+    gateway: Gateway,
+    scenario: str | None,
+    heads: list[dict[str, Any]],
+    limit: int,
+    *,
+    rejected: bool,
+    as_json: bool,
+) -> None:
+    name = scenario or "default"
     path = f"/reef/scenarios/{name}"
     columns: Sequence[str] = _COLUMNS
     if rejected:
@@ -84,6 +111,12 @@ def releases(
         if rejected or rows[-1]["sequence"]:
             typer.echo(f"({older}: --limit N shows more)", err=True)
     print_asked(gateway.url)
+
+
+def _get(gateway: Gateway, scenario: str, release_id: str, kind: str, to: Path | None) -> None:
+    directory = to or Path(release_id)
+    for name in fetch(gateway, scenario, release_id, kind, directory):
+        typer.echo(str(directory / name))
 
 
 def _print_evidence(gateway: Gateway, scenario: str, wanted: str, *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from services.gateway.domain.access import Scope
 from services.gateway.domain.errors import ApiError
 from services.gateway.exchange.intake import Intake
 from services.gateway.ports import Reads
+from services.gateway.upstream.contents import Contents
 
 Scenario = Annotated[str, Path(pattern=SCENARIO_PATTERN)]
 
@@ -32,6 +33,7 @@ class Desk:
     fanout: Fanout
     rejections: Rejections
     started_at: int
+    contents: Contents | None = None
 
     def allow(self, scope: Scope) -> Allow:
         """Return the dependency by which a route declares its scope."""

@@ -27,6 +27,7 @@ REPORT = "/reef/report"
 HOT = frozenset({*INFERENCE, REPORT})
 """The paths that the edge answers itself."""
 
+LAST_PRIORITY = 100
 MAX_TAG_CHARS = 256
 MAX_DEPTH = 128  # readers of the event stop at 200 levels, and the event adds some of its own
 _SESSION_HEADERS = (b"x-reef-tag-session", b"session_id", b"x-session-id", b"x-session-affinity")
@@ -139,8 +140,10 @@ def parse(api: Api, raw: bytes) -> dict[str, Any]:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise invalid("model", "'model' must be a string.")
-    if body.get("priority") not in (None, 0):
-        raise invalid("priority", "'priority' is set by the gateway: users' requests have 0.")
+    priority = body.get("priority")
+    if priority is not None and (type(priority) is not int or not 0 <= priority <= LAST_PRIORITY):
+        words = f"'priority' must be 0, as users have it, or up to {LAST_PRIORITY} to give way."
+        raise invalid("priority", words)
     if api == "chat.completions":
         _check_messages(body.get("messages"))
     elif api == "completions":
@@ -266,7 +269,8 @@ def truth(value: object, name: str) -> bool:
 def upstream_body(exchange: Exchange, decoded: dict[str, Any]) -> bytes:
     """Return the request for the engine, with its model name and the record's fields."""
     body = {**decoded, "model": exchange.model}
-    body.pop("priority", None)
+    if not body.get("priority"):
+        body.pop("priority", None)
     if exchange.capture:
         body["return_token_ids"] = True
         if not exchange.asked.logprobs and body.get("top_logprobs") in (None, 0):

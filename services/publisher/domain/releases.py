@@ -13,10 +13,10 @@ from reefcommon.config import ServeConfig
 from reefcommon.config_sections import RecipeBinding
 from reefcommon.events import CandidateEvaluated, Operation, Release
 from reefcommon.ids import LoadId, digest
+from reefcommon.kinds import KINDS
 from services.publisher.domain.work import NotPublished
 
 _CARRIED = "kind content_id operation adapter candidate_id metrics evaluation lineage reason"
-_WITHOUT_NODES = frozenset({"harness", "routing"})
 
 
 def release_id(scenario: str, sequence: int, parent_id: str | None, cause: str) -> str:
@@ -93,8 +93,10 @@ def from_candidate(head: Release, event: CandidateEvaluated) -> Release:
     if candidate.kind == "lora":
         rid = release_id(head.scenario, head.sequence + 1, head.release_id, cause)
         adapter = releases.adapter_name(head.scenario, rid)
-    if candidate.kind in _WITHOUT_NODES:
-        operation, adapter = "harness", head.adapter
+    row = KINDS[candidate.kind]
+    operation = row.operation or operation
+    if not row.needs_nodes:
+        adapter = head.adapter
     carried = ("kind", "content_id", "metrics", "lineage", "reason")
     return _follow(
         head,
@@ -137,7 +139,7 @@ def promoted(
         base = f"{pending.release_id} was made from {pending.parent_id}"
         raise NotPublished("conflicted", f"{base}, but {head.release_id} is the head")
     changes: dict[str, Any] = {"release_id": pending.release_id, "operation": "promote"}
-    if pending.kind in _WITHOUT_NODES:
+    if not KINDS[pending.kind].needs_nodes:
         changes["adapter"] = head.adapter
     if reason:
         changes["reason"] = reason
@@ -157,7 +159,7 @@ def _carried(release: Release) -> dict[str, Any]:
 def needs_nodes(release: Release) -> bool:
     if release.operation in ("creation", "rollback"):
         return release.operation == "rollback"
-    return release.kind not in _WITHOUT_NODES
+    return KINDS[release.kind].needs_nodes
 
 
 @dataclass(frozen=True, slots=True)
