@@ -1,0 +1,90 @@
+"""Best-of with a filter: imitate the best of several answers to a prompt, if they are good."""
+
+#     y_1 ... y_n              n = group_size scored answers to one prompt
+#     chosen                   the `keep` best of them that score at least min_score
+#     L = mean over chosen of mean over tokens of  - f(r_t) w log pi(y_t)
+#     w = 1, or the score (weigh_by_score);  f as in SAO: r_t between the clips, else 0
+#
+# signal      several scores per prompt
+# target      a LoRA adapter on the served model
+# staleness   as SAO; an incomplete group waits until it is complete or too old
+# refused     as SAO; groups without a good answer (`none_good_enough`), the other answers of a
+#             group (`not_among_the_best`)
+# run         bind `recipe: recipes.best_of.recipe:BestOfRecipe` in serve.yaml
+# expect      tiny bandit (tests/recipes/test_best_of.py): mean reward 0.1 -> above 0.8
+#
+# Rejection sampling: good answers attract, bad answers are left out and not pushed away.
+# The step is in learner.py.
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from recipes.policy_gradient.knobs import PolicyGradientKnobs
+from recipes.policy_gradient.rollouts import admit, complete_groups
+from reefcommon import recipe
+from reefcommon.events import Unit
+from reefcommon.ids import LoadId
+from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
+
+
+class Knobs(PolicyGradientKnobs):
+    batch_size: int = Field(32, ge=2, description="answers a step: a multiple of group_size")
+    group_size: int = Field(8, ge=2, description="answers to one prompt that are compared")
+    keep: int = Field(1, ge=1, description="answers of a group that are imitated at most")
+    min_score: float = Field(0.5, description="no answer below this score is imitated")
+    weigh_by_score: bool = Field(False, description="an answer counts in proportion to its score")
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.batch_size % self.group_size or self.keep > self.group_size:
+            raise ValueError("batch_size must be a multiple of group_size, keep at most group_size")
+        if self.weigh_by_score and self.min_score < 0:
+            raise ValueError("weigh_by_score needs min_score >= 0: imitation has no opposite")
+        return self
+
+
+class BestOfRecipe(WeightRecipe):
+    name: ClassVar[str] = "best_of"
+    summary: ClassVar[str] = "the best of several answers to a prompt are imitated, if good enough"
+    dimensions: ClassVar[Dimensions] = Dimensions(
+        signal="scores of several answers per prompt", acquisition="reactive", evolves=("lora",)
+    )
+    knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
+    knobs: Knobs
+
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
+        knobs = self.knobs
+        fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range)
+        chosen: list[Unit] = []
+        others: list[Refusal] = []
+        refused: list[Refusal] = list(fit.refused)
+        left = knobs.batch_size // knobs.group_size
+        for group in complete_groups(fit.batch, knobs.group_size):
+            best = sorted(group, key=lambda one: -_score(one))[: knobs.keep]  # the oldest of equals
+            good = [one for one in best if _score(one) >= knobs.min_score]
+            if not good:
+                refused += [(one, "none_good_enough", None) for one in group]
+            elif left:
+                left, chosen = left - 1, chosen + good
+                ids = {one.event_id for one in good}
+                rest = [one for one in group if one.event_id not in ids]
+                others += [(one, "not_among_the_best", None) for one in rest]
+        if left:
+            return Decision(refused=tuple(refused))
+        # The others of a group go with its best: left behind, they would join another group.
+        return Decision(tuple(chosen), (*refused, *others))
+
+    def proposes(self, step: int) -> bool:
+        return step > 0 and step % self.knobs.candidate_every == 0
+
+    def learner(self, model_path: Path) -> Learner:
+        from recipes.best_of.learner import BestOfLearner  # torch: in the step process only
+
+        return BestOfLearner(self.knobs, model_path)
+
+
+def _score(unit: Unit) -> float:
+    return unit.reward or 0.0
