@@ -11,7 +11,7 @@ from infra.docs.settings import ROOT
 from reefcli.commands.recipes import recipes_in
 from reefcli.field_words import default, kind
 from reefcommon.config import ServeConfig
-from reefcommon.config_sections import RecipeBinding
+from reefcommon.config_sections import ModelEndpoint, RecipeBinding
 from reefcommon.recipe import Recipe
 from reefcommon.recipe_loading import resolve
 from reefcommon.settings import meaning
@@ -48,6 +48,7 @@ _SECTIONS = ("model", "evaluation", "gateway", "serving", "external")
 SECTIONS: Mapping[str, Callable[[], str]] = {
     "top": partial(table, ServeConfig),
     "reef": partial(table, RecipeBinding),
+    "models": partial(table, ModelEndpoint),
     **{name: partial(section, name) for name in _SECTIONS},
     "knobs": knobs,
 }

@@ -37,6 +37,8 @@ def _words(annotation: Any) -> str:
     # Lists are tuples in the models, so that they cannot be changed.
     if get_origin(annotation) is tuple:
         return f"list of {_words(inner[0])}" if inner[0] is not Any else "list"
+    if get_origin(annotation) is dict:
+        return f"mapping of name to {_words(inner[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "mapping"
     # A recipe of one's own may have any type.

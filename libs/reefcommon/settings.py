@@ -142,6 +142,9 @@ class HostSettings(ServiceSettings):
     """wait before a step that failed is tried again; doubled each time"""
     max_delay_s: float = Field(5.0, gt=0, description="longest wait between two tries")
     max_attempts: int = Field(5, ge=1, description="tries of a step; then its samples are refused")
+    signals_at_once: int = Field(8, ge=1, le=1024)
+    """units of a recipe whose signal is computed at the same time"""
+    signal_timeout_s: float = Field(600.0, gt=0, description="longest time of a recipe's signal")
     decide_timeout_s: float = Field(60.0, gt=0, description="longest time of a recipe's decide")
 
 
@@ -192,11 +195,15 @@ def _unknown(loc: Sequence[int | str], fields: Sequence[str], also: Sequence[str
 
 
 def _section(model: type[BaseModel] | None, path: Sequence[int | str]) -> type[BaseModel] | None:
+    named = False
     for part in path:
-        if isinstance(part, int):  # a row of a list of sections
+        if isinstance(part, int) or named:  # a row of a list, or an entry of a mapping, of sections
+            named = False
             continue
         field = model.model_fields.get(part) if model is not None else None
         inner = field.annotation if field is not None else None
+        named = get_origin(inner) is dict
+        inner = get_args(inner)[-1] if named else inner
         inner = get_args(inner)[0] if get_origin(inner) is tuple else inner
         model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
     return model

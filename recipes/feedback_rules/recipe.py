@@ -27,6 +27,7 @@ from reefcommon.events import Unit
 from reefcommon.harness.tree import HarnessRecipe, Mutation, Rejection, Tree
 from reefcommon.ids import digest
 from reefcommon.recipe import Decision, Dimensions, Knobs
+from reefcommon.recipe_context import Context
 
 RULE_PREFIX = "feedback-"
 
@@ -109,10 +110,10 @@ class FeedbackRulesRecipe(HarnessRecipe):
         expired = [(sample, "no_agreement", None) for sample in rest[:too_many]]
         return Decision(batch=batch, refused=(*refused, *expired))
 
-    def propose(
-        self, tree: Tree, samples: Sequence[Unit], rejected: Sequence[Rejection]
+    async def propose(
+        self, ctx: Context, tree: Tree, units: Sequence[Unit], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
-        new_id = rule_id(words_of(samples[0]))
+        new_id = rule_id(words_of(units[0]))
         lost = [mutation for rejection in rejected for mutation in rejection.mutations]
         tried = {mutation.id for mutation in lost if mutation.op == "create"}
         if new_id in tried or any(entry.id == new_id for entry in tree):
@@ -121,6 +122,6 @@ class FeedbackRulesRecipe(HarnessRecipe):
         too_many = max(0, len(own) + 1 - self.knobs.max_rules)
         why = "the oldest rule makes room"
         room = [Mutation("remove", old, reason=why) for old in own[:too_many]]
-        options = {"kind": "rules", "config": {"text": rule_text(words_of(samples[0]))}}
-        reason = f"{len(samples)} reports said the same"
+        options = {"kind": "rules", "config": {"text": rule_text(words_of(units[0]))}}
+        reason = f"{len(units)} reports said the same"
         return (*room, Mutation("create", new_id, options, reason))

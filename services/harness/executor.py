@@ -1,8 +1,7 @@
 """The executor of harness recipes: a job is a proposal of mutations, admitted by the rules."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from reefcommon.errors import Poison
@@ -19,7 +18,6 @@ from reefcommon.harness.tree import (
 )
 from reefcommon.recipe import Decision
 from reefkit.jobs.context import Kit
-from reefkit.jobs.faults import BoundedCall
 from reefkit.jobs.model import Job, content_of
 from reefkit.jobs.ports import Executor, Produced, Result, Samples
 from reefkit.recipe_binding import Binding
@@ -39,10 +37,6 @@ class HarnessExecutor(Executor):
     kit: Kit
     adapter: Adapter
     propose_timeout_s: float
-    call: BoundedCall[Sequence[Mutation]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.call = BoundedCall(f"{self.binding.dotted}: propose", self.propose_timeout_s)
 
     def decide(self, waiting: Samples, head: Release) -> Decision:
         return self.binding.recipe.decide(waiting)
@@ -50,18 +44,27 @@ class HarnessExecutor(Executor):
     async def run(self, job: Job, samples: Samples) -> Result:
         base = await asyncio.to_thread(self._base, job)
         rejected = await asyncio.to_thread(self._rejected, job.binding)
+        ctx = self.runtime.context(job.job_id)
         # Saved with the job before it is used: a recipe that asks a model would answer otherwise
         # the second time.
-        mutations = tuple(await self.call(self.binding.recipe.propose, base, samples, rejected))
+        propose, limit_s = self.binding.recipe.propose, self.propose_timeout_s
+        proposed = await self.runtime.call(propose, ctx, base, samples, rejected, timeout_s=limit_s)
+        mutations = tuple(proposed)
         if not all(isinstance(mutation, Mutation) for mutation in mutations):
             raise Poison(f"{self.binding.dotted} proposed something that is not a Mutation")
+        produced = await asyncio.to_thread(self._admitted, base, mutations, len(samples))
+        dialogue = ctx.dialogue()
+        output = {**produced.output, "dialogue": dialogue} if dialogue else produced.output
+        return replace(produced, output=output, effects=ctx.effects())
+
+    def _admitted(self, base: Tree, mutations: tuple[Mutation, ...], samples: int) -> Produced:
         if not mutations:
             reason = "empty: the recipe proposes nothing"
             return Produced(metrics={"mutations": 0.0}, reason=reason, end="finished")
         output = {"mutations": [asdict(item) for item in mutations]}
-        figures = {"mutations": float(len(mutations)), "samples": float(len(samples))}
+        figures = {"mutations": float(len(mutations)), "samples": float(samples)}
         try:
-            tree = await asyncio.to_thread(admit, base, mutations, self.adapter)
+            tree = admit(base, mutations, self.adapter)
         except Inadmissible as error:
             figures["refused"] = 1.0
             return Produced(output, figures, reason=f"refused: {error}", end="refused")

@@ -29,6 +29,7 @@ def executor(
         raise BadConfig(f"REEF_MODEL_PATH is not set: {needs}")
     # The cache of the version before, under another name now.
     shutil.rmtree(kit.home / "adapters", ignore_errors=True)
+    shutil.rmtree(kit.home / "batches", ignore_errors=True)  # of steps that were killed
     log_path = kit.home / "logs" / f"{binding.scenario}-{binding.recipe.name}.log"
     timeout_s, niceness = settings.step_timeout_s, settings.niceness
     process = ChildProcess(binding, system.model_path, log_path, timeout_s, niceness)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from reefkit.jobs.model import Job, content_of, load_of
 from reefkit.jobs.ports import Executor, Produced, Refused, Result, Samples
 from reefkit.recipe_binding import Binding
 from services.trainer import domain
+from services.trainer.batches import batch_file
 from services.trainer.ports import StateDamaged, StepProcess, StepReply, StepRequest
 from services.trainer.states import ADAPTER, SavedStates
 
 log = structlog.get_logger()
 NO_CANDIDATE = "the recipe proposes no candidate after this step"
+SKIPPED = "the recipe skipped the step: the batch changes nothing"
 
 
 @dataclass(slots=True)
@@ -83,7 +86,8 @@ class WeightExecutor(Executor):
         figures = dict(job.plan.get("facts", {})) | dict(reply.metrics)
         figures["duration/step_s"] = time.monotonic() - began
         if not reply.proposes:
-            return Produced({}, figures, reply.step, NO_CANDIDATE, end="finished")
+            reason = SKIPPED if reply.skipped else NO_CANDIDATE
+            return Produced({}, figures, reply.step, reason, end="finished")
         return Produced({}, figures, reply.step, f"{self.binding.recipe.name} step {reply.step}")
 
     async def probe(self, job: Job, samples: Samples) -> None:
@@ -117,15 +121,18 @@ class WeightExecutor(Executor):
         if adopt is not None and adopt != BASE_CONTENT_ID:
             tree = await asyncio.to_thread(kit.trees.fetch, kit.artifacts, adopt, job.scenario)
             adopt = str(tree)
-        request = StepRequest(
-            job_id=job.job_id,
-            state=self._path(start.state) if start.state else None,
-            actor=self._path(start.actor) if start.actor else None,
-            adopt=adopt,
-            batch=tuple(samples),
-            out=out,
-        )
-        return await self.process.step(request)
+        with ExitStack() as stack:
+            written = batch_file(kit.home / "batches", samples)
+            batch = await asyncio.to_thread(stack.enter_context, written)
+            request = StepRequest(
+                job_id=job.job_id,
+                state=self._path(start.state) if start.state else None,
+                actor=self._path(start.actor) if start.actor else None,
+                adopt=adopt,
+                batch=batch,
+                out=out,
+            )
+            return await self.process.step(request)
 
     def _path(self, job_id: str) -> Path:
         return self.states.path(self.binding.key, job_id)

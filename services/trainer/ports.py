@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from reefcommon.errors import Poison
-from reefcommon.events import AnyUnit, Value
+from reefcommon.events import Value
 
 
 class StateDamaged(Poison):
@@ -14,16 +14,17 @@ class StateDamaged(Poison):
 
 
 class StepRequest(Value):
-    """A step, as directories of this machine.
+    """A step, as paths of this machine.
 
-    `adopt`: an adapter for the policy, or "base". `out` None: only try the step.
+    `adopt`: an adapter for the policy, or "base". `batch`: a file of units, see
+    `services.trainer.batches`. `out` None: only try the step.
     """
 
     job_id: str
     state: Path | None
     actor: Path | None
     adopt: str | None
-    batch: tuple[AnyUnit, ...]
+    batch: Path
     out: Path | None
 
 
@@ -34,6 +35,7 @@ class StepReply:
     step: int
     proposes: bool
     metrics: Mapping[str, float]
+    skipped: bool = False
 
 
 class StepProcess(Protocol):

@@ -1,7 +1,7 @@
 """The step process: `python -m services.trainer.worker <module:Recipe> <model dir> <niceness>`.
 
-stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch}
-stdout  a reply a line: {ok: {step, proposes, metrics}} | {poison, trace} | {damaged}
+stdin   line 1: the knobs; then a step a line: {job_id, state, actor, adopt, out, batch (a file)}
+stdout  a reply a line: {ok: {step, proposes, metrics, skipped}} | {poison, trace} | {damaged}
 stderr  the output of libraries
 """
 
@@ -24,6 +24,7 @@ from reefcommon.recipe import Learner, WeightRecipe
 from reefcommon.recipe_loading import load_recipe
 from reefkit.jobs.faults import last_lines, place_of
 from services.trainer import finite
+from services.trainer.batches import read_batch
 from services.trainer.ports import StateDamaged, StepReply, StepRequest
 from services.trainer.states import ADAPTER, REPLY
 
@@ -46,9 +47,11 @@ class Worker:
         """
         learner = self._at((request.state, request.actor, request.adopt))
         self._position = None  # a step that fails half-way leaves the learner in an unknown state
-        result = learner.step(request.batch)
+        result = learner.step(read_batch(request.batch))
         figures = {name: value for name, value in result.metrics.items() if math.isfinite(value)}
-        reply = StepReply(result.step, self._recipe.proposes(result.step), figures)
+        skipped = result.action == "skip"
+        proposes = not skipped and self._recipe.proposes(result.step)
+        reply = StepReply(result.step, proposes, figures, skipped)
         if request.out is not None:
             self._save(learner, request.out, reply)
         return reply

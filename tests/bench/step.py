@@ -108,6 +108,7 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
 
     from recipes.sao.knobs import Knobs
     from recipes.sao.recipe import SAORecipe
+    from services.trainer.batches import batch_file
     from services.trainer.ports import StepRequest
     from services.trainer.worker import Worker
 
@@ -116,13 +117,13 @@ def steps(options: argparse.Namespace, path: Path, home: Path) -> dict[str, Call
     batch = rollouts(options, AutoConfig.from_pretrained(path).vocab_size)
     recipe = SAORecipe(knobs)
     plain, learner, worker = Plain(path, knobs), recipe.learner(path), Worker(recipe, path)
-    lines = [one.model_dump(mode="json") for one in batch]
     state: list[Path | None] = [None]
 
     def request() -> None:
         out = home / f"job-{time.monotonic_ns()}"
         asked = {"job_id": "j", "state": state[0], "actor": None, "adopt": None, "out": out}
-        worker.handle(StepRequest.model_validate({**asked, "batch": lines}))
+        with batch_file(home, batch) as written:
+            worker.handle(StepRequest.model_validate({**asked, "batch": written}))
         state[0] = out
 
     return {

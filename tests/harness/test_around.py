@@ -1,6 +1,6 @@
 """What goes wrong around the harness service, and several recipes in it."""
 
-import time
+import asyncio
 from dataclasses import dataclass, replace
 
 import pytest
@@ -62,7 +62,7 @@ class Moody(HarnessRecipe):
     def decide(self, waiting):
         return Decision(batch=tuple(waiting[:1]))
 
-    def propose(self, tree, samples, rejected):
+    async def propose(self, ctx, tree, samples, rejected):
         number = samples[0].event_id
         if number == "smp-1":
             raise ZeroDivisionError("secret words of a user")
@@ -112,9 +112,9 @@ async def test_two_bindings_of_one_scenario_have_separate_samples(tmp_path):
 class Hanging(Moody):
     """Never proposes anything for its first sample."""
 
-    def propose(self, tree, samples, rejected):
+    async def propose(self, ctx, tree, samples, rejected):
         if samples[0].event_id == "smp-1":
-            time.sleep(2)
+            await asyncio.sleep(60)
         return (Mutation("create", "r", {"kind": "rules", "config": {"text": "fine"}}),)
 
 
@@ -122,7 +122,7 @@ async def test_a_proposal_that_hangs_costs_its_window_after_some_tries(tmp_path)
     out = Published()
     binding = Binding("default", "tests:Hanging", Hanging(Knobs()))
     worker = service(tmp_path, out, bindings=(binding,))
-    worker.loops[binding.key].executor.call.limit_s = 0.05
+    worker.loops[binding.key].executor.propose_timeout_s = 0.05
     await worker.handlers.on_publication(first(base_release()))
     await fed(worker, 1, 2)
     for _ in range(2):

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from reefcommon.errors import Poison
 from reefcommon.events import SampleReady
 from reefcommon.recipe import StepResult
+from services.trainer.batches import write_batch
 from services.trainer.ports import StepRequest
 from services.trainer.worker import Worker
 from tests.recipes.samples import sample
@@ -76,7 +77,7 @@ def request(tmp_path: Path, job: str, score: float, state: str | None = None) ->
         state=tmp_path / state if state else None,
         actor=None,
         adopt=None,
-        batch=(sample(0, score=score),),
+        batch=write_batch(tmp_path.parent / f"{job}.jsonl", (sample(0, score=score),)),
         out=tmp_path / job,
     )
 

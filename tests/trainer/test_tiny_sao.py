@@ -8,6 +8,7 @@ from reefcommon.config import load
 from reefcommon.ids import LoadId
 from reefcommon.recipe import WeightRecipe
 from reefkit.recipe_binding import bindings
+from services.trainer.batches import write_batch
 from services.trainer.child import ChildProcess
 from services.trainer.ports import StepRequest
 from tests.recipes.samples import sample
@@ -25,9 +26,10 @@ async def test_a_step_of_the_tiny_example_makes_an_adapter_that_serves(tmp_path)
     model_path = prepare("tiny", tmp_path / "models")
     (binding,) = bindings(load(EXAMPLE), WeightRecipe)
     process = ChildProcess(binding, model_path, tmp_path / "child.log", timeout_s=300, niceness=0)
-    batch = binding.recipe.decide(
+    decision = binding.recipe.decide(
         [sample(i, score=i / 32, logprobs=(-5.557,) * 3) for i in range(32)], LoadId("run", 5)
-    ).batch
+    )
+    batch = write_batch(tmp_path / "batch.jsonl", decision.batch)
     state = None
     for number in (1, 2):
         out = tmp_path / "states" / f"job-{number}"

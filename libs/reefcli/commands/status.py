@@ -11,6 +11,7 @@ from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import Cell, ago, console, counted, print_asked, print_json, print_table
 from reefstack.state import StackState, running, same_process
 
+_MODEL_COLUMNS = ("model", "service", "calls", "tokens", "cost", "budget")
 _RECIPE_COLUMNS = ("recipe", "scenario", "state", "step", "waiting", "last reward", "last error")
 
 
@@ -86,6 +87,8 @@ def _print_gateway(body: dict[str, Any]) -> None:
     print_table(("service", "state", "lag", "what is wrong"), services)
     if learning := list(_recipe_rows(body["services"])):
         print_table(_RECIPE_COLUMNS, learning)
+    if models := list(_model_rows(body["services"])):
+        print_table(_MODEL_COLUMNS, models)
     candidates = body["services"].get("evaluator", {}).get("waiting_for") or ()
     keys = ("candidate_id", "scenario", "reason")
     if waiting := [tuple(candidate[key] for key in keys) for candidate in candidates]:
@@ -116,10 +119,29 @@ def _recipe_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
     for service in ("trainer", "harness"):
         for key, facts in services.get(service, {}).get("bindings", {}).items():
             scenario, _, recipe = key.partition("/")
-            waiting = facts.get("samples", {}).get("waiting", 0)
+            samples = facts.get("samples", {})
+            waiting: Cell = samples.get("waiting", 0)
+            if unsignalled := samples.get("unsignalled"):
+                waiting = f"{waiting}, {unsignalled} without a signal"
             reward = facts.get("last_metrics", {}).get("reward_mean")
             figures = (_doing(facts), facts["step"], waiting, reward, _last_error(facts))
             yield recipe, scenario, *figures
+
+
+def _model_rows(services: dict[str, Any]) -> Iterator[tuple[Cell, ...]]:
+    """The models that recipes have asked, or may ask within a limit."""
+    for service in ("trainer", "harness"):
+        for name, facts in services.get(service, {}).get("models", {}).items():
+            used, limits = facts["used"], facts["limits"]
+            if not used["calls"] and not limits:
+                continue
+            amounts = [
+                f"{used[kind]:g} of {limits[kind]:g}" if kind in limits else f"{used[kind]:g}"
+                for kind in ("calls", "tokens", "cost")
+            ]
+            spent = ", ".join(facts["spent"])
+            note = f"used up: {spent}; raise it in serve.yaml and restart" if spent else ""
+            yield name, service, *amounts, note
 
 
 def _last_error(facts: dict[str, Any]) -> str | None:
@@ -143,4 +165,6 @@ def _doing(facts: dict[str, Any]) -> str:
     metrics = facts.get("last_metrics", {})
     warming_up = "critic/loss" in metrics and "policy_grad_norm" not in metrics
     note = f" (critic warm-up, {counted(facts['step'], 'step')} so far)" if warming_up else ""
-    return f"{facts['state']}{note}"
+    signals = facts.get("signals") or {}
+    waits = f"; signals wait: {signals['waits']}" if signals.get("waits") else ""
+    return f"{facts['state']}{note}{waits}"

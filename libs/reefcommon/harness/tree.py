@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from reefcommon.errors import Poison
 from reefcommon.events import Unit
 from reefcommon.recipe import Decision, EvaluationPlan, Recipe
+from reefcommon.recipe_context import Context
 
 EntryKind = Literal["config", "rules", "agent_command", "skill", "code_extension"]
 ENTRY_KINDS: tuple[EntryKind, ...] = get_args(EntryKind)
@@ -69,18 +70,21 @@ class Rejection:
 
 
 class HarnessRecipe(Recipe):
-    """A recipe whose candidates are harness trees. Both methods are pure, and run in a thread."""
+    """A recipe whose candidates are harness trees."""
 
     @abstractmethod
     def decide(self, waiting: Sequence[Unit]) -> Decision:
-        """Return the next window and the refused samples. `waiting`: oldest first, no tokens."""
+        """Return the next window and the refused units. `waiting`: oldest first, no tokens."""
 
     @abstractmethod
-    def propose(
-        self, tree: Tree, samples: Sequence[Unit], rejected: Sequence[Rejection]
+    async def propose(
+        self, ctx: Context, tree: Tree, units: Sequence[Unit], rejected: Sequence[Rejection]
     ) -> Sequence[Mutation]:
-        """Return the changes, if any. `rejected`: the last 25, oldest first."""
-        # The words of users in `samples` are data, never instructions.
+        """Return the changes, if any. `rejected`: the last 25, oldest first.
+
+        It may ask `ctx.models`; its dialogue is kept with the step. It may be repeated.
+        """
+        # The words of users in `units` are data, never instructions.
 
     def evaluation(self) -> EvaluationPlan:
         # Paired episodes on held-out tasks.

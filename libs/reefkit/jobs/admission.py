@@ -4,15 +4,14 @@ import math
 from dataclasses import dataclass
 
 from reefcommon.errors import Transient
-from reefcommon.evaluation import HELD_OUT, is_held_out
 from reefcommon.events import Release, Unit
 from reefcommon.recipe import Decision, Recipe, Refusal
 from reefkit.jobs.faults import BoundedCall, minimal_failing, place_of
 from reefkit.jobs.ports import Executor, Samples
+from reefkit.jobs.usable import unusable
 from reefkit.recipe_binding import Binding
 
 ALREADY_TRAINED = "already_trained"
-OUT_OF_RANGE = "score_out_of_range"
 _OTHERS_TRIED = 5
 
 
@@ -49,14 +48,8 @@ class Admission:
         return Decision(decision.batch, (*refused, *decision.refused))
 
     def _unusable(self, sample: Unit, used: set[str]) -> str | None:
-        # The range first: a score that overflows in training overflows in a comparison too.
-        low, high = self.binding.recipe.score_range
-        if sample.score is not None and not (
-            math.isfinite(sample.score) and low <= sample.score <= high
-        ):
-            return OUT_OF_RANGE
-        if self.binding.holds_out and sample.score is not None and is_held_out(sample.event_id):
-            return HELD_OUT
+        if (reason := unusable(self.binding, sample)) is not None:
+            return reason
         if self.executor.once_per_record and not used.isdisjoint(sample.record_ids):
             return ALREADY_TRAINED
         return None

@@ -13,7 +13,7 @@ from reefcommon.events import Release
 from reefkit.jobs import metrics, model
 from reefkit.jobs.context import Context
 from reefkit.jobs.model import Job, State
-from reefkit.jobs.store import Outgoing
+from reefkit.jobs.recipe_store import Outgoing
 
 
 class Candidates:

@@ -9,15 +9,18 @@ from pathlib import Path
 import structlog
 
 from reefcommon.artifacts import ArtifactStore
-from reefcommon.events import Release
+from reefcommon.events import Evaluation, Release
 from reefcommon.recipe import Recipe
 from reefkit.artifacts.cache import FetchedTrees
-from reefkit.jobs import metrics
+from reefkit.jobs import metrics, model
 from reefkit.jobs.model import Job, State
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.ports import Executor
-from reefkit.jobs.store import JobStore, Outgoing
+from reefkit.jobs.recipe_store import Effects, Outgoing
+from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.runtime import RecipeServices
+from reefkit.recipes.verdicts import dump_judged, wants_verdicts
 from reefkit.retry import RetryPolicy
 
 log = structlog.get_logger()
@@ -38,6 +41,7 @@ class Kit:
     clock: Callable[[], datetime]
     retry: RetryPolicy
     decide_timeout_s: float = 60.0
+    recipes: RecipeServices | None = None
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -55,9 +59,29 @@ class Context:
     error_at: datetime | None = None
     failing: str | None = None
 
-    async def save(self, job: Job, *, expected: State, events: Outgoing = ()) -> bool:
-        """Make, log and count a transition. False if the job is not in `expected`."""
-        moved = await asyncio.to_thread(self.kit.store.save, job, expected=expected, events=events)
+    async def save(
+        self,
+        job: Job,
+        *,
+        expected: State,
+        events: Outgoing = (),
+        effects: Effects | None = None,
+        evaluation: Evaluation | None = None,
+    ) -> bool:
+        """Make, log and count a transition. False if the job is not in `expected`.
+
+        `effects`: of the call that made its output. `evaluation`: of the verdict.
+        """
+        judged = model.judged(self.binding, self.executor.kind, job, evaluation)
+        wanted = judged is not None and wants_verdicts(self.binding.recipe)
+        moved = await asyncio.to_thread(
+            self.kit.store.save,
+            job,
+            expected=expected,
+            events=events,
+            effects=effects,
+            judged=dump_judged(judged) if judged is not None and wanted else None,
+        )
         if moved:
             self.tell(job, job.state)
         return moved

@@ -57,9 +57,14 @@ class Database:
                 raise LeaseLost(f"{self._path}: a newer host has taken over")
             self._token = token
 
-    def _rows(self, query: str, *values: object) -> list[Any]:
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock, reading(self._path):
-            return self._db.execute(query, values).fetchall()
+            yield self._db
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with self._reading() as db:
+            return db.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

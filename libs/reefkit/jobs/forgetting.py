@@ -61,6 +61,12 @@ def forget(
             (binding, max(times)),
         )
     samples = db.execute(f"delete from samples where {old}", values).rowcount
+    db.execute(
+        "delete from signals where binding = :binding and at_ms < :before and not exists"
+        " (select 1 from samples where samples.binding = signals.binding"
+        " and sample_id = unit_id)",
+        values,
+    )
     forgotten = [(binding, record) for record in ages]
     db.executemany("delete from records where binding = ? and record_id = ?", forgotten)
     jobs = db.execute(f"delete from jobs where {of_jobs}", values).rowcount

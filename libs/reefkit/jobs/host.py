@@ -29,6 +29,9 @@ from reefkit.jobs.store import JobStore
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.recipe_binding import Binding, bindings
+from reefkit.recipes.models import ModelPool
+from reefkit.recipes.runtime import RecipeServices
+from reefkit.recipes.signals import RESTORED
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
 from reefkit.service import BackgroundTask, Service
@@ -108,7 +111,8 @@ def host_service(
     executor: MakeExecutor,
 ) -> Service:
     """Build the host of all recipes of a kind. Raises BadConfig if `serve.yaml` is unusable."""
-    bound = bindings(load(system.config) if system.config else ServeConfig(reef=()), kind)
+    served = load(system.config) if system.config else ServeConfig(reef=())
+    bound = bindings(served, kind)
     home = system.state_dir.resolve() / name
     recipes = {binding.key: binding.recipe.name for binding in bound}
     store = JobStore(home / "ledger.sqlite", recipes)
@@ -116,8 +120,29 @@ def host_service(
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
     trees, outbox = FetchedTrees(home / "trees"), Outbox(store, outside.events, lease)
     retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
-    decide_s = settings.decide_timeout_s
-    kit = Kit(home, store, outside.artifacts, trees, outbox, outside.now, retry, decide_s)
+    pool = ModelPool(
+        store, served.models, gateway_url=system.gateway_url, model_name=system.model_name
+    )
+    services = RecipeServices(
+        store,
+        outside.now,
+        pool,
+        retry,
+        signals_at_once=settings.signals_at_once,
+        signal_timeout_s=settings.signal_timeout_s,
+        signal_log=outside.log_of(topics.SIGNALS).read,
+    )
+    kit = Kit(
+        home,
+        store,
+        outside.artifacts,
+        trees,
+        outbox,
+        outside.now,
+        retry,
+        settings.decide_timeout_s,
+        services,
+    )
     handlers = build(bound, kit, executor)
     if handlers.loops:  # without a recipe nobody waits for what consumers would fetch
         broker.include_router(routes(handlers, name))
@@ -128,20 +153,26 @@ def host_service(
 
     # Before the consumers join: a host that stands by takes no partition from the active host.
     async def prepare() -> None:
-        store.fence(await lease.acquire(store.token))
+        before = store.token
+        store.fence(await lease.acquire(before))
+        # Another host has acted since: its signals are in the log alone.
+        if lease.token not in (before, before + 1):
+            await asyncio.to_thread(store.drop_marks, RESTORED)
         log.info("lease_acquired", lease=name, token=lease.token)
         await seed(handlers, outside.heads)
 
     async def close() -> None:
         with suppress(Unavailable):  # the lease ends by itself
             await lease.release()
+        await pool.close()
         await outside.close()
         await asyncio.to_thread(store.close)
 
-    health = Health(name, {"jobs": handlers.check}, {"bindings": handlers.facts}, broker)
+    facts = {"bindings": handlers.facts, "models": pool.facts}
+    health = Health(name, {"jobs": handlers.check}, facts, broker)
     tasks = (
         BackgroundTask("lease", lease.keep, early=True),
-        *(BackgroundTask(loop.binding.key, loop.run) for loop in handlers.loops),
+        *(task for loop in handlers.loops for task in loop.tasks()),
         BackgroundTask(rounds.name, rounds.run),
     )
     return Service(health, broker, prepare=prepare, tasks=tasks, close=(close,))

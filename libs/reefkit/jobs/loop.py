@@ -3,8 +3,10 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import structlog
 
@@ -12,6 +14,7 @@ from reefcommon import ids, topics
 from reefcommon.errors import ReefError
 from reefcommon.events import Publication, Release, Unit
 from reefcommon.recipe import Decision, Recipe, Refusal
+from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
 from reefkit.jobs.candidates import Candidates
@@ -19,11 +22,16 @@ from reefkit.jobs.context import Context, Kit
 from reefkit.jobs.faults import BoundedCall, place_of
 from reefkit.jobs.model import Job
 from reefkit.jobs.ports import Executor, Refused, Samples
+from reefkit.jobs.recipe_store import Outgoing, StateConflict
 from reefkit.jobs.steps import Steps
-from reefkit.jobs.store import Outgoing
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.models import ModelPool
+from reefkit.recipes.runtime import RecipeRuntime, RecipeServices
+from reefkit.recipes.signals import SignalStage
+from reefkit.recipes.verdicts import Verdicts
 from reefkit.redis_lease import LeaseLost
 from reefkit.retention import TOO_OLD
+from reefkit.service import BackgroundTask
 
 log = structlog.get_logger()
 MAX_WAITING = 10_000
@@ -36,12 +44,26 @@ class HostLoop:
         self.binding, self.executor, self.kit, self.store = binding, executor, kit, kit.store
         self.arrived, self._began_at = asyncio.Event(), kit.clock()
         self.context = Context(binding, executor, kit)
+        services = kit.recipes or RecipeServices(
+            kit.store, kit.clock, ModelPool(kit.store), kit.retry
+        )
+        self.runtime = executor.runtime = RecipeRuntime(binding, services)
+        self.signals = SignalStage(self.runtime, self.arrived.set)
+        self.verdicts = Verdicts(self.runtime)
         self._steps = Steps(executor, kit.retry, self.context.note)
         self._candidates = Candidates(self.context)
         call = BoundedCall[Decision](f"{binding.dotted}: decide", kit.decide_timeout_s)
         self._admission = Admission(binding, executor, call)
         if (last := kit.store.last(binding.key)) is not None:
             self.context.show(last)
+
+    def tasks(self) -> tuple[BackgroundTask, ...]:
+        key = self.binding.key
+        return (
+            BackgroundTask(key, self.run),
+            BackgroundTask(f"{key}: signals", self.signals.run),
+            BackgroundTask(f"{key}: verdicts", self.verdicts.run),
+        )
 
     async def run(self) -> None:
         """Run until cancelled. Raises LeaseLost if another host has taken over."""
@@ -70,6 +92,7 @@ class HostLoop:
                     await self.arrived.wait()
         finally:
             await self.executor.stop()
+            self.runtime.stop()
 
     async def once(self) -> bool:
         """Make the next transition. False if it waits for an arrival."""
@@ -82,7 +105,7 @@ class HostLoop:
             case None:
                 return await self._open(head)
             case Job(state="open"):
-                await self._run(job, head)
+                return await self._run(job, head)
             case Job(state="produced"):
                 await self._candidates.store(job, head)
             case Job(state="stored"):
@@ -100,12 +123,16 @@ class HostLoop:
     async def put(self, sample: Unit) -> None:
         too_old = (self.binding.refusal((sample, TOO_OLD, None), sample.at), topics.TRAINING)
         key, text_only = self.binding.key, self.executor.text_only
-        await asyncio.to_thread(self.store.put, key, sample, too_old, text_only=text_only)
-        self.arrived.set()
+        ready = not self.signals.needed
+        put = partial(self.store.put, text_only=text_only, signalled=ready)
+        await asyncio.to_thread(put, key, sample, too_old)
+        (self.arrived if ready else self.signals.arrived).set()
 
     async def apply_verdict(self, job: Job, publication: Publication) -> None:
         if (after := model.after_verdict(job, publication)) is not None:
-            await self.context.save(after, expected=job.state)
+            evaluation = model.evaluation_in(publication)
+            await self.context.save(after, expected=job.state, evaluation=evaluation)
+            self.verdicts.arrived.set()
 
     # ------------------------------------------------------------------ samples -> output
 
@@ -144,24 +171,27 @@ class HostLoop:
             now=self.kit.clock(),
         )
 
-    async def _run(self, job: Job, head: Release | None) -> None:
+    async def _run(self, job: Job, head: Release | None) -> bool:
         moved = head is not None and model.own_kind_moved(job, head, self.executor.kind)
         if moved and not await asyncio.to_thread(self.executor.has_run, job):
             # Another content of this kind serves now: staleness is decided anew.
             await asyncio.to_thread(self.store.reopen, job, {})
             self.context.tell(job, "reopened")
-            return
+            return True
         self.context.doing = self.executor.doing
         samples = await asyncio.to_thread(self.store.samples, job)
         began = time.monotonic()
-        result = await self._steps.run(job, samples)
+        try:
+            result = await self._steps.run(job, samples)
+        except BudgetSpent as error:
+            return self.context.wait(str(error))
         metrics.DURATION_S.labels(job.binding, "step").observe(time.monotonic() - began)
         if isinstance(result, Refused):
             named = result.culprits
             found = [(s, named[s.event_id], None) for s in samples if s.event_id in named]
             await asyncio.to_thread(self.store.reopen, job, *self._refusals(found))
             self.context.tell(replace(job, reason=result.reason), "failed", samples=sorted(named))
-            return
+            return True
         proposes = result.end is None
         produced = replace(
             job,
@@ -177,7 +207,11 @@ class HostLoop:
             candidate_id=ids.candidate_id(job.job_id) if proposes else None,
             finished_at=self.kit.clock(),
         )
-        await self.context.save(produced, expected="open")
+        # If a call of the recipe has changed the state that this one has read, it runs again. The
+        # answers of models are kept.
+        with suppress(StateConflict):
+            await self.context.save(produced, expected="open", effects=result.effects)
+        return True
 
     def _refusals(self, refused: Sequence[Refusal]) -> tuple[dict[str, str], Outgoing]:
         at, binding = self.kit.clock(), self.binding
@@ -215,4 +249,6 @@ class HostLoop:
             "failing": context.failing,
             "last_error": context.error,
             "last_error_at": context.error_at,
+            "signals": self.signals.facts() if self.signals.needed else None,
+            "thread": self.runtime.thread.facts(),
         }

@@ -10,7 +10,7 @@ from reefcommon.artifacts import BASE_CONTENT_ID
 from reefcommon.events import Kind, Publication, Release, ReleasePending, Unit
 from reefcommon.events import ReleasePublished as Published
 from reefcommon.events import ReleaseRejected as Rejected
-from reefcommon.recipe import Recipe
+from reefcommon.recipe import Judged, Recipe
 from reefcommon.releases import LOAD_GROUPS, loads_of
 from reefkit.recipe_binding import Binding
 
@@ -136,6 +136,26 @@ def candidate_in(publication: Publication) -> str | None:
         case Rejected():
             return publication.candidate_id
     return None
+
+
+def evaluation_in(publication: Publication) -> events.Evaluation | None:
+    match publication:
+        case Published() | ReleasePending():
+            return publication.release.evaluation
+        case Rejected():
+            return publication.evaluation
+    return None
+
+
+def judged(
+    binding: Binding[Recipe], kind: Kind, job: Job, evaluation: events.Evaluation | None
+) -> Judged | None:
+    """Return the verdict on a job for its recipe; None if it has none."""
+    outcome = job.state
+    # A conflicted candidate comes again, or is aborted.
+    if outcome not in ("published", "pending", "rejected", "aborted") or job.content_id is None:
+        return None
+    return Judged(candidate(binding, kind, job), outcome, job.reason, evaluation)
 
 
 def after_verdict(job: Job, publication: Publication) -> Job | None:

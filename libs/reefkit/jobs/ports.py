@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from reefcommon.errors import Transient
 from reefcommon.events import Kind, Release, Unit
 from reefcommon.recipe import Decision
 from reefkit.jobs.model import Job
+from reefkit.jobs.recipe_store import Effects
+from reefkit.recipes.runtime import RecipeRuntime
+from reefkit.recipes.thread import RecipeTimeout
 
 Samples = Sequence[Unit]
 
 
-class StepTimeout(Transient):
+class StepTimeout(RecipeTimeout):
     """The step took too long. The host does not look for the sample at fault."""
 
 
@@ -22,7 +24,8 @@ class StepTimeout(Transient):
 class Produced:
     """A step. `output` is durable JSON; `step` overrides the host's count.
 
-    Without a candidate it has an `end`; "refused": its output may not be proposed.
+    Without a candidate it has an `end`; "refused": its output may not be proposed. `effects` of
+    the call that made it are saved with the job.
     """
 
     output: Mapping[str, Any] = field(default_factory=dict)
@@ -30,6 +33,7 @@ class Produced:
     step: int | None = None
     reason: str = ""
     end: Literal["finished", "refused"] | None = None
+    effects: Effects | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ class Executor(ABC):
     """An output can be applied to another base of its own kind."""
     shown_rejections: ClassVar[int] = 0
     """The newest rejected jobs that are never forgotten."""
+    runtime: RecipeRuntime
+    """Set by the host: it runs the recipe's own code."""
 
     @abstractmethod
     def decide(self, waiting: Samples, head: Release) -> Decision:

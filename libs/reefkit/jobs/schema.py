@@ -1,4 +1,4 @@
-"""The tables of the job store, and the migration from the two earlier ledgers."""
+"""The tables of the job store, and the migrations from its earlier forms."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ import orjson
 from pydantic import TypeAdapter
 
 from reefcommon import topics
-from reefcommon.events import AnyUnit, Event, SampleReady
+from reefcommon.events import AnyUnit, Event, SampleReady, Signal
 from reefcommon.ids import candidate_id
 from reefcommon.topics import Topic
 from reefkit.jobs.model import Job, State
 from reefkit.recipe_binding import refusal_event
 
-VERSION = 2
+VERSION = 3
 _TABLES = """
 create table records (
   binding text not null, record_id text not null, job_id text not null,
@@ -42,6 +42,33 @@ create table outbox (
 create table fence (id integer primary key check (id = 1), token integer not null);
 insert into fence values (1, 0);
 """
+# Since version 3. `signals.body` null: the recipe abstains. `calls.body` null: in flight.
+_RECIPE_TABLES = """
+create table signals (
+  binding text not null, unit_id text not null, signal_id text not null, at_ms integer not null,
+  body text, primary key (binding, unit_id));
+create table state (
+  binding text not null, key text not null, version integer not null, json text, blob blob,
+  primary key (binding, key));
+create table calls (
+  binding text not null, subject text not null, request text not null, ordinal integer not null,
+  model text not null, body blob, tokens integer not null,
+  primary key (binding, subject, request, ordinal));
+create table budgets (
+  model text primary key, calls integer not null, prompt_tokens integer not null,
+  completion_tokens integer not null, cost real not null);
+create table call_log (
+  seq integer primary key autoincrement, at real not null, binding text not null,
+  subject text not null, model text not null, purpose text not null,
+  prompt_tokens integer not null, completion_tokens integer not null, seconds real not null,
+  outcome text not null);
+create index call_log_by_binding on call_log (binding, seq);
+create table verdicts (
+  seq integer primary key autoincrement, binding text not null, job_id text not null,
+  state text not null, body text not null, unique (job_id, state));
+create table marks (
+  binding text not null, name text not null, value text not null, primary key (binding, name));
+"""
 _OLD_TABLES = ("records", "samples", "horizons", "jobs", "heads", "outbox", "clock")
 _JOB = TypeAdapter(Job)
 _UNIT: TypeAdapter[AnyUnit] = TypeAdapter(AnyUnit)
@@ -65,30 +92,41 @@ def create(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
 
     `recipes`: names of the bound recipes by binding, for unsent refusals.
     """
-    if db.execute("pragma user_version").fetchone()[0] >= VERSION:
+    version = db.execute("pragma user_version").fetchone()[0]
+    if version >= VERSION:
         return
     db.execute("begin immediate")
     try:
-        tables = db.execute("select name from sqlite_master where type = 'table'").fetchall()
-        found = [name for name in _OLD_TABLES if (name,) in tables]
-        for name in found:
-            # An index keeps its name when its table is renamed, and the new table needs the name.
-            indices = "select name from sqlite_master where type = 'index' and sql is not null"
-            for (index,) in db.execute(f"{indices} and tbl_name = ?", (name,)).fetchall():
-                db.execute(f"drop index {index}")
-            db.execute(f"alter table {name} rename to old_{name}")
-        for statement in filter(str.strip, _TABLES.split(";\n")):
-            db.execute(statement)
-        if "jobs" in found:
-            _take_over(db, found, recipes)
-        for name in found:
-            db.execute(f"drop table old_{name}")
+        if version < 2:
+            _from_ledgers(db, recipes)
+        _make(db, _RECIPE_TABLES)
         db.execute(f"pragma user_version = {VERSION}")
         db.execute("commit")
     except BaseException:
         if db.in_transaction:
             db.execute("rollback")
         raise
+
+
+def _from_ledgers(db: sqlite3.Connection, recipes: Mapping[str, str]) -> None:
+    tables = db.execute("select name from sqlite_master where type = 'table'").fetchall()
+    found = [name for name in _OLD_TABLES if (name,) in tables]
+    for name in found:
+        # An index keeps its name when its table is renamed, and the new table needs the name.
+        indices = "select name from sqlite_master where type = 'index' and sql is not null"
+        for (index,) in db.execute(f"{indices} and tbl_name = ?", (name,)).fetchall():
+            db.execute(f"drop index {index}")
+        db.execute(f"alter table {name} rename to old_{name}")
+    _make(db, _TABLES)
+    if "jobs" in found:
+        _take_over(db, found, recipes)
+    for name in found:
+        db.execute(f"drop table old_{name}")
+
+
+def _make(db: sqlite3.Connection, tables: str) -> None:
+    for statement in filter(str.strip, tables.split(";\n")):
+        db.execute(statement)
 
 
 def insert_job(db: sqlite3.Connection, job: Job, *, dropped: bool = False) -> bool:
@@ -120,8 +158,12 @@ def load(body: str) -> Job:
     return _JOB.validate_json(body)
 
 
-def load_unit(body: bytes) -> AnyUnit:
-    return _UNIT.validate_json(body)
+def load_unit(body: bytes, signal: str | None = None) -> AnyUnit:
+    """Return a unit, with its signal if it has one."""
+    unit = _UNIT.validate_json(body)
+    if signal is None:
+        return unit
+    return unit.model_copy(update={"signal": Signal.model_validate_json(signal)})
 
 
 # ------------------------------------------------------------------ the two ledgers before

@@ -6,9 +6,11 @@ import orjson
 import structlog
 
 from reefcommon.errors import Transient, Unavailable
+from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs.faults import last_lines, minimal_failing, place_of
 from reefkit.jobs.model import Job
-from reefkit.jobs.ports import Executor, Refused, Result, Samples, StepTimeout
+from reefkit.jobs.ports import Executor, Refused, Result, Samples
+from reefkit.recipes.thread import RecipeTimeout
 from reefkit.retry import RetryPolicy
 
 log = structlog.get_logger()
@@ -33,14 +35,14 @@ class Steps:
             if not isinstance(result, Refused):
                 orjson.dumps(result.output)  # an output that is no JSON is the recipe's fault
             return result
-        except Unavailable:
+        except (Unavailable, BudgetSpent):
             raise
         except Transient as error:
             self._attempts += 1
             if not self._retry.exhausted(self._attempts):
                 raise
             reason = f"the step failed {self._attempts} times; last: {error}"
-            if isinstance(error, StepTimeout):  # each probe would take as long
+            if isinstance(error, RecipeTimeout):  # each probe would take as long
                 return _all_refused(samples, reason)
             return await self._narrowed(job, samples, error, reason)
         except Exception as error:  # noqa: BLE001  # the recipe is its author's code
@@ -56,7 +58,7 @@ class Steps:
         async def fails(part: Samples) -> bool:
             try:
                 await self._executor.probe(job, part)
-            except Unavailable:
+            except (Unavailable, BudgetSpent):
                 raise
             except Exception as failure:  # noqa: BLE001  # the recipe is its author's code
                 reasons.update({sample.event_id: _refusal(failure) for sample in part})

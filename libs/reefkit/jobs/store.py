@@ -3,7 +3,6 @@
 Each method is a transaction that is on disk when it returns. Calls block for milliseconds.
 """
 
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 
 import orjson
@@ -12,23 +11,33 @@ from reefcommon.events import Event, Release, Unit
 from reefcommon.ids import record_times_ms
 from reefcommon.topics import Topic
 from reefkit.jobs import forgetting
-from reefkit.jobs.database import Database
 from reefkit.jobs.model import LOST, SHOWN, UNFINISHED, Job, State
+from reefkit.jobs.recipe_store import Effects, Outgoing, apply_effects
 from reefkit.jobs.schema import NEXT, dump, insert_job, load, load_unit, put_event
+from reefkit.jobs.signal_store import SignalStore, refuse
 from reefkit.retention import TOO_OLD
 
 # Tokens, masks and log-probabilities are most of a sample's bytes.
 _WEIGHT_FIELDS = {"tokens", "loss_mask", "logprobs"}
-Outgoing = Sequence[tuple[Event, Topic]]
+_UNIT = (
+    "samples.body, signals.body from samples left join signals"
+    " on signals.binding = samples.binding and signals.unit_id = samples.sample_id"
+)
 
 
-class JobStore(Database):
+class JobStore(SignalStore):
     # ------------------------------------------------------------------ samples
 
     def put(
-        self, binding: str, sample: Unit, too_old: tuple[Event, Topic], *, text_only: bool
+        self,
+        binding: str,
+        sample: Unit,
+        too_old: tuple[Event, Topic],
+        *,
+        text_only: bool,
+        signalled: bool = True,
     ) -> bool:
-        """Keep a sample; False if it was there.
+        """Keep a sample; False if it was there. Unless `signalled`, it waits for its signal.
 
         A sample as old as the forgotten is refused with event `too_old`: it may have been used.
         """
@@ -38,7 +47,8 @@ class JobStore(Database):
             horizon = db.execute(query, (binding,)).fetchone()
             refused = horizon is not None and oldest_ms is not None and oldest_ms <= horizon[0]
             body = sample.model_dump_json(exclude=_WEIGHT_FIELDS if text_only else None).encode()
-            end = ("refused", None, TOO_OLD) if refused else ("waiting", body, None)
+            state = "waiting" if signalled else "unsignalled"
+            end = ("refused", None, TOO_OLD) if refused else (state, body, None)
             new = db.execute(
                 "insert or ignore into samples (binding, sample_id, state, body, reason, newest_ms)"
                 " values (?, ?, ?, ?, ?, ?)",
@@ -49,9 +59,8 @@ class JobStore(Database):
             return new > 0
 
     def window(self, binding: str, limit: int) -> list[Unit]:
-        query = "select body from samples where binding = ? and state = 'waiting' order by seq"
-        rows = self._rows(f"{query} limit ?", binding, limit)
-        return [load_unit(body) for (body,) in rows]
+        query = f"select {_UNIT} where samples.binding = ? and state = 'waiting' order by seq"
+        return [load_unit(*row) for row in self._rows(f"{query} limit ?", binding, limit)]
 
     def used_records(self, binding: str, record_ids: Collection[str]) -> set[str]:
         query = (
@@ -62,7 +71,7 @@ class JobStore(Database):
 
     def refuse(self, binding: str, refusals: Mapping[str, str], events: Outgoing) -> None:
         with self._transaction() as db:
-            _refuse(db, binding, refusals, events)
+            refuse(db, binding, refusals, events)
 
     # ------------------------------------------------------------------ jobs
 
@@ -82,11 +91,24 @@ class JobStore(Database):
                 db.executemany("insert into records values (?, ?, ?)", rows)
 
     def samples(self, job: Job) -> list[Unit]:
-        found = dict(self._rows("select sample_id, body from samples where job_id = ?", job.job_id))
-        return [load_unit(found[sample_id]) for sample_id in job.sample_ids]
+        query = f"select sample_id, {_UNIT} where job_id = ?"
+        found = {sample_id: row for sample_id, *row in self._rows(query, job.job_id)}
+        return [load_unit(*found[sample_id]) for sample_id in job.sample_ids]
 
-    def save(self, job: Job, *, expected: State, events: Outgoing = ()) -> bool:
-        """Move a job to its new state, with its events; False if it is not in `expected`."""
+    def save(
+        self,
+        job: Job,
+        *,
+        expected: State,
+        events: Outgoing = (),
+        effects: Effects | None = None,
+        judged: str | None = None,
+    ) -> bool:
+        """Move a job to its new state, with its events; False if it is not in `expected`.
+
+        `effects`: of the call that made its output. `judged`: a verdict for `on_verdict`, as JSON.
+        Raises StateConflict.
+        """
         with self._transaction() as db:
             moved = db.execute(
                 f"update jobs set state = ?, candidate_id = ?, content_id = ?, updated = {NEXT},"
@@ -98,6 +120,14 @@ class JobStore(Database):
             if job.state not in ("open", "produced"):
                 used = "update samples set state = 'used', body = null"
                 db.execute(f"{used} where job_id = ? and state = 'taken'", (job.job_id,))
+            if effects is not None:
+                apply_effects(db, effects)
+            if judged is not None:
+                db.execute(
+                    "insert or ignore into verdicts (binding, job_id, state, body)"
+                    " values (?, ?, ?, ?)",
+                    (job.binding, job.job_id, job.state, judged),
+                )
             for event in events:
                 put_event(db, *event)
             return True
@@ -111,7 +141,8 @@ class JobStore(Database):
                 "delete from jobs",
             ):
                 db.execute(f"{change} where job_id = ?", (job.job_id,))
-            _refuse(db, job.binding, refusals, events)
+            apply_effects(db, Effects(job.binding, subject=job.job_id))
+            refuse(db, job.binding, refusals, events)
 
     def current(self, binding: str, *, pending: bool = False) -> Job | None:
         """Return the unfinished job; with `pending`, also a job that waits for a person."""
@@ -214,18 +245,6 @@ class JobStore(Database):
 
     def _job(self, condition: str, *values: object) -> Job | None:
         return next(iter(self._jobs(condition, *values)), None)
-
-
-def _refuse(
-    db: sqlite3.Connection, binding: str, refusals: Mapping[str, str], events: Outgoing
-) -> None:
-    db.executemany(
-        "update samples set state = 'refused', body = null, reason = ?"
-        " where binding = ? and sample_id = ? and state = 'waiting'",
-        [(reason, binding, sample_id) for sample_id, reason in refusals.items()],
-    )
-    for event in events:
-        put_event(db, *event)
 
 
 def _json(values: Collection[str]) -> str:

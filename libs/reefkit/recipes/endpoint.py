@@ -1,0 +1,180 @@
+"""An OpenAI endpoint over HTTP: a request, some tries, and the numbers of its answer."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import httpx
+import orjson
+
+from reefcommon.config_sections import ModelEndpoint
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.recipe_context import ModelFailed, Reply
+from reefkit.retry import RetryPolicy
+
+TRIES = RetryPolicy(0.5, 8.0, 3)
+MAX_RETRY_AFTER_S = 30.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# The fault is of the key, the name or the account, not of the request.
+_SETUP = {401, 402, 403, 404}
+# A timeout; a request with the same key that is still under way; too many requests.
+_AGAIN = {408, 409, 429}
+_SHOWN_BYTES = 300
+
+
+class ModelAway(ModelFailed, Unavailable):
+    """A model does not answer now, or its entry in `serve.yaml` is wrong. The unit waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A parsed answer."""
+
+    body: dict[str, Any]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Endpoint:
+    """A model. Call it on a single event loop."""
+
+    def __init__(
+        self, name: str, entry: ModelEndpoint, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Raises BadConfig if the key cannot be read."""
+        self.name, self.entry = name, entry
+        self.places = asyncio.Semaphore(entry.concurrency)
+        key = _key_of(name, entry)
+        self._headers = dict(headers or {}) | ({"authorization": f"Bearer {key}"} if key else {})
+        self._client: httpx.AsyncClient | None = None
+
+    async def ask(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answered:
+        """Raises ModelAway after some tries, and ModelFailed at once if it refuses the request."""
+        content, failures = orjson.dumps({**body, "model": self.entry.model}), 0
+        while True:
+            status, wait_s = 0, 0.0
+            try:
+                async with asyncio.timeout(self.entry.timeout_s):
+                    status, wait_s, text = await self._post(path, content, headers)
+            except TimeoutError:
+                reason = f"no answer within {self.entry.timeout_s:g} s"
+            except httpx.HTTPError as error:
+                reason = repr(error)
+            else:
+                if status < 300:
+                    return self._read(text, len(content))
+                reason = f"status {status}: {text[:_SHOWN_BYTES]!r}"
+                if status in _SETUP:
+                    raise ModelAway(f"model {self.name} refuses: {reason}; see models.{self.name}")
+                if status < 500 and status not in _AGAIN:
+                    raise ModelFailed(f"model {self.name} refuses the request: {reason}")
+            failures += 1
+            if TRIES.exhausted(failures):
+                kind = ModelFailed if status == 409 else ModelAway
+                raise kind(f"model {self.name} is away ({failures} tries): {reason}")
+            await asyncio.sleep(max(TRIES.delay_s(failures), wait_s))
+
+    async def _post(
+        self, path: str, content: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, float, bytes]:
+        """Return status, seconds to wait, and body."""
+        sent = [(name.encode(), value.encode()) for name, value in headers.items()]
+        url, text = self.entry.url + path, bytearray()
+        async with self._http().stream("POST", url, content=content, headers=sent) as response:
+            async for piece in response.aiter_bytes():
+                text += piece
+                if len(text) > MAX_ANSWER_BYTES:
+                    raise ModelFailed(f"model {self.name} gives an answer without end")
+            return response.status_code, _retry_after(response), bytes(text)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=self.entry.concurrency)
+            # The gateway is on this machine or network: no proxy of the environment.
+            trust = not self.entry.url.startswith("http://")
+            self._client = httpx.AsyncClient(
+                headers={"content-type": "application/json", **self._headers},
+                limits=limits,
+                timeout=self.entry.timeout_s,
+                trust_env=trust,
+            )
+        return self._client
+
+    def _read(self, text: bytes, sent: int) -> Answered:
+        try:
+            body = orjson.loads(text)
+            usage = body.get("usage") or {}
+            prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+            if prompt is None or completion is None:  # about four characters a token
+                prompt, completion = sent // 4, len(text) // 4
+            return Answered(body, int(prompt), int(completion))
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ModelFailed(
+                f"model {self.name}: an answer that cannot be read: {error}"
+            ) from None
+
+
+def replies(name: str, answered: Answered, n: int) -> list[Reply]:
+    """Return the choices of a chat. Raises ModelFailed."""
+    try:
+        choices = answered.body["choices"]
+        if len(choices) != n:
+            raise ModelFailed(f"model {name} gave {len(choices)} choices, not {n}")
+        tokens = answered.prompt_tokens + answered.completion_tokens
+        return [
+            Reply(
+                text=str(choice["message"].get("content") or ""),
+                message=choice["message"],
+                finish_reason=choice.get("finish_reason"),
+                tokens=tokens,
+            )
+            for choice in choices
+        ]
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ModelFailed(f"model {name}: an answer that cannot be read: {error!r}") from None
+
+
+def scores(name: str, answered: Answered, tokens: list[int]) -> list[float]:
+    """Return the log-probabilities of a prompt's tokens from the second on. Raises ModelFailed."""
+    try:
+        rows = answered.body["choices"][0]["prompt_logprobs"]
+        if len(rows) != len(tokens):
+            raise ModelFailed(f"model {name} scored {len(rows)} tokens, not {len(tokens)}")
+        later = zip(rows[1:], tokens[1:], strict=True)
+        found = [float(row[str(token)]["logprob"]) for row, token in later]
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise ModelFailed(f"model {name} gives no prompt log-probabilities: {error!r}") from None
+    if not all(map(isfinite, found)):
+        raise ModelFailed(f"model {name} gives log-probabilities that are not finite")
+    return found
+
+
+def _retry_after(response: httpx.Response) -> float:
+    try:
+        return min(max(float(response.headers.get("retry-after", 0)), 0.0), MAX_RETRY_AFTER_S)
+    except ValueError:  # a date
+        return 0.0
+
+
+def _key_of(name: str, entry: ModelEndpoint) -> str:
+    if entry.key_env:
+        if not (key := os.environ.get(entry.key_env, "").strip()):
+            raise BadConfig(f"models.{name}.key_env: {entry.key_env} is not set")
+        return key
+    if entry.key_file is None:
+        return ""
+    try:
+        key = entry.key_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadConfig(f"models.{name}.key_file: cannot read {entry.key_file}: {words}") from None
+    if not key or any(character.isspace() for character in key):
+        raise BadConfig(f"models.{name}.key_file: {entry.key_file} holds no single key")
+    return key

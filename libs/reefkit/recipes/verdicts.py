@@ -1,0 +1,91 @@
+"""Gives verdicts to `on_verdict`, in order and at least once."""
+
+# A verdict is saved with the transition of its job, and removed with the writes of `on_verdict`.
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import structlog
+
+from reefcommon.errors import ReefError
+from reefcommon.events import CandidateProposed, Evaluation
+from reefcommon.recipe import Judged, Recipe
+from reefkit.jobs.faults import place_of
+from reefkit.jobs.recipe_store import Effects
+from reefkit.recipes.runtime import RecipeRuntime
+from reefkit.redis_lease import LeaseLost
+
+log = structlog.get_logger()
+
+
+def wants_verdicts(recipe: Recipe) -> bool:
+    return type(recipe).on_verdict is not Recipe.on_verdict
+
+
+def dump_judged(judged: Judged) -> str:
+    parts: Mapping[str, Any] = {
+        "candidate": judged.candidate.model_dump(mode="json"),
+        "outcome": judged.outcome,
+        "reason": judged.reason,
+        "evaluation": judged.evaluation and judged.evaluation.model_dump(mode="json"),
+    }
+    return orjson.dumps(parts).decode()
+
+
+def load_judged(body: str) -> Judged:
+    parts = orjson.loads(body)
+    found = parts["evaluation"]
+    return Judged(
+        candidate=CandidateProposed.model_validate(parts["candidate"]),
+        outcome=parts["outcome"],
+        reason=parts["reason"],
+        evaluation=Evaluation.model_validate(found) if found is not None else None,
+    )
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """The verdicts on candidates of a binding."""
+
+    runtime: RecipeRuntime
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    last_error: str | None = None
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises LeaseLost."""
+        while True:
+            self.arrived.clear()
+            await self.settle()
+            await self.arrived.wait()
+
+    async def settle(self) -> None:
+        services, key = self.runtime.services, self.runtime.binding.key
+        for number, body in await asyncio.to_thread(services.store.verdicts, key):
+            failures = 0
+            while (reason := await self._give(number, load_judged(body))) is not None:
+                failures += 1
+                self.last_error = reason
+                log.warning("verdict_put_off", binding=key, reason=reason)
+                if services.retry.exhausted(failures):
+                    done = Effects(key, f"verdict-{number}")
+                    await asyncio.to_thread(services.store.end_verdict, number, done)
+                    break
+                await asyncio.sleep(services.retry.delay_s(failures))
+
+    async def _give(self, number: int, judged: Judged) -> str | None:
+        """Return the reason of a failure."""
+        services, runtime = self.runtime.services, self.runtime
+        ctx, limit_s = runtime.context(f"verdict-{number}"), services.verdict_timeout_s
+        try:
+            await runtime.call(runtime.binding.recipe.on_verdict, judged, ctx, timeout_s=limit_s)
+            await asyncio.to_thread(services.store.end_verdict, number, ctx.effects())
+        except LeaseLost:
+            raise
+        except ReefError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  # the recipe is its author's code
+            return place_of(error)
+        return None

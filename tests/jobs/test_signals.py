@@ -1,0 +1,314 @@
+"""The stage of signals: each unit is judged once, and a judge's faults delay units alone."""
+
+import asyncio
+import random
+
+import pytest
+
+from reefcommon.events import CandidateProposed, SignalComputed
+from reefcommon.recipe import Knobs
+from reefkit.recipes import endpoint as endpoints
+from reefkit.retry import RetryPolicy
+from tests.fakes.judge import Judge
+from tests.jobs.judged import VOTES, JudgedRecipe, endpoint
+from tests.jobs.rig import WordsRig
+from tests.recipes.samples import sample
+from tests.trainer.rig import Bus, Mortal
+
+CALLS = VOTES + 1
+
+
+@pytest.fixture(autouse=True)
+def short_tries(monkeypatch):
+    monkeypatch.setattr(endpoints, "TRIES", RetryPolicy(0.01, 0.02, 2))
+
+
+@pytest.fixture
+async def judge():
+    async with Judge() as made:
+        yield made
+
+
+@pytest.fixture
+async def rig_of(tmp_path, judge):
+    """Makes hosts on `tmp_path`, or on a folder below it."""
+    rigs = []
+
+    def make(recipe=None, home="", limits=None, **options):
+        made = recipe or JudgedRecipe(Knobs())
+        models = endpoint(judge, **(limits or {}))
+        rigs.append(WordsRig(tmp_path / home, recipe=made, models=models, **options))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        await rig.close()
+
+
+async def test_a_unit_waits_for_its_signal_and_decide_sees_it(rig_of, judge):
+    rig = rig_of()
+    await rig.publish(5)
+    await rig.arrive("a", "silent")
+    await rig.settle()
+    assert rig.store.counts("samples", rig.key) == {"unsignalled": 2}
+    await rig.judge()
+    (unit,) = rig.store.window(rig.key, 9)
+    assert (unit.event_id, unit.reward, unit.signal.words) == ("smp-0", 3.0, "better")
+    assert unit.score == 1.0  # the report's, as it was
+    assert [(r.sample_id, r.reason) for r in rig.bus.refusals] == [("smp-1", "no_signal")]
+    computed = {event.unit_id: event for event in rig.bus.of(SignalComputed)}
+    assert (computed["smp-0"].calls, computed["smp-0"].tokens) == (CALLS, 12 * CALLS)
+    assert computed["smp-1"].signal is None
+    await rig.arrive("b", first=2)
+    await rig.judge()
+    assert [item.lineage.sample_ids for item in rig.candidates] == [("smp-0", "smp-2")]
+    assert rig.store.asked_for(rig.key, "smp-0") == (0, 0)  # kept answers are dropped
+
+
+async def test_units_are_judged_at_once_up_to_a_bound(rig_of, judge):
+    judge.delay_s = 0.05
+    rig = rig_of(signals_at_once=2)
+    await rig.arrive(*"abcdef")
+    await rig.loop.signals.settle()
+    assert rig.store.counts("samples", rig.key) == {"waiting": 6}
+    assert judge.most_at_once == 2 * VOTES
+    # Two calls at once change the same value: the later runs again, and asks nobody again.
+    assert sorted(rig.store.state_value(rig.key, "seen")[1][2:-2].split('","')) == [
+        f"smp-{n}" for n in range(6)
+    ]
+    assert judge.calls == 6 * CALLS
+
+
+class Death(BaseException):
+    pass
+
+
+async def lived(rig, deaths, rng):
+    """Judge everything, killed at `deaths` random moments. Returns the number of kills."""
+    killed = 0
+    while rig.store.counts("samples", rig.key).get("unsignalled"):
+        work = asyncio.create_task(rig.loop.signals.settle())
+        if killed < deaths:
+            await asyncio.wait((work,), timeout=rng.uniform(0.0, 0.06))
+        else:
+            await work
+        if not work.done():
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            killed += 1
+            await asyncio.sleep(0.05)  # calls of the dead host that are still on their way
+            rig.restart()
+    return killed
+
+
+async def test_each_unit_is_judged_once_over_twenty_kills(rig_of, judge):
+    judge.delay_s, rng = 0.01, random.Random(7)
+    rig = rig_of(signals_at_once=2)
+    await rig.publish(5)
+    units = 60
+    await rig.arrive(*(f"words {n}" for n in range(units)))
+    assert await lived(rig, 20, rng) == 20
+    await rig.settle()
+    computed = rig.bus.of(SignalComputed)
+    assert len({event.event_id for event in computed}) == units
+    by_id = {}
+    for event in computed:
+        assert by_id.setdefault(event.event_id, event) == event
+    assert len(judge.keys) == units * CALLS
+    # Only calls in flight at a kill came twice, under the same key.
+    assert judge.calls - len(judge.keys) <= 20 * 2 * VOTES
+    use = rig.store.used("judge")
+    assert use.calls == units * CALLS
+
+
+async def test_a_lost_ledger_is_rebuilt_from_the_log(rig_of, judge):
+    bus = Bus(Mortal())
+    rig = rig_of(home="a", bus=bus)
+    await rig.publish(5)
+    await rig.arrive("a", "silent", "b", "c")
+    await rig.judge()
+    calls, events = judge.calls, list(bus.events)
+    assert calls == 3 * CALLS
+    fresh = rig_of(home="b", bus=bus)
+    await fresh.publish(5)
+    await fresh.arrive("a", "silent", "b", "c", "d")
+    await fresh.judge()
+    assert judge.calls == calls + CALLS  # the new unit alone
+    new = bus.events[len(events) :]
+    assert [event.unit_id for event in new if isinstance(event, SignalComputed)] == ["smp-4"]
+    assert {c.lineage.sample_ids for c in bus.of(CandidateProposed)} == {("smp-0", "smp-2")}
+    assert fresh.store.refusals(fresh.key) == {"no_signal": 1}
+
+
+async def test_signals_of_other_knobs_are_not_used(rig_of, judge):
+    class Strict(Knobs):
+        bar: float = 0.5
+
+    bus = Bus(Mortal())
+    rig = rig_of(JudgedRecipe(Strict()), home="a", bus=bus)
+    await rig.arrive("a")
+    await rig.loop.signals.settle()
+    await rig.kit.outbox.flush()
+    other = rig_of(JudgedRecipe(Strict(bar=0.7)), home="b", bus=bus)
+    await other.arrive("a")
+    await other.loop.signals.settle()
+    assert judge.calls == 2 * CALLS
+
+
+@pytest.mark.parametrize("mood", ["500", "429", "slow", "closed", "401"])
+async def test_a_judge_that_is_away_delays_units_and_nothing_else(rig_of, judge, mood):
+    rig = rig_of()
+    await rig.publish(5)
+    if mood == "closed":
+        await judge.close()
+    judge.mood = mood
+    await rig.arrive("a", "b")
+    stage = asyncio.create_task(rig.loop.signals.run())
+    async with asyncio.timeout(10):
+        while not rig.loop.signals.waits:
+            await asyncio.sleep(0.01)
+    assert "model judge" in rig.loop.facts()["signals"]["waits"]
+    await asyncio.sleep(0.3)  # many tries
+    assert rig.store.counts("samples", rig.key) == {"unsignalled": 2}
+    await rig.arrive("odd", first=2)  # a unit that needs no judge is not held up for ever
+    judge.mood = "well"
+    if mood == "closed":
+        await judge.open()
+    async with asyncio.timeout(10):
+        while rig.store.counts("samples", rig.key) != {"waiting": 2, "refused": 1}:
+            await asyncio.sleep(0.01)
+    assert rig.loop.signals.waits == ""
+    stage.cancel()
+    await rig.settle()
+    assert len(rig.candidates) == 1
+
+
+@pytest.mark.parametrize("mood", ["rubbish", "no choices", "400"])
+async def test_a_judge_that_talks_rubbish_costs_the_unit_after_some_tries(rig_of, judge, mood):
+    judge.mood = mood
+    rig = rig_of()
+    await rig.publish(5)
+    await rig.arrive("a")
+    async with asyncio.timeout(10):
+        while rig.store.counts("samples", rig.key) != {"refused": 1}:
+            await rig.judge()
+    (refusal,) = rig.bus.refusals
+    assert refusal.reason.startswith("signal failed: model judge")
+    judge.mood = "well"
+    await rig.arrive("b", first=1)
+    await rig.judge()
+    assert rig.store.counts("samples", rig.key) == {"refused": 1, "waiting": 1}
+
+
+async def test_a_fault_of_the_recipe_costs_its_unit_and_names_the_place(rig_of, judge):
+    rig = rig_of()
+    await rig.publish(5)
+    await rig.arrive("odd", "a", "b")
+    async with asyncio.timeout(10):
+        while not rig.bus.refusals:
+            await rig.judge()
+    (refusal,) = rig.bus.refusals
+    assert refusal.reason.startswith("signal failed: ZeroDivisionError at judged.py:")
+    assert "words of a user" not in refusal.reason
+    assert [item.lineage.sample_ids for item in rig.candidates] == [("smp-1", "smp-2")]
+
+
+async def test_one_unit_that_a_judge_cannot_answer_is_given_up(rig_of, judge):
+    """A server that fails on this unit alone is not away."""
+
+    class Long(JudgedRecipe):
+        async def signal(self, unit, ctx):
+            judge.mood = "500" if unit.feedback == "long" else "well"
+            return await super().signal(unit, ctx)
+
+    rig = rig_of(Long(Knobs()), signals_at_once=1)
+    await rig.publish(5)
+    await rig.arrive("long", "a")
+    number = 2
+    async with asyncio.timeout(20):
+        while not rig.bus.refusals:
+            await rig.judge()
+            await rig.arrive("b", first=number)
+            number += 1
+            await asyncio.sleep(0.06)
+    assert [r.sample_id for r in rig.bus.refusals] == ["smp-0"]
+    assert number > 4
+
+
+async def test_a_spent_budget_stops_the_asking_until_it_is_raised(rig_of, judge):
+    rig = rig_of(limits={"max_calls": 2 * CALLS}, signals_at_once=1)
+    await rig.publish(5)
+    await rig.arrive(*"abcd")
+    for _ in range(3):
+        await rig.judge()
+    assert judge.calls == 2 * CALLS
+    assert rig.store.counts("samples", rig.key) == {"used": 2, "unsignalled": 2}
+    assert "8 of 8 calls used; raise it" in rig.loop.facts()["signals"]["waits"]
+    facts = rig.kit.recipes.models.facts()["judge"]
+    assert (facts["used"]["calls"], facts["limits"], facts["spent"]) == (8, {"calls": 8}, ["calls"])
+    rig.restart()  # the counters are durable
+    await rig.judge()
+    assert judge.calls == 2 * CALLS
+    rig.models = endpoint(judge, max_calls=100)
+    rig.restart()
+    await rig.judge()
+    assert judge.calls == 4 * CALLS
+    assert rig.store.counts("samples", rig.key) == {"used": 2, "waiting": 2} or rig.candidates
+
+
+async def test_a_budget_that_ends_inside_a_unit_repeats_no_call(rig_of, judge):
+    rig = rig_of(limits={"max_calls": CALLS - 1})
+    await rig.arrive("a")
+    await rig.loop.signals.settle()
+    assert rig.store.counts("samples", rig.key) == {"unsignalled": 1}
+    rig.models = endpoint(judge)
+    rig.restart()
+    await rig.loop.signals.settle()
+    assert rig.store.counts("samples", rig.key) == {"waiting": 1}
+    assert judge.calls == len(judge.keys) == CALLS
+
+
+@pytest.mark.parametrize("how", ["exit", "loop"])
+async def test_a_signal_that_exits_or_never_ends_costs_its_unit(rig_of, judge, how):
+    class Wild(JudgedRecipe):
+        async def signal(self, unit, ctx):
+            if unit.feedback == "wild" and how == "exit":
+                raise SystemExit(3)
+            while unit.feedback == "wild":
+                pass
+            return await super().signal(unit, ctx)
+
+    rig = rig_of(Wild(Knobs()))
+    rig.loop.runtime.thread.blocked_limit_s = 0.1
+    await rig.publish(5)
+    await rig.arrive("wild", "a", "b")
+    async with asyncio.timeout(30):
+        while rig.store.counts("samples", rig.key).get("unsignalled"):
+            await rig.loop.signals.settle()
+            await asyncio.sleep(0.02)
+    await rig.settle()
+    (refusal,) = rig.bus.refusals
+    words = "SystemExit" if how == "exit" else "blocks its thread"
+    assert refusal.sample_id == "smp-0"
+    assert refusal.reason.startswith("signal failed: ")
+    assert words in refusal.reason or "RuntimeError" in refusal.reason
+    assert len(rig.candidates) == 1
+
+
+async def test_units_that_will_not_be_used_are_not_judged(rig_of, judge):
+    rig = rig_of()
+    await rig.handlers.on_unit(sample(0, feedback="a", score=1e9))
+    await rig.loop.signals.settle()
+    assert judge.calls == 0
+    assert rig.store.refusals(rig.key) == {"score_out_of_range": 1}
+
+
+async def test_a_recipe_that_lost_its_signal_goes_on_without(rig_of, judge):
+    from tests.jobs.words import WordsRecipe
+
+    rig = rig_of()
+    await rig.arrive("a")
+    rig.recipe = WordsRecipe(Knobs())
+    rig.restart()
+    await rig.loop.signals.settle()
+    assert rig.store.counts("samples", rig.key) == {"waiting": 1}
