@@ -2,6 +2,7 @@
 
 # Shapes: B rollouts, R response positions, H hidden units, N action tokens of all rollouts.
 
+import math
 from pathlib import Path
 
 import torch
@@ -41,7 +42,7 @@ class Critic:
         loss = (weight_N * (self.values(hidden_NH) - return_N.detach()) ** 2).sum()
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = float(nn.utils.clip_grad_norm_(self.head.parameters(), max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.head.parameters(), max_grad_norm or math.inf))
         self.optimizer.step()
         return loss.item(), norm
 

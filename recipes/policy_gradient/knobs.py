@@ -21,7 +21,10 @@ class PolicyKnobs(recipe.Knobs):
         DEFAULT_SCORE_RANGE, description="lowest and highest score; a sample outside is refused"
     )
     policy_lr: float = Field(1e-4, gt=0, description="learning rate of the adapter (AdamW)")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients are clipped to this norm")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="decay of squared gradients (AdamW)")
+    max_grad_norm: float = Field(
+        1.0, ge=0, description="gradients are clipped to this norm; 0: not clipped"
+    )
     lora_r: int = Field(8, ge=1, description="rank of the adapter")
     lora_alpha: int = Field(16, ge=1, description="the adapter counts alpha / r times")
     target_modules: tuple[str, ...] = Field(

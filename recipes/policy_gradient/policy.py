@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, optim
 from transformers import AutoModelForCausalLM
 
+from recipes.policy_gradient.allowed import mask_forbidden
 from recipes.policy_gradient.forward import Padded, pad, response_hidden
 from recipes.policy_gradient.knobs import PolicyKnobs
 from recipes.policy_gradient.rollouts import Rollout
@@ -94,11 +95,17 @@ class LoraPolicy:
         padded = self.pad(rollouts)
         hidden_BRH = self.hidden(padded)
         logits_BRV = self.logits(hidden_BRH) / padded.temperature_B11
-        logp_BRV = torch.log_softmax(logits_BRV, dim=-1)
+        logp_BRV = torch.log_softmax(mask_forbidden(logits_BRV, rollouts), dim=-1)
         logp_BR = logp_BRV.gather(-1, padded.response[:, :, None]).squeeze(-1)
         entropy_BR = -(logp_BRV.exp() * logp_BRV).sum(-1)
         hidden_BRH = hidden_BRH.detach()
         return Scored(logp_BR, entropy_BR, hidden_BRH, padded.behaviour_BR, padded.mask_BR)
+
+    @torch.no_grad()
+    def base_logp(self, rollouts: Sequence[Rollout]) -> Tensor:
+        """Return the log-probabilities [B, R] of the frozen base, without the adapter."""
+        with self.model.disable_adapter():
+            return self.score(rollouts).logp_BR
 
     def update(self) -> float:
         """Clip, apply and clear the gradient. Returns its norm before clipping.
@@ -106,7 +113,8 @@ class LoraPolicy:
         Raises:
             Poison: the gradient is not finite. The weights are unchanged.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._knobs.max_grad_norm))
+        limit = self._knobs.max_grad_norm or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, limit))
         if not math.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
             raise Poison("the policy's gradient is not finite")
@@ -153,7 +161,12 @@ class LoraPolicy:
         peft.set_peft_model_state_dict(self.model, weights)
 
     def _fresh_optimizer(self) -> optim.AdamW:
-        return torch.optim.AdamW(self._parameters, lr=self._knobs.policy_lr, weight_decay=0.0)
+        return torch.optim.AdamW(
+            self._parameters,
+            lr=self._knobs.policy_lr,
+            betas=(0.9, self._knobs.adam_beta2),
+            weight_decay=0.0,
+        )
 
 
 def _plain(value: Any) -> Any:

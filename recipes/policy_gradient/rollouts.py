@@ -3,7 +3,7 @@
 # Pure, no torch.
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from reefcommon.errors import Poison
@@ -17,7 +17,7 @@ class Rollout:
     """A trajectory as the engine sampled it.
 
     `response`, `mask` and `behaviour_logp` (nats) have equal length R. Mask 1: sampled by the
-    policy, 0: written by the environment.
+    policy, 0: written by the environment. `allowed`: ids that could be sampled; (): all.
     """
 
     sample_id: str
@@ -27,6 +27,7 @@ class Rollout:
     behaviour_logp: tuple[float, ...]
     reward: float
     temperature: float
+    allowed: tuple[int, ...] = ()
 
 
 def admit(
@@ -36,16 +37,18 @@ def admit(
     score_range: ScoreRange = DEFAULT_SCORE_RANGE,
     *,
     scored: bool = True,
+    corrects: Collection[str] = (),
 ) -> Decision:
     """Sort the waiting samples: fit for a batch, refused with a reason, or waiting.
 
     A lag (`serving` minus the sample's sequence) of 0 to `max_staleness` admits. If it is negative,
     the release is not known yet and the sample waits. `scored`: a sample without a score is unfit.
+    `corrects`: see `unfit`.
     """
     admitted: list[Unit] = []
     refused: list[tuple[Unit, str, int | None]] = []
     for sample in waiting:
-        reason, lag = unfit(sample, score_range, scored=scored), None
+        reason, lag = unfit(sample, score_range, scored=scored, corrects=corrects), None
         if reason is None:
             reason, lag = stale(sample, serving, max_staleness)
         if reason is not None:
@@ -81,9 +84,16 @@ def stale(sample: Unit, serving: LoadId, max_lag: int) -> tuple[str | None, int 
 
 
 def unfit(
-    sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE, *, scored: bool = True
+    sample: Unit,
+    score_range: ScoreRange = DEFAULT_SCORE_RANGE,
+    *,
+    scored: bool = True,
+    corrects: Collection[str] = (),
 ) -> str | None:
-    """Return why a sample cannot be trained on as the engine sampled it, or None."""
+    """Return why a sample cannot be trained on as the engine sampled it, or None.
+
+    `corrects`: sampling parameters whose effect the recipe's learner repeats.
+    """
     if sample.untrainable is not None:
         return f"untrainable: {sample.untrainable}"
     reward = sample.reward
@@ -96,8 +106,13 @@ def unfit(
     # A greedy choice has probability one under the sampler: there is no ratio to correct with.
     if sample.temperature <= 0:
         return "sampled_greedily"
-    changed = next(filter(None, map(truncated_by, sample.sampling)), None)
-    return f"truncated_sampling: {changed}" if changed else None
+    names = (name for sampling in sample.sampling for name in changed_by(sampling))
+    changed = next((name for name in names if name not in corrects), None)
+    if changed is not None:
+        return f"truncated_sampling: {changed}"
+    # A rollout has a single mask for all of its tokens.
+    masks = {sampling.allowed_token_ids for sampling in sample.sampling}
+    return "mixed_allowed_token_ids" if len(masks) > 1 else None
 
 
 def _malformed(sample: Unit) -> str | None:
@@ -115,10 +130,11 @@ def _malformed(sample: Unit) -> str | None:
     return None if finite else "malformed_logprobs"
 
 
-def truncated_by(sampling: Sampling) -> str | None:
-    """Return the parameter that changed the distribution beyond a temperature, if any."""
+def changed_by(sampling: Sampling) -> list[str]:
+    """Return the parameters that changed the distribution beyond a temperature."""
     # The importance ratio corrects a temperature, which the policy divides by too. It cannot
-    # correct a truncation or a penalty: the policy has no such probabilities.
+    # correct a truncation or a penalty: the policy has no such probabilities. A fixed set of
+    # allowed ids it can: `LoraPolicy.score` takes the same softmax over them.
     changed = {
         "top_p": sampling.top_p < 1,
         "top_k": sampling.top_k > 0,
@@ -128,18 +144,23 @@ def truncated_by(sampling: Sampling) -> str | None:
         "repetition_penalty": sampling.repetition_penalty != 1,
         "min_tokens": sampling.min_tokens > 0,
         "logit_bias": sampling.logit_bias,
+        "allowed_token_ids": bool(sampling.allowed_token_ids),
     }
-    return next((name for name, is_changed in changed.items() if is_changed), None)
+    return [name for name, is_changed in changed.items() if is_changed]
 
 
 def rollout(
-    sample: Unit, score_range: ScoreRange = DEFAULT_SCORE_RANGE, *, scored: bool = True
+    sample: Unit,
+    score_range: ScoreRange = DEFAULT_SCORE_RANGE,
+    *,
+    scored: bool = True,
+    corrects: Collection[str] = (),
 ) -> Rollout:
     """Read a sample. Raises Poison, with the reason of `unfit`, if it is unfit.
 
     Without a score the reward is 0.
     """
-    reason = unfit(sample, score_range, scored=scored)
+    reason = unfit(sample, score_range, scored=scored, corrects=corrects)
     if reason is not None:
         raise Poison(f"sample {sample.event_id} cannot be trained on: {reason}")
     return Rollout(
@@ -150,6 +171,7 @@ def rollout(
         behaviour_logp=sample.logprobs,
         reward=sample.reward or 0.0,
         temperature=sample.temperature,
+        allowed=sample.sampling[0].allowed_token_ids if sample.sampling else (),
     )
 
 

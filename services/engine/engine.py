@@ -118,7 +118,7 @@ class Engine:
         adapter = self.adapters.resolve(model)
         for ids, one in zip(prompts, params, strict=True):
             check_ids("prompt", ids, self.vocab_size)
-            one.check_vocabulary(self.vocab_size)
+            one.check_vocabulary(self.vocab_size, self.loop.runner.eos_ids)
         self._check_room(len(prompts), params)
         given = params[0].seed
         seed = self._seeds.getrandbits(63) if given is None else given

@@ -1,5 +1,6 @@
 """A token per row out of logits, with its log-probability."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -66,11 +67,17 @@ def _ranks(logits: Tensor, chosen: Tensor) -> list[int]:
 
 
 def _adjust_logits(logits: Tensor, rows: Sequence[SequenceState]) -> Tensor:
-    # In vLLM's order: bias, penalties, bans. A copy if anything changes: a step may be repeated.
-    if not any(row.params.logit_bias or row.params.penalised or row.banned for row in rows):
+    # In vLLM's order: mask, bias, penalties, bans. A copy if anything changes: a step may be
+    # repeated.
+    if not any(row.params.adjusted or row.banned for row in rows):
         return logits
     logits = logits.clone()
     for i, row in enumerate(rows):
+        if row.params.allowed_token_ids:
+            allowed = list(row.params.allowed_token_ids)
+            values = logits[i, allowed]
+            logits[i] = -torch.inf
+            logits[i, allowed] = values
         if row.params.logit_bias:
             tokens, biases = zip(*row.params.logit_bias, strict=True)
             logits[i, list(tokens)] += torch.tensor(biases)
@@ -157,6 +164,6 @@ def _token_logprob(
     if alternatives == 0:
         return TokenLogprob(token, logprob, rank)
     values, ids = logits.topk(min(alternatives, logits.shape[0]))
-    return TokenLogprob(
-        token, logprob, rank, tuple(zip(ids.tolist(), (values - norm).tolist(), strict=True))
-    )
+    found = zip(ids.tolist(), (values - norm).tolist(), strict=True)
+    # A masked token is no alternative, and JSON has no number for its log-probability.
+    return TokenLogprob(token, logprob, rank, tuple(x for x in found if x[1] != -math.inf))

@@ -13,6 +13,7 @@ from tests.security.conftest import CHAT, Answered, Edge, InstantEngines, edge_o
 STATED = {
     "temperature": 0.5, "top_p": 0.9, "top_k": -1, "min_p": 0.0, "presence_penalty": 0.0,
     "frequency_penalty": 0.0, "repetition_penalty": 1.1, "min_tokens": 2, "logit_bias": True,
+    "allowed_token_ids": [5, 7],
     "seed": 7, "new_in_a_later_engine": 1,
 }  # fmt: skip
 MESSAGE = {"role": "assistant", "content": "ok"}
@@ -105,11 +106,20 @@ async def test_parameters_that_are_not_stated_follow_from_the_request() -> None:
     async with edge_of(engines=InstantEngines()) as edge:
         await edge.http.post(
             "/v1/chat/completions",
-            json={**CHAT, "temperature": "0.5", "top_p": 0.2, "seed": None, "logit_bias": {"5": 1}},
+            json={
+                **CHAT,
+                "temperature": "0.5",
+                "top_p": 0.2,
+                "seed": None,
+                "logit_bias": {"5": 1},
+                "allowed_token_ids": [9, 8],
+            },
         )
         await edge.http.post("/v1/chat/completions", json=CHAT)
         first, second = edge.log.records
-        assert first.sampling == Sampling(temperature=0.5, top_p=0.2, logit_bias=True)
+        assert first.sampling == Sampling(
+            temperature=0.5, top_p=0.2, logit_bias=True, allowed_token_ids=(9, 8)
+        )
         assert second.sampling == Sampling()
         assert second.sampling.stated_by == "request"
 

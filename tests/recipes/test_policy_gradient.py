@@ -133,6 +133,10 @@ def test_explained_variance():
         ),
         ({"sampling": (Sampling(min_tokens=1),)}, "truncated_sampling: min_tokens"),
         ({"sampling": (Sampling(logit_bias=True),)}, "truncated_sampling: logit_bias"),
+        (
+            {"sampling": (Sampling(allowed_token_ids=(3, 4)),)},
+            "truncated_sampling: allowed_token_ids",
+        ),
     ],
 )
 def test_what_cannot_be_trained_on_has_a_name(changes, reason):
@@ -155,6 +159,21 @@ def test_what_cannot_be_trained_on_has_a_name(changes, reason):
 )
 def test_samples_that_can_be_corrected_are_fit(changes):
     assert unfit(sample(**changes)) is None
+
+
+def test_a_recipe_may_say_that_it_corrects_a_mask():
+    mask, other = Sampling(allowed_token_ids=(3, 4, 5)), Sampling(allowed_token_ids=(3,))
+    corrects = ("allowed_token_ids",)
+    masked = sample(sampling=(mask, mask))
+    assert unfit(masked, corrects=corrects) is None
+    assert rollout(masked, corrects=corrects).allowed == (3, 4, 5)
+    assert rollout(sample(sampling=(Sampling(),))).allowed == ()
+    assert unfit(sample(sampling=(mask, other)), corrects=corrects) == "mixed_allowed_token_ids"
+    assert unfit(sample(sampling=(mask, Sampling())), corrects=corrects) == (
+        "mixed_allowed_token_ids"
+    )
+    penalised = mask.model_copy(update={"top_k": 4})
+    assert unfit(sample(sampling=(penalised,)), corrects=corrects) == "truncated_sampling: top_k"
 
 
 @pytest.mark.parametrize("great", [1e30, 1e200, 1.7e308])

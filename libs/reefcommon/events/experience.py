@@ -45,7 +45,7 @@ class Sampling(Value):
     """The sampling parameters that the engine used, its own defaults included.
 
     `stated_by` is `request` if Reef derived them from the request and the node's defaults. `top_k`
-    0 and `top_p` 1.0 mean no truncation.
+    0 and `top_p` 1.0 mean no truncation, `allowed_token_ids` () the whole vocabulary.
     """
 
     temperature: float = 1.0
@@ -57,6 +57,7 @@ class Sampling(Value):
     repetition_penalty: float = 1.0
     min_tokens: int = 0
     logit_bias: bool = False
+    allowed_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     stated_by: Literal["engine", "request"] = "request"
 

@@ -11,6 +11,7 @@ MAX_STOPS = 16
 # Each token is compared with each stop string.
 MAX_STOP_CHARACTERS = 256
 MAX_BIASES = 1024
+MAX_ALLOWED = 1024
 # As in vLLM. Below it, logits / temperature overflows float32 before it changes the argmax.
 GREEDY_BELOW = 1e-5
 
@@ -19,8 +20,9 @@ GREEDY_BELOW = 1e-5
 class SamplingParams:
     """Sampling of a request. Raises `InvalidRequestError` if a field is out of range.
 
-    A log-probability is `log_softmax(logits / temperature)` after `logit_bias`, penalties and
-    `min_tokens`, before top-k, top-p and min-p. Temperature 0 counts as 1.
+    A log-probability is `log_softmax(logits / temperature)` after `allowed_token_ids`,
+    `logit_bias`, penalties and `min_tokens`, before top-k, top-p and min-p. Temperature 0 counts
+    as 1.
     """
 
     # A trainer recomputes log_softmax(logits / temperature) from the ids. It can correct a
@@ -47,6 +49,8 @@ class SamplingParams:
     presence_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: tuple[tuple[int, float], ...] = ()
+    # Empty: the whole vocabulary. EOS counts like any other id.
+    allowed_token_ids: tuple[int, ...] = ()
     # Lower is served first; above 0 is background work.
     priority: int = 0
 
@@ -64,20 +68,26 @@ class SamplingParams:
         _check_count("logit_bias", len(self.logit_bias), MAX_BIASES)
         for _, bias in self.logit_bias:
             _check_range("logit_bias", bias, -100.0, 100.0)
+        _check_count("allowed_token_ids", len(self.allowed_token_ids), MAX_ALLOWED)
         if self.temperature < GREEDY_BELOW:
             object.__setattr__(self, "temperature", 0.0)
 
-    def check_vocabulary(self, size: int) -> None:
-        """Raises `InvalidRequestError` if a token id is outside a vocabulary of this size."""
+    def check_vocabulary(self, size: int, eos_ids: frozenset[int]) -> None:
+        """Raises `InvalidRequestError` if an id is outside this vocabulary, or no token is left."""
         check_ids("stop_token_ids", self.stop_token_ids, size)
         check_ids("logit_bias", (token for token, _ in self.logit_bias), size)
+        check_ids("allowed_token_ids", self.allowed_token_ids, size)
         if self.min_tokens and len(self.stop_token_ids) >= size - 1:
             raise wrong("stop_token_ids", "and min_tokens leave no token to sample")
+        ends = self.stop_token_ids if self.ignore_eos else self.stop_token_ids | eos_ids
+        if self.min_tokens and self.allowed_token_ids and ends.issuperset(self.allowed_token_ids):
+            raise wrong("allowed_token_ids", "and min_tokens leave no token to sample")
 
     def effective(self, seed: int) -> dict[str, object]:
         """The values that decide the distribution, with defaults."""
         stated = {name: getattr(self, name) for name in _STATED}
         stated |= {"top_k": max(self.top_k, 0), "logit_bias": bool(self.logit_bias)}
+        stated["allowed_token_ids"] = list(self.allowed_token_ids)
         return stated | {"seed": seed}
 
     @property
@@ -89,6 +99,11 @@ class SamplingParams:
         """True if the logits depend on the tokens so far."""
         added = self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
         return added or self.repetition_penalty != 1.0
+
+    @property
+    def adjusted(self) -> bool:
+        """True if the logits are changed before the temperature, apart from `min_tokens`."""
+        return bool(self.logit_bias or self.allowed_token_ids) or self.penalised
 
     @property
     def filtered(self) -> bool:

@@ -8,7 +8,7 @@ from services.engine.domain.sampling import SamplingParams, token_budget
 from services.engine.routes import schemas
 
 COMPLETIONS_DEFAULT_TOKENS = 16
-_CONVERTED = {"max_tokens", "stop", "stop_token_ids", "logit_bias"}
+_CONVERTED = {"max_tokens", "stop", "stop_token_ids", "logit_bias", "allowed_token_ids"}
 _PLAIN_FIELDS = schemas.SamplingFields.model_fields.keys() - _CONVERTED
 
 
@@ -50,7 +50,7 @@ _NEUTRAL: dict[str, object] = {"best_of": 1, "length_penalty": 1.0, "typical_p":
 _NEUTRAL |= {"skip_special_tokens": True, "parallel_tool_calls": True, "modalities": ["text"]}
 _NEUTRAL |= {"function_call": "none", "reasoning_effort": "none"}
 _EMPTY = (
-    "use_beam_search top_a bad_words allowed_token_ids logits_processors truncate_prompt_tokens "
+    "use_beam_search top_a bad_words logits_processors truncate_prompt_tokens "
     "prompt_embeds structured_outputs guided_json guided_regex guided_choice guided_grammar "
     "include_stop_str_in_output functions audio prediction web_search_options chat_template "
     "documents"
@@ -84,9 +84,16 @@ def _params(fields: schemas.SamplingFields, budget: int, logprobs: int | None) -
         stop=stop,
         stop_token_ids=frozenset(fields.stop_token_ids or ()),
         logit_bias=_biases(fields.logit_bias or {}),
+        allowed_token_ids=_allowed(fields.allowed_token_ids),
         logprobs=logprobs,
         **given,
     )
+
+
+def _allowed(given: list[int] | None) -> tuple[int, ...]:
+    if given is not None and not given:  # as in vLLM: no token would be left
+        raise wrong("allowed_token_ids", "must not be empty")
+    return tuple(sorted(set(given or ())))
 
 
 def _biases(given: dict[str, float]) -> tuple[tuple[int, float], ...]:

@@ -60,6 +60,7 @@ class SamplingFields(BaseModel):
     presence_penalty: StrictFloat | None = None
     repetition_penalty: StrictFloat | None = None
     logit_bias: Annotated[dict[str, StrictFloat] | None, BeforeValidator(_few_biases)] = None
+    allowed_token_ids: Entries[StrictInt] | None = None
     prompt_logprobs: StrictInt | None = None
     priority: StrictInt | None = None
 
