@@ -19,6 +19,11 @@ StepMetric = Literal[
     "critic/grad_norm",  # before clipping
     "critic/explained_variance",  # 1 - Var(return - value) / Var(return)
     "critic/value_mean",  # score units
+    "ttt/base_kl",  # nats, mean of log q - log base over sampled tokens
+    "ttt/beta_mean",  # 1 / score units, over the groups that are trained on
+    "ttt/constant_groups",  # groups of equal rewards
+    "ttt/constant_groups_retained",  # 1 if all groups are constant and the first is kept
+    "ttt/ratio_max",  # greatest importance ratio of a sampled token
 ]
 """The metrics that a policy-gradient step reports, each with its unit."""
 

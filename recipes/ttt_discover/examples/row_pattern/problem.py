@@ -1,0 +1,69 @@
+"""Row-pattern packing: 26 circles in a square, built from 18 digits."""
+
+# For small models on a CPU: the digits are sampled under `allowed_token_ids`, so that each answer
+# has the right form. Its sums are not comparable with those of model-written programs.
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recipes.ttt_discover.archive import Node, Solution
+from recipes.ttt_discover.examples.row_pattern.pattern import (
+    DIGITS,
+    LENGTH,
+    canonical,
+    is_pattern,
+    packing_of,
+    rows_text,
+)
+from recipes.ttt_discover.packing import Packing, check_packing
+from recipes.ttt_discover.picture import draw_png
+from recipes.ttt_discover.problem import Verified
+from reefcommon.recipe_context import Context
+
+PROMPT = "Rows of circles as digits."
+
+
+@dataclass(frozen=True, slots=True)
+class RowPattern:
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"row-pattern-{self.count}"
+
+    def identity(self) -> Mapping[str, Any]:
+        return {"prompt": PROMPT, "count": self.count, "digits": DIGITS, "length": LENGTH}
+
+    def messages(self, parent: Node) -> list[dict[str, Any]]:
+        # Short: a prompt costs the tiny model more than its answer.
+        shown = "" if parent.seed else f" Before: {parent.solution.text}."
+        return [{"role": "user", "content": f"{PROMPT}{shown}"}]
+
+    async def verify(self, answer: str, ctx: Context) -> Verified:  # noqa: ARG002 - no program
+        return self.score(answer)
+
+    def score(self, answer: str) -> Verified:
+        if not is_pattern(answer.strip()):
+            return Verified(0.0, words=f"not {LENGTH} digits of {DIGITS}")
+        digits = canonical(answer.strip())
+        packing = packing_of(digits, self.count)
+        if packing is None:
+            return Verified(0.0, words=f"fewer than {self.count} circles")
+        found = check_packing(packing.centers, packing.radii, self.count)
+        if found.reason:
+            return Verified(0.0, words=found.reason)
+        words = rows_text(digits)
+        solution = Solution(found.value, digits, words=words, figure=packing.figure())
+        return Verified(found.value, solution, words)
+
+    def picture(self, solution: Solution) -> bytes:
+        return draw_png(packing_in(solution.figure), f"{self.name}: {solution.value:.4f}")
+
+
+def packing_in(figure: Mapping[str, Any]) -> Packing:
+    centers = tuple((x, y) for x, y in figure["centers"])
+    return Packing(centers, tuple(figure["radii"]))
+
+
+PROBLEM = RowPattern(26)
