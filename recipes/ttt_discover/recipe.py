@@ -109,8 +109,9 @@ class TTTDiscoverRecipe(WeightRecipe):
 
     def _sampling(self, scenario: str, key: str) -> dict[str, Any]:
         knobs = self.knobs
-        params = {**UNCUT, "temperature": knobs.temperature, "max_tokens": knobs.max_tokens}
-        params["seed"] = independent_seed(knobs.seed, scenario, key)
+        seed = independent_seed(knobs.seed, scenario, key)
+        params: dict[str, Any] = {**UNCUT, "temperature": knobs.temperature, "seed": seed}
+        params["max_tokens"] = knobs.max_tokens
         if knobs.allowed_token_ids:
             params["allowed_token_ids"] = list(knobs.allowed_token_ids)
         return params
