@@ -89,7 +89,7 @@ def oldest_grid(waiting: Sequence[Unit], serving: LoadId, knobs: Knobs) -> Decis
 def _flaw(batch: Sequence[Unit], serving: LoadId, knobs: Knobs) -> tuple[str | None, int | None]:
     # A group compares rollouts of equal weights, and a grid with a gap is no grid.
     for unit in batch:
-        if (reason := unfit(unit, knobs.score_range, CORRECTS)) is not None:
+        if (reason := unfit(unit, knobs.score_range, corrects=CORRECTS)) is not None:
             return reason, None
     if len({unit.load_id for unit in batch}) > 1:
         return "mixed_releases", None

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from recipes.policy_gradient.knobs import PolicyGradientKnobs
+from recipes.policy_gradient.knobs import PolicyKnobs
 
 
-class Knobs(PolicyGradientKnobs):
+class Knobs(PolicyKnobs):
     problem: str = Field(
         "recipes.ttt_discover.examples.row_pattern.problem:PROBLEM",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_metrics
+from recipes.policy_gradient.learner import AdapterLearner, TokenTotals, reward_metrics
 from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
 from recipes.ttt_discover.advantages import adaptive_beta, entropic, fold_kl, informative
 from recipes.ttt_discover.advantages import mean_baseline as from_mean
@@ -42,7 +42,7 @@ def token_sum(logp_BR: Tensor, behaviour_BR: Tensor, advantage_BR: Tensor) -> Te
     return -((logp_BR - behaviour_BR).exp() * advantage_BR).sum()
 
 
-class TTTDiscoverLearner(PolicyLearner):
+class TTTDiscoverLearner(AdapterLearner):
     """An actor alone; see `reefcommon.recipe.Learner`."""
 
     def __init__(self, knobs: Knobs, model_path: Path) -> None:
@@ -51,7 +51,7 @@ class TTTDiscoverLearner(PolicyLearner):
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs, policy = self.knobs, self.policy
-        whole = [rollout(unit, knobs.score_range, CORRECTS) for unit in batch]
+        whole = [rollout(unit, knobs.score_range, corrects=CORRECTS) for unit in batch]
         metrics = reward_metrics(whole)
 
         rollouts, advantages, credited = self._credit(batch, whole)
