@@ -134,12 +134,19 @@ def shaken(places: Array, radii: Array, draw: np.random.Generator) -> Array:
     return np.clip(moved + draw.normal(0, draw.uniform(0.01, 0.05), moved.shape), 0.01, 0.99)
 
 
-def search(n: int, seconds: float, seed: int) -> tuple[float, Array, Array]:
+def known_packing(n: int) -> tuple[float, Array, Array] | None:
+    known = json.loads(FILE.read_text()).get(str(n)) if FILE.exists() else None
+    if known is None:
+        return None
+    return known["sum"], np.array(known["centers"]), np.array(known["radii"])
+
+
+def search(n: int, seconds: float, seed: int, *, go_on: bool) -> tuple[float, Array, Array]:
     draw, end = np.random.default_rng(seed), time.monotonic() + seconds
     best: tuple[float, Array, Array] = (-1.0, np.zeros((n, 2)), np.zeros(n))
-    current, idle, tries = best, 99, 0
+    current, idle, tries = (known_packing(n) if go_on else None) or best, 0 if go_on else 99, 0
     while time.monotonic() < end:
-        fresh = idle > 60
+        fresh = idle > 60 and not go_on
         found = local_optimum(started(n, draw) if fresh else shaken(current[1], current[2], draw))
         tries += 1
         better = fresh or found[0] > current[0] + 1e-9
@@ -171,8 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--go-on", action="store_true", help="from the packing in the file")
     options = parser.parse_args(arguments)
-    _, places, radii = search(options.count, options.seconds, options.seed)
+    _, places, radii = search(options.count, options.seconds, options.seed, go_on=options.go_on)
     keep(options.count, places, radii)
 
 

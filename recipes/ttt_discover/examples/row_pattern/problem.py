@@ -40,7 +40,7 @@ class RowPattern:
         shown = "" if parent.seed else f" Before: {parent.solution.text}."
         return [{"role": "user", "content": f"{PROMPT}{shown}"}]
 
-    async def verify(self, answer: str, ctx: Context) -> Verified:  # noqa: ARG002 - no program
+    async def verify(self, answer: str, ctx: Context) -> Verified:
         return self.score(answer)
 
     def score(self, answer: str) -> Verified:
