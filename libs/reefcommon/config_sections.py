@@ -1,10 +1,11 @@
 """The sections of `serve.yaml`; `reefcommon.config` reads the whole file."""
 
 import re
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from reefcommon.events import Policy, Sampling
@@ -29,6 +30,30 @@ ScenarioName = Annotated[str, AfterValidator(scenario_name)]
 SERVED = "served"
 """The name under which recipes ask Reef's own model."""
 ModelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+
+
+T = TypeVar("T")
+
+
+def of_scenario(value: T | dict[str, T], scenario: str, default: T) -> T:
+    """Return a value that may be given by scenario: its own key first, then the first pattern."""
+    if not isinstance(value, dict):
+        return value
+    fitting = (name for name in (scenario, *value) if name in value and fnmatchcase(scenario, name))
+    return value[name] if (name := next(fitting, None)) is not None else default
+
+
+def _by_scenario(*types: type, form: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        for name, part in value.items() if isinstance(value, dict) else [("", value)]:
+            if not isinstance(part, types):
+                at = f"scenario {name}: " if name else ""
+                words = f"{at}must be {form}, or a mapping from scenarios to such"
+                raise PydanticCustomError("by_scenario", words)
+        return value
+
+    # One plain message, instead of one for each part of the union.
+    return BeforeValidator(check)
 
 
 class Section(BaseModel):
@@ -101,13 +126,23 @@ class ModelEndpoint(Section):
         return {name: limit for name, limit in named.items() if limit is not None}
 
 
-class EvaluationSection(Section):
-    """The comparison of a candidate with the head, for all scenarios."""
+Tasks = str | tuple[Any, ...]
+TasksByScenario = Annotated[
+    Tasks | dict[str, Tasks],
+    _by_scenario(str, list, tuple, form="a list of tasks, or package.module:NAME"),
+]
+ScoreByScenario = Annotated[str | dict[str, str], _by_scenario(str, form="package.module:function")]
 
-    tasks: str | tuple[Any, ...] = ()
-    """held-out tasks: a list of prompts or message lists, or package.module:NAME"""
-    score: str = ""
-    """package.module:function (task, answer) -> finite float, higher is better"""
+
+class EvaluationSection(Section):
+    """The comparison of a candidate with the head."""
+
+    tasks: TasksByScenario = ()
+    """held-out tasks: a list of prompts or message lists, or package.module:NAME; or a mapping from
+    scenarios (`*` fits any part of a name) to these; absent: the recipe's own"""
+    score: ScoreByScenario = ""
+    """package.module:function (task, answer) -> finite float, higher is better, or (float, words);
+    or a mapping from scenarios to these; absent: the recipe's own"""
     policy: Policy | None = None
     """the rule that selects; absent: the recipe's own, else paired_confidence with tasks and
     no_regression by held-out samples"""
@@ -129,8 +164,15 @@ class EvaluationSection(Section):
     """whether an equal candidate is released with 1 - confidence at each comparison, or ever at one
     head, whose k-th candidate is then tested at (1 - confidence) * 6 / (pi * k)^2"""
     min_effect: float = Field(0.0, ge=0)
-    """paired_confidence, no_regression: the mean difference must be shown to be greater than
-    this"""
+    """paired_confidence, no_regression: the mean difference must be shown to be greater than this;
+    strictly_better: it must be greater"""
+
+    def tasks_of(self, scenario: str) -> Tasks:
+        nothing: Tasks = ()
+        return of_scenario(self.tasks, scenario, nothing)
+
+    def score_of(self, scenario: str) -> str:
+        return of_scenario(self.score, scenario, "")
 
 
 class GatewaySection(Section):

@@ -5,9 +5,12 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from reefcommon.config import ServeConfig
-from reefcommon.config_sections import OnStale, RecipeBinding
+from reefcommon.config_sections import EvaluationSection, OnStale, RecipeBinding
+from reefcommon.errors import BadConfig
+from reefcommon.evaluator import Evaluator, ScoreFunction, implements
 from reefcommon.events import Policy
 from reefcommon.recipe import EvaluationPlan
 from reefcommon.recipe_loading import load_recipe, resolve
@@ -28,6 +31,7 @@ class ChosenPlan:
     policy: Policy
     min_pairs: int
     on_stale: OnStale
+    evaluator: Evaluator | None = None
 
     @property
     def withholds_samples(self) -> bool:
@@ -40,16 +44,18 @@ def is_held_out(sample_id: str) -> bool:
 
 
 def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
-    """Return the plan for candidates: `serve.yaml` first, then the recipe's own plan.
+    """Return the plan for candidates: `serve.yaml` first, then the recipe's own.
 
     The default policy is `paired_confidence` for tasks, else `no_regression`. Raises BadConfig.
     """
     section = config.evaluation
     bindings = bound(config, scenario, recipe)
-    plan = EvaluationPlan()
+    own: EvaluationPlan | Evaluator = EvaluationPlan()
     if bindings:
-        plan = load_recipe(bindings[0].recipe, bindings[0].knobs).evaluation()
-    method = "tasks" if section.tasks else plan.method
+        own = load_recipe(bindings[0].recipe, bindings[0].knobs).evaluation()
+    evaluator = own if isinstance(own, Evaluator) else None
+    plan = own if isinstance(own, EvaluationPlan) else _plan_of(own)
+    method = "tasks" if section.tasks_of(scenario) else plan.method
     by_tasks = method == "tasks"
     default: Policy = "paired_confidence" if by_tasks else "no_regression"
     return ChosenPlan(
@@ -57,7 +63,40 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
         policy=section.policy or plan.policy or default,
         min_pairs=section.min_pairs or (MIN_TASKS if by_tasks else MIN_HELD_OUT),
         on_stale=bindings[0].on_stale if bindings else "merge",
+        evaluator=evaluator,
     )
+
+
+def _plan_of(evaluator: Evaluator) -> EvaluationPlan:
+    # Its tasks are not asked for: trainer and publisher choose too, and tasks may be large.
+    method: Literal["tasks", "replay"] = "tasks" if implements(evaluator, "tasks") else "replay"
+    return EvaluationPlan(method, evaluator.policy)
+
+
+def score_function(
+    section: EvaluationSection, scenario: str, evaluator: Evaluator
+) -> ScoreFunction | None:
+    """Return the function that scores answers: of `serve.yaml`, else of the recipe's evaluator.
+
+    Raises:
+        BadConfig: the reference leads nowhere, or to no function.
+    """
+    named = section.score_of(scenario)
+    if not named:
+        return evaluator.score if implements(evaluator, "score") else None
+    function = named_object("score", named)
+    if not callable(function):
+        raise BadConfig(f"evaluation.score: {named} is not a function (task, answer) -> number")
+    verifier: ScoreFunction = function
+    return verifier
+
+
+def named_object(key: str, dotted: str) -> Any:
+    """Return the object that a key of the section names. Raises BadConfig."""
+    try:
+        return resolve(dotted)
+    except BadConfig as error:
+        raise BadConfig(f"evaluation.{key}: {error}") from None
 
 
 def bound(config: ServeConfig, scenario: str, recipe: str) -> tuple[RecipeBinding, ...]:

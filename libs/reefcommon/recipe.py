@@ -22,6 +22,7 @@ from typing import ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from reefcommon.evaluator import Evaluator
 from reefcommon.events import CandidateProposed, Evaluation, Kind, Policy, Signal, Unit, UnitKind
 from reefcommon.ids import LoadId
 from reefcommon.recipe_context import Context, SeekContext
@@ -120,6 +121,8 @@ class Recipe(ABC):
     knobs_type: ClassVar[type[Knobs]] = Knobs
     consumes: ClassVar[tuple[UnitKind, ...]] = ("report",)
     """The kinds of units that it uses; no other kind reaches it."""
+    shown: ClassVar[str] = ""
+    """The result of its demonstration, with command and seeds, for `reef recipes`."""
 
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
@@ -142,7 +145,8 @@ class Recipe(ABC):
         # crash is in `ctx.store`.
         raise NotImplementedError
 
-    def evaluation(self) -> EvaluationPlan:
+    def evaluation(self) -> EvaluationPlan | Evaluator:
+        """Return a plan, or an evaluator with tasks and a verifier of its own."""
         return EvaluationPlan()
 
     async def on_verdict(self, judged: Judged, ctx: Context) -> None:  # noqa: B027 - optional

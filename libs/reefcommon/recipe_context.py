@@ -1,13 +1,16 @@
 """What a recipe may use: models, durable state, programs, time, the gateway."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from reefcommon.errors import ReefError
 from reefcommon.events import Kind, Release
+
+if TYPE_CHECKING:
+    from reefcommon.harness.tree import Tree
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -87,6 +90,18 @@ class Outcome:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """A candidate's results on a minibatch, in the order of its tasks.
+
+    A score is the mean over the answers to a task. `answers` and `words` are those of the first.
+    """
+
+    scores: tuple[float, ...]
+    answers: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
 class Context(Protocol):
     @property
     def scenario(self) -> str: ...
@@ -112,6 +127,28 @@ class Context(Protocol):
         limits: Limits | None = None,
     ) -> Outcome:
         """Run a Python program in a sandbox: own folder, no network, bounded. See `Limits`."""
+
+    async def trial(
+        self,
+        candidates: Sequence["Tree"],
+        tasks: Sequence[Any],
+        *,
+        score: Callable[[Any, Any], Any] | None = None,
+        samples: int = 1,
+        seed: int = 0,
+        **params: Any,
+    ) -> list[TrialResult]:
+        """Let the served model answer the tasks under each harness tree, with the same seeds.
+
+        It is outside the release path, and counts in the budget of `models["served"]`. The empty
+        tree is the served model alone. `tasks` have the forms of `evaluation.tasks`; without
+        `score` their verifier is that of the evaluation. `params`: as in `Model.chat`, instead of
+        those of `serve.yaml`'s evaluation.
+
+        Raises:
+            BudgetSpent, ModelFailed: as `Model`.
+            Poison: a task or a tree has a wrong form, or the verifier fails.
+        """
 
 
 @dataclass(frozen=True, slots=True)

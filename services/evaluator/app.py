@@ -1,6 +1,7 @@
 """Composition of the evaluator."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from faststream.kafka import KafkaRouter
@@ -49,21 +50,18 @@ def build(
     episodes = Episodes(*at_once, retry, settings.episode_within_s)
     evidence = RedisEvidence(outside.redis)
     judge = Judge(plans, outside.heads, bench, episodes, evidence)
-    candidates = candidates or KafkaCandidates(
-        outside.log_of(topics.CANDIDATES), outside.log_of(topics.EVALUATIONS)
-    )
+    logs = map(outside.log_of, (topics.CANDIDATES, topics.EVALUATIONS))
+    candidates = candidates or KafkaCandidates(*logs)
     publish = Verdicts(outside.events, outside.now).publish
-
-    def lease(scenario: str) -> RedisLease:
-        return RedisLease(outside.redis, f"trials:{scenario}")
-
-    trials = Trials(judge, evidence, candidates, lease, publish)
+    lease = partial(RedisLease, outside.redis)
+    trials = Trials(judge, evidence, candidates, lambda name: lease(f"trials:{name}"), publish)
     return Handlers(plans, evidence, trials)
 
 
 def application(system: SystemSettings, settings: Settings) -> Starlette:
     """Build the service on its real adapters. Raises BadConfig if the serve.yaml is unusable."""
-    plans = Plans.load(load(system.config or Path("serve.yaml")))
+    config = load(system.config or Path("serve.yaml"))
+    plans = Plans.load(config, limit_s=settings.episode_within_s)
     outside, broker = Outside.connect(system, SERVICE)
     handlers = build(plans, settings, outside)
     broker.include_router(routes(handlers))
@@ -73,7 +71,7 @@ def application(system: SystemSettings, settings: Settings) -> Starlette:
     health.facts.update(
         waiting_candidates=lambda: len(rounds.result or ()),
         waiting_for=lambda: [asdict(item) for item in rounds.result or ()],
-        tasks=lambda: [item.name for item in plans.tasks],
+        tasks=plans.task_names,
     )
     tasks, close = (BackgroundTask(rounds.name, rounds.run),), (outside.close, trials.close)
     return Service(health, broker, prepare=trials.restore, tasks=tasks, close=close).app()

@@ -1,22 +1,25 @@
 """Both sides answer the same tasks, or score the same held-out samples."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import fsum
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from prometheus_client import Counter
 
 from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import Poison, Transient
+from reefcommon.evaluator import Task
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Tree, episode_messages
 from reefcommon.serving import ServingNode
+from reefcommon.statistics import independent_seed
+from reefkit.limited import limited
 from reefkit.retry import GaveUp, RetryPolicy, retried
+from reefkit.verifier import Verifier, VerifierFailed
 from services.evaluator.domain.replay import HeldOut, advantages, mean_logprob, scored_pairs
-from services.evaluator.domain.tasks import Task, Verifier, as_score, seed_of
 
 T = TypeVar("T")
 
@@ -57,11 +60,15 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A side's answers to a task. `score`: their mean; None if `failure` says why not."""
+    """A side's answers to a task. `score`: their mean; None if `failure` says why not.
+
+    `answer` is the first, `words` are the verifier's words about it.
+    """
 
     score: float | None
     answer: str = ""
     failure: str = ""
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +101,12 @@ class Episodes:
                 head=heads.score,
                 candidate_answer=ours.answer,
                 head_answer=heads.answer,
+                candidate_words=ours.words,
+                head_words=heads.words,
             )
             return result, [episode.failure for episode in (ours, heads) if episode.failure]
 
-        pairs = await _limited(self.pairs_at_once, [partial(pair, task) for task in tasks])
+        pairs = await limited(self.pairs_at_once, [partial(pair, task) for task in tasks])
         failures = tuple(failure for _, failures in pairs for failure in failures)
         return Evidence(tuple(result for result, _ in pairs), failures)
 
@@ -131,7 +140,7 @@ class Episodes:
             for side, have in zip(sides, known, strict=True)
             if sample.sample_id not in have
         ]
-        await _limited(self.scores_at_once, missing)
+        await limited(self.scores_at_once, missing)
         ours, heads = [await scores.scores(scenario, side.weights) for side in sides]
         return Evidence(scored_pairs(samples, ours, heads), tuple(failures))
 
@@ -161,13 +170,14 @@ class Episodes:
         texts: list[str] = []
         try:
             texts = await self._retried(sample)
-            scores = await asyncio.to_thread(_verify, verifier, task, texts)
-        except GaveUp as error:
+            scored = await verifier.scores(task, texts)
+        except (GaveUp, VerifierFailed) as error:
             EPISODES.labels("failed").inc(count)
             failure = f"{task.name}: {side.model}: {error}"
             return Episode(None, texts[0] if texts else "", failure)
         EPISODES.labels("scored").inc(count)
-        return Episode(fsum(scores) / count, texts[0])
+        mean = fsum(item.number for item in scored) / count
+        return Episode(mean, texts[0], words=scored[0].words)
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         # A refusal is retried too: within a trial it is the node that fails, not the candidate.
@@ -175,25 +185,8 @@ class Episodes:
         return await retried(call, self.retry, failures, name="episode", within_s=self.within_s)
 
 
-async def _limited(at_once: int, jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    room = asyncio.Semaphore(at_once)
-
-    async def run(job: Callable[[], Awaitable[T]]) -> T:
-        async with room:
-            return await job()
-
-    tasks = [asyncio.create_task(run(job)) for job in jobs]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        # If one job fails, gather leaves the others running.
-        for task in tasks:
-            task.cancel()
-
-
-def _verify(verifier: Verifier, task: Task, texts: Sequence[str]) -> list[float]:
-    given: Any = dict(task.given) if isinstance(task.given, Mapping) else task.given
-    try:
-        return [as_score(verifier(given, text)) for text in texts]
-    except Exception as error:  # user's code: a failure of it is never a score
-        raise GaveUp(f"the verifier failed: {type(error).__name__}: {error}") from error
+def seed_of(candidate_id: str, task: str) -> int:
+    """Return the seed with which both sides of a pair sample."""
+    # It is new for every candidate, and the same if the candidate is evaluated again.
+    # The node draws the choices of one request from independent streams.
+    return independent_seed("evaluation", candidate_id, task)

@@ -1,17 +1,19 @@
 """The judgement of a candidate: a trial against the head, and the rule that decides."""
 
+import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from reefcommon.errors import Transient
-from reefcommon.evaluation import ChosenPlan
+from reefcommon.evaluator import Evaluator, implements
 from reefcommon.events import CandidateProposed, Evaluation, Release
 from reefcommon.kinds import KINDS
 from reefcommon.releases import ReleaseHeads, may_follow
 from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
 from services.evaluator.domain.replay import HeldOut, lacking
 from services.evaluator.episodes import Episodes, Evidence, Scores
-from services.evaluator.plans import Plans
+from services.evaluator.plans import Plan, Plans
+from services.evaluator.solutions import judge_solution
 from services.evaluator.trial import Bench, DoesNotServe
 
 
@@ -65,14 +67,17 @@ class Judge:
         if head is None:
             remedy = "create it by POST /reef/scenarios, or name it in serve.yaml"
             raise Transient(f"scenario {candidate.scenario!r} has no head: {remedy}")
-        plan = self.plans.plan(candidate)
+        # In a thread: a recipe may load its tasks when they are first asked for.
+        plan = await asyncio.to_thread(self.plans.plan, candidate)
         looks = await self.evidence.others_judged(candidate, head)
-        rule = replace(self.plans.rule(plan), look=1 + looks)
+        rule = replace(plan.rule, look=1 + looks)
         if not await self._fits(candidate, head, plan):
             await self.bench.forget(candidate)
             base = candidate.base_release_id
             stale = f"stale_base: made from {base}, but {head.release_id} is the head"
             return _evaluation(Ruling("reject", stale), rule, head)
+        if candidate.kind == "solution" and not _untried(candidate, plan):
+            return await judge_solution(self.bench, plan, candidate, head)
         samples: list[HeldOut] = []
         if rule.policy != "always":
             samples = await self.evidence.samples(candidate.scenario)
@@ -91,38 +96,38 @@ class Judge:
             failed = Ruling("evaluation_failed", f"{count} episodes failed; first: {first}")
             return _evaluation(failed, rule, head, evidence)
         if rule.policy == "always" and not evidence.tasks:
-            whole = KINDS[candidate.kind].tried == "whole"
+            whole = _untried(candidate, plan)
             seen = "the content is whole, it was not tried" if whole else "it loads and answers"
             unseen = f"always: asked for by name; {seen}; nothing was compared"
             return _evaluation(Ruling("select", unseen), rule, head, evidence)
         return _evaluation(decide(evidence.tasks, rule), rule, head, evidence)
 
-    async def _fits(self, candidate: CandidateProposed, head: Release, plan: ChosenPlan) -> bool:
+    async def _fits(self, candidate: CandidateProposed, head: Release, plan: Plan) -> bool:
         if candidate.base_release_id == head.release_id:
             return True
         base = await self.heads.release(candidate.scenario, candidate.base_release_id)
-        return may_follow(plan.on_stale, base, head, candidate.kind)
+        return may_follow(plan.chosen.on_stale, base, head, candidate.kind)
 
-    def _by_tasks(self, candidate: CandidateProposed, plan: ChosenPlan) -> bool:
+    def _by_tasks(self, candidate: CandidateProposed, plan: Plan) -> bool:
         # A harness changes prompts, so that recorded tokens say nothing about it.
-        return plan.method == "tasks" or candidate.kind == "harness"
+        return plan.chosen.method == "tasks" or candidate.kind == "harness"
 
     def _lacking(
-        self, candidate: CandidateProposed, plan: ChosenPlan, rule: Rule, samples: list[HeldOut]
+        self, candidate: CandidateProposed, plan: Plan, rule: Rule, samples: list[HeldOut]
     ) -> str:
         if self._by_tasks(candidate, plan):
-            if not 0 < len(self.plans.tasks) < rule.min_pairs:
+            if not 0 < len(plan.tasks) < rule.min_pairs:
                 return ""
             remedy = "add tasks to evaluation.tasks, or set evaluation.policy: always"
-            few = f"{len(self.plans.tasks)} held-out tasks, {rule.min_pairs} are needed: {remedy}"
+            few = f"{len(plan.tasks)} held-out tasks, {rule.min_pairs} are needed: {remedy}"
             return f"insufficient_evidence: {few}"
         return lacking(samples, rule.min_pairs) if candidate.kind == "lora" else ""
 
     async def _try(
-        self, candidate: CandidateProposed, head: Release, plan: ChosenPlan, samples: list[HeldOut]
+        self, candidate: CandidateProposed, head: Release, plan: Plan, samples: list[HeldOut]
     ) -> Evidence:
-        always, tried = plan.policy == "always", KINDS[candidate.kind].tried
-        if tried == "whole" and always:
+        always, tried = plan.rule.policy == "always", KINDS[candidate.kind].tried
+        if _untried(candidate, plan):
             await self.bench.check(candidate)
             return NOT_RUN
         if tried not in ("adapter", "harness"):
@@ -135,19 +140,23 @@ class Judge:
         by_tasks = self._by_tasks(candidate, plan)
         async with self.bench.trial(candidate, head) as (node, sides):
             await self.bench.probe(node, sides[0])
-            tasks, verifier = self.plans.tasks, self.plans.verifier
-            if by_tasks and tasks and verifier is not None:
-                sampling = self.plans.config.evaluation
-                return await self.episodes.compare(
-                    node, sides, tasks, verifier, sampling, candidate.event_id
-                )
+            if by_tasks and plan.tasks:
+                given = (plan.tasks, plan.verifier, plan.sampling, candidate.event_id)
+                return await self.episodes.compare(node, sides, *given)
             if always:
                 return NOT_RUN
             if by_tasks:
-                remedy = "name them as evaluation.tasks and evaluation.score"
+                remedy = "name them as evaluation.tasks and evaluation.score, or in the recipe"
                 raise DoesNotServe(f"there are no held-out tasks to compare on: {remedy}")
             held_out = (samples, self.evidence, candidate.scenario)
             return await self.episodes.replay(node, sides, *held_out)
+
+
+def _untried(candidate: CandidateProposed, plan: Plan) -> bool:
+    # `always` takes what no node can try and no verifier judges.
+    judged = implements(plan.chosen.evaluator or Evaluator(), "judge_files")
+    whole = KINDS[candidate.kind].tried == "whole"
+    return plan.rule.policy == "always" and whole and not (candidate.kind == "solution" and judged)
 
 
 def _evaluation(

@@ -1,70 +1,150 @@
-"""The `evaluation` section of serve.yaml."""
+"""The plans for candidates: the `evaluation` section of serve.yaml, then the recipes' own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from reefcommon.config import ServeConfig
 from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import BadConfig
-from reefcommon.evaluation import ChosenPlan, choose
+from reefcommon.evaluation import ChosenPlan, bound, choose, named_object, score_function
+from reefcommon.evaluator import BadTask, Evaluator, Task, as_tasks, implements
 from reefcommon.events import CandidateProposed
 from reefcommon.recipe import DEFAULT_SCORE_RANGE, ScoreRange
-from reefcommon.recipe_loading import load_recipe, resolve
+from reefcommon.recipe_loading import load_recipe
+from reefkit.verifier import RunProgram, Verifier
 from services.evaluator.domain.policies import Rule
-from services.evaluator.domain.tasks import BadTask, Task, Verifier, as_task
+
+_TOGETHER = "held-out tasks and the function that scores their answers go together"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan for the candidates of a recipe in a scenario."""
+
+    chosen: ChosenPlan
+    rule: Rule
+    tasks: tuple[Task, ...]
+    verifier: Verifier
+    sampling: EvaluationSection
 
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The tasks with their verifier, and the plan for each candidate."""
+    """The plans, made when they are first asked for. Those of serve.yaml are made at the start.
+
+    `limit_s`: the longest call of a verifier; `run`: the sandbox of runner `program`.
+    """
 
     config: ServeConfig
-    tasks: tuple[Task, ...]
-    verifier: Verifier | None
     score_ranges: dict[str, ScoreRange]
     """By scenario with a bound recipe; an empty range if none of its recipes withholds samples."""
+    limit_s: float = 120.0
+    run: RunProgram | None = None
+    _made: dict[tuple[str, str], Plan] = field(default_factory=dict)
+    _by_name: dict[str, tuple[Task, ...]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, config: ServeConfig) -> "Plans":
+    def load(
+        cls, config: ServeConfig, *, limit_s: float = 120.0, run: RunProgram | None = None
+    ) -> "Plans":
         """Resolve every reference of the section.
 
         Raises:
             BadConfig: a reference leads nowhere, or tasks lack a verifier.
         """
-        section = config.evaluation
-        if bool(section.tasks) != bool(section.score):
-            missing = "evaluation.score" if section.tasks else "evaluation.tasks"
-            together = "held-out tasks and the function that scores their answers go together"
-            raise BadConfig(f"{missing}: missing; {together}")
-        tasks = _tasks(section)
-        verifier = _named("score", section.score) if section.score else None
-        if verifier is not None and not callable(verifier):
-            wrong = f"{section.score} is not a function (task, answer) -> number"
-            raise BadConfig(f"evaluation.score: {wrong}")
         ranges = {name: _score_range(config, name) for name in {b.scenario for b in config.reef}}
-        plans = cls(config, tasks, verifier, ranges)
-        for scenario, recipe in {("", ""), *((b.scenario, b.recipe) for b in config.reef)}:
-            rule = plans.rule(choose(config, scenario, recipe))
-            never = rule.unreachable(max(len(tasks), rule.min_pairs))
-            if never and rule.policy == "paired_confidence":
+        plans = cls(config, ranges, limit_s, run)
+        _check_scenarios(config)
+        unbound = (("", ""), *((name, "") for name in config.all_scenarios))
+        for scenario, recipe in (*unbound, *((b.scenario, b.recipe) for b in config.reef)):
+            if "*" in scenario:  # a pattern: its scenarios are not known yet
+                continue
+            plan = plans.of(scenario, recipe)
+            never = plan.rule.unreachable(max(len(plan.tasks), plan.rule.min_pairs))
+            if never and plan.rule.policy == "paired_confidence":
                 remedy = "lower it, or have more pairs (tasks; min_pairs without them)"
                 raise BadConfig(f"evaluation.confidence: {never}: {remedy}")
+        plans._check_together()
         return plans
 
-    def plan(self, candidate: CandidateProposed) -> ChosenPlan:
-        return choose(self.config, candidate.scenario, candidate.lineage.recipe)
+    def plan(self, candidate: CandidateProposed) -> Plan:
+        """Return the plan for a candidate. It may block: a recipe may load its tasks.
 
-    def rule(self, plan: ChosenPlan) -> Rule:
-        section = self.config.evaluation
-        knobs = section.min_win_margin, section.confidence, section.min_effect
-        return Rule(plan.policy, *knobs, plan.min_pairs, section.error_per)
+        Raises:
+            BadConfig: the recipe's tasks are wrong.
+        """
+        return self.of(candidate.scenario, candidate.lineage.recipe)
+
+    def of(self, scenario: str, recipe: str) -> Plan:
+        """Return the plan for candidates of a recipe. See `plan`."""
+        bindings = bound(self.config, scenario, recipe)
+        key = (scenario, bindings[0].recipe if bindings else "")
+        if key not in self._made:
+            self._made.setdefault(key, self._make(*key))
+        return self._made[key]
+
+    def task_names(self) -> dict[str, list[str]]:
+        """Return the names of the tasks by scenario, of those that have any."""
+        found: dict[str, dict[str, None]] = {}
+        for (scenario, _), plan in self._made.items():
+            if scenario and plan.tasks:
+                found.setdefault(scenario, {}).update((task.name, None) for task in plan.tasks)
+        return {scenario: list(names) for scenario, names in found.items()}
 
     def accepts(self, scenario: str, score: float) -> bool:
         """Return whether a sample with this score is evidence in a scenario."""
         # The range is empty if no recipe of the scenario withholds samples.
         lowest, highest = self.score_ranges.get(scenario, DEFAULT_SCORE_RANGE)
         return lowest <= score <= highest
+
+    def _make(self, scenario: str, recipe: str) -> Plan:
+        section, chosen = self.config.evaluation, choose(self.config, scenario, recipe)
+        evaluator = chosen.evaluator or Evaluator()
+        tasks = self._given(scenario) or _own_tasks(evaluator, scenario, recipe)
+        function = score_function(section, scenario, evaluator)
+        if recipe and tasks and function is None:
+            missing = f"missing for {recipe} in scenario {scenario!r}; {_TOGETHER}"
+            raise BadConfig(f"evaluation.score: {missing}")
+        if function is None:
+            tasks = ()
+        verifier = Verifier(scenario, function, evaluator, self.limit_s, self.run)
+        return Plan(chosen, self._rule(chosen), tasks, verifier, section)
+
+    def _given(self, scenario: str) -> tuple[Task, ...]:
+        given = self.config.evaluation.tasks_of(scenario)
+        if not isinstance(given, str):
+            return _read(given, f"evaluation.tasks: {given}", "evaluation.tasks") if given else ()
+        # A function is called once: all its scenarios have the same tasks.
+        if given and given not in self._by_name:
+            found = named_object("tasks", given)
+            items = found() if callable(found) else found
+            self._by_name[given] = _read(items, f"evaluation.tasks: {given}", "evaluation.tasks")
+        return self._by_name.get(given, ())
+
+    def _rule(self, chosen: ChosenPlan) -> Rule:
+        section = self.config.evaluation
+        knobs = section.min_win_margin, section.confidence, section.min_effect
+        return Rule(chosen.policy, *knobs, chosen.min_pairs, section.error_per)
+
+    def _check_together(self) -> None:
+        section, used = self.config.evaluation, any(plan.tasks for plan in self._made.values())
+        if section.tasks and not used:
+            raise BadConfig(f"evaluation.score: missing; {_TOGETHER}")
+        if section.score and not used:
+            raise BadConfig(f"evaluation.tasks: missing; {_TOGETHER}")
+
+
+def _check_scenarios(config: ServeConfig) -> None:
+    section = config.evaluation
+    if config.gateway.implicit_scenarios:
+        return
+    for key, value in (("tasks", section.tasks), ("score", section.score)):
+        for name in value if isinstance(value, dict) else ():
+            if name not in config.all_scenarios and "*" not in name:
+                known = f"this file names {', '.join(config.all_scenarios)}"
+                remedy = "correct the name, or add it under `scenarios:`"
+                raise BadConfig(f"evaluation.{key}.{name}: no such scenario; {known}: {remedy}")
 
 
 def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
@@ -79,28 +159,24 @@ def _score_range(config: ServeConfig, scenario: str) -> ScoreRange:
     return max(low for low, _ in ranges), min(high for _, high in ranges)
 
 
-def _named(key: str, dotted: str) -> Any:
-    try:
-        return resolve(dotted)
-    except BadConfig as error:
-        raise BadConfig(f"evaluation.{key}: {error}") from None
-
-
-def _tasks(section: EvaluationSection) -> tuple[Task, ...]:
-    by_name = isinstance(section.tasks, str) and section.tasks
-    given = _named("tasks", str(section.tasks)) if by_name else section.tasks
-    items = given() if callable(given) else given
-    if isinstance(items, str) or not hasattr(items, "__iter__"):
-        if items:
-            raise BadConfig(f"evaluation.tasks: {section.tasks} is not a list of tasks")
+def _own_tasks(evaluator: Evaluator, scenario: str, recipe: str) -> tuple[Task, ...]:
+    if not implements(evaluator, "tasks"):
         return ()
+    source = f"{recipe}: tasks({scenario!r})"
     try:
-        tasks = tuple(as_task(item, index) for index, item in enumerate(items))
+        items = evaluator.tasks(scenario)
+    except Exception as error:  # its author's code
+        raise BadConfig(f"{source} failed: {type(error).__name__}: {error}") from error
+    return _read(items, source, source)
+
+
+def _read(items: Any, source: str, key: str) -> tuple[Task, ...]:
+    if isinstance(items, str) or not hasattr(items, "__iter__"):
+        raise BadConfig(f"{source} is not a list of tasks")
+    try:
+        tasks = as_tasks(tuple(items))
     except BadTask as error:
-        raise BadConfig(f"evaluation.tasks: {error}") from None
-    if section.tasks and not tasks:
-        raise BadConfig("evaluation.tasks: the list is empty")
-    names = [task.name for task in tasks]
-    if len(set(names)) != len(names):
-        raise BadConfig(f"evaluation.tasks: two tasks are called {max(names, key=names.count)!r}")
+        raise BadConfig(f"{key}: {error}") from None
+    if not tasks:
+        raise BadConfig(f"{key}: the list is empty")
     return tasks

@@ -72,6 +72,29 @@ class Bench:
         finally:
             await self.forget(candidate)
 
+    @asynccontextmanager
+    async def solutions(
+        self, candidate: CandidateProposed, head: Release
+    ) -> AsyncIterator[tuple[Path, Path | None]]:
+        """Yield the directories of a solution and of the head's, if it has any. Needs no node.
+
+        Raises:
+            DoesNotServe: a content is missing or damaged.
+            Unavailable: the store does not answer.
+        """
+        # A folder for each side: the two may be one content.
+        root = self._files(candidate)
+        ours, heads = root / "candidate", root / "head"
+        try:
+            path = await self._tried(lambda: self._fetch(candidate.content_id, head.scenario, ours))
+            served = head.contents.get("solution")
+            theirs = None
+            if served is not None:
+                theirs = await self._tried(lambda: self._fetch(served, head.scenario, heads))
+            yield path, theirs
+        finally:
+            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+
     async def probe(self, node: ServingNode, side: Side) -> None:
         """Ask a side for a token. Raises DoesNotServe unless its model answers."""
         await self._tried(lambda: ping(node, side.model, priority=BACKGROUND))

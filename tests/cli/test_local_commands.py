@@ -42,7 +42,12 @@ def test_recipes_are_listed_with_their_three_dimensions() -> None:
     assert sao["signal"]
     assert "lora" in sao["evolves"]
     assert "max_staleness" in sao["knobs"]
-    assert reef("recipes").startswith("recipe\tsignal\tacquisition\tevolves")
+    assert (sao["consumes"], sao["shown"]) == (["report"], sao["shown"].strip())
+    lines = reef("recipes").splitlines()
+    assert lines[0].startswith("recipe\tsignal\tacquisition\ttarget\tconsumes\t")
+    groups = [tuple(line.split("\t")[2:4]) for line in lines[1:]]
+    assert groups == sorted(groups, key=lambda group: (group[0] == "proactive", group[1]))
+    assert len(groups) == len(rows)
 
 
 def test_a_recipe_of_ones_own_is_found_by_its_module(
@@ -57,7 +62,9 @@ def test_a_recipe_of_ones_own_is_found_by_its_module(
         "    def learner(self, model_path):\n        raise ValueError(model_path)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert "my_own_recipe:Mine\tnone\tproactive\tlora\tnothing" in reef("recipes", "my_own_recipe")
+    assert "my_own_recipe:Mine\tnone\tproactive\tlora\treport\tnothing\t" in reef(
+        "recipes", "my_own_recipe"
+    )
     assert [
         row["recipe"] for row in json.loads(reef("recipes", "my_own_recipe:Mine", "--json"))
     ] == ["my_own_recipe:Mine"]
@@ -72,6 +79,32 @@ def test_one_recipe_is_shown_with_its_knobs_and_defaults() -> None:
     shown = reef("recipes", "recipes.sao.recipe:SAORecipe")
     assert "max_staleness\t0\tinteger, >= 0\t" in shown
     assert "critic_warmup_steps\t10" in shown
+    assert "consumes     report\n" in shown
+
+
+def test_the_units_and_the_demonstration_of_a_recipe_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_shown_recipe.py").write_text(
+        "from recipes.sao.recipe import SAORecipe\n"
+        "class Shown(SAORecipe):\n"
+        "    name = 'shown'\n    consumes = ('turn', 'session')\n"
+        "    shown = 'share of answers 0.01 -> 0.9,\\n    seeds 0 to 2 (`reef demo`)'\n"
+        "class Silent(Shown):\n    name = 'silent'\n    shown = ''\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shown = "share of answers 0.01 -> 0.9, seeds 0 to 2 (`reef demo`)"
+    listed = reef("recipes", "my_shown_recipe")
+    assert "\tturn, session\t" in listed
+    assert f"\t{shown}\n" in listed
+    every = reef("recipes", "my_shown_recipe", "--knobs")
+    assert f"shown here   {shown}\n" in every
+    assert "shown here   nothing yet\n" in every
+    assert every.count("max_staleness\t0\tinteger") >= 3, "SAO and both have the knob"
+    assert "target       lora\nconsumes     turn, session\n" in reef(
+        "recipes", "my_shown_recipe:Shown"
+    )
 
 
 @pytest.mark.parametrize(

@@ -235,3 +235,29 @@ def test_a_verdict_is_shown_with_both_answers_of_each_task(gateway: FakeGateway)
     assert "no release and no rejected candidate cand-8" in reef(
         "releases", "--evidence", "cand-8", code=1
     )
+
+
+def test_a_verdict_is_shown_with_the_verifiers_words(gateway: FakeGateway) -> None:
+    told = {"candidate_words": "two circles\noverlap", "head_words": "valid"}
+    solution = {"task": "solution", "candidate": 2.6359831, "head": 2.6359833, **told}
+    answered = {"task": "greet", "candidate": 1.0, "head": 0.0, "candidate_answer": "Hello", **told}
+    rejected = {
+        "event_id": "e", "candidate_id": "cand-77", "command_id": None, "outcome": "rejected",
+        "reason": "no", "at": "2026-01-01T00:00:00Z",
+        "evaluation": {"verdict": "reject", "policy": "strictly_better", "reason": "why",
+                       "candidate_score": 2.6359831, "head_score": 2.6359833, "losses": 1,
+                       "strength": "none", "pairs": 1, "tasks": [solution, answered]},
+    }  # fmt: skip
+    gateway.answers["/reef/scenarios/default/rejections"] = (200, {"data": [rejected]})
+    lines = reef("releases", "--evidence", "cand-7").splitlines()
+    assert "1 lost; 2.6359831 against 2.6359833; none evidence, 1 pair" in lines[1]
+    at = lines.index("task         solution: 2.6359831 against 2.6359833")
+    assert lines[at + 1 : at + 6] == [
+        "  candidate  ",
+        "    words    two circles",
+        "             overlap",
+        "  head       ",
+        "    words    valid",
+    ]
+    at = lines.index("task         greet: 1 against 0")
+    assert lines[at + 1 : at + 3] == ["  candidate  Hello", "    words    two circles"]

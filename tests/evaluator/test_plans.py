@@ -69,5 +69,5 @@ def test_tasks_by_name() -> None:
             "score: 'tests.evaluator.verifiers:length'}"
         )
         loaded = Plans.load(parse(f"reef: {{recipe: 'recipes.sao.recipe:SAORecipe'}}\n{text}"))
-        assert len(loaded.tasks) == count
+        assert len(loaded.of("default", "").tasks) == count
     assert content("lora", "a").startswith("lora-")

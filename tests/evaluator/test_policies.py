@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from recipes.sao.recipe import SAORecipe
 from reefcommon.config import parse
 from reefcommon.evaluation import MIN_HELD_OUT, MIN_TASKS, choose, is_held_out
+from reefcommon.evaluator import BadScore, BadTask, as_scored, as_task
 from reefcommon.events import Policy, SampleReady, TaskResult
 from reefcommon.recipe import EvaluationPlan
 from services.evaluator.domain.policies import Rule, compare, decide
@@ -25,7 +26,7 @@ from services.evaluator.domain.replay import (
     mean_logprob,
     scored_pairs,
 )
-from services.evaluator.domain.tasks import BadScore, BadTask, as_score, as_task, seed_of
+from services.evaluator.episodes import seed_of
 
 POLICIES: tuple[Policy, ...] = ("score_comparison", "paired_confidence", "no_regression", "always")
 
@@ -109,6 +110,30 @@ def test_small_wins_do_not_outweigh_one_great_loss(policy: Policy) -> None:
 def test_score_comparison(wins: int, losses: int, margin: int, verdict: str) -> None:
     rule = Rule("score_comparison", min_win_margin=margin)
     assert decide(won(wins, losses, 4), rule).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("pairs", "verdict", "strength"),
+    [
+        ([(1.0, 0.0)] * 6, "select", "strong"),
+        ([(1.0, 0.0)] * 3 + [(0.0, 1.0)] * 2, "select", "none"),
+        ([(0.5, 0.5)] * 6, "reject", "none"),
+        ([(0.0, 1.0)] * 3 + [(1.0, 0.0)] * 2, "reject", "none"),
+    ],
+)
+def test_strictly_better_takes_any_higher_mean_and_says_its_worth(
+    pairs: list[tuple[float, float]], verdict: str, strength: str
+) -> None:
+    ruling = decide(results(*pairs), Rule("strictly_better"))
+    assert ruling.verdict == verdict
+    assert ruling.reason.endswith("needs a mean difference above 0; chance is not ruled out")
+    assert ruling.comparison is not None
+    assert ruling.comparison.strength == strength
+    above = Rule("strictly_better", min_effect=0.3)
+    assert decide(results(*[(1.0, 0.0)] * 6), above).verdict == "select"
+    assert decide(results(*pairs[1:]), above).verdict == (
+        "select" if strength == "strong" else "reject"
+    )
 
 
 def test_the_reason_counts_one_and_many() -> None:
@@ -250,12 +275,18 @@ def test_what_is_a_task() -> None:
 
 
 def test_what_is_a_score() -> None:
-    assert [as_score(value) for value in (1, 0.5, True, False, -3)] == [1.0, 0.5, 1.0, 0.0, -3.0]
+    assert [as_scored(value).number for value in (1, 0.5, True, False, -3)] == [
+        1.0,
+        0.5,
+        1.0,
+        0.0,
+        -3.0,
+    ]
     others = (np.float32(0.5), np.int64(2), np.bool_(1), Fraction(1, 4))
-    assert [as_score(value) for value in others] == [0.5, 2.0, 1.0, 0.25]
+    assert [as_scored(value).number for value in others] == [0.5, 2.0, 1.0, 0.25]
     for wrong in (None, "1", math.nan, math.inf, [1], np.float32(math.nan), 1j):
         with pytest.raises(BadScore, match="not a finite number"):
-            as_score(wrong)
+            as_scored(wrong)
 
 
 def test_both_sides_of_a_pair_share_a_seed_and_pairs_do_not() -> None:

@@ -1,5 +1,6 @@
 """Verifiers that the evaluator's tests name in a configuration."""
 
+from collections.abc import Callable
 from typing import Any
 
 TASKS = ["one", {"prompt": "two", "answer": "2"}]
@@ -22,3 +23,19 @@ def nothing(_task: Any, _answer: str) -> None:
 def tasks() -> list[Any]:
     """Tasks made at the start."""
     return [*TASKS, [{"role": "user", "content": "three"}]]
+
+
+WORDS = "short"
+
+
+def shortness(_task: Any, answer: str) -> tuple[float, str]:
+    """Shorter is better, with words about it."""
+    return -float(len(answer)), WORDS
+
+
+def slow(task: Any, answer: str) -> float:
+    """As slow as the test says."""
+    return SLOW(task, answer)
+
+
+SLOW: Callable[[Any, str], float] = length

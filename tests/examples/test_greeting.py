@@ -6,7 +6,6 @@ import pytest
 
 from recipes.feedback_rules.recipe import rule_text
 from reefcommon.config import load
-from reefcommon.evaluation import choose
 from reefcommon.events import TaskResult
 from reefcommon.harness.tree import Entry, episode_messages
 from reefcommon.recipe_loading import resolve
@@ -43,7 +42,7 @@ def test_the_shipped_rule_wins_its_held_out_tasks():
                 means.append(sum(score(task, text) for text in texts) / len(texts))
             results.append(TaskResult(task=task, candidate=means[0], head=means[1]))
     plans = Plans.load(load(CONFIG))
-    rule = plans.rule(choose(plans.config, "default", "feedback_rules"))
+    rule = plans.of("default", "feedback_rules").rule
     assert (rule.policy, rule.confidence) == ("paired_confidence", 0.9)
     ruling = decide(results, rule)
     assert ruling.verdict == "select", ruling.reason

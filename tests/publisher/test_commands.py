@@ -305,7 +305,9 @@ async def reviewed(world: World, *kinds: Kind) -> list[Release]:
     return [waiting[kind] for kind in kinds]
 
 
-@pytest.mark.parametrize(("late", "early"), [("lora", "harness"), ("harness", "lora")])
+@pytest.mark.parametrize(
+    ("late", "early"), [("lora", "harness"), ("harness", "lora"), ("solution", "lora")]
+)
 async def test_a_promotion_keeps_what_other_kinds_have_moved(
     world: World, late: Kind, early: Kind
 ) -> None:

@@ -57,6 +57,18 @@ async def test_a_load_advances_if_its_own_contents_change(world: World) -> None:
     assert sequences(back) == (2, 4, 0), "the same weights, no harness"
 
 
+async def test_a_solution_ages_nothing_but_solutions_and_needs_no_node(world: World) -> None:
+    upkeep = await world.started()
+    weights = await world.publish(upkeep, "w")
+    for node in world.nodes:
+        node.down = True
+    solution = await world.publish(upkeep, "s", kind="solution")
+    assert sequences(solution) == (1, 0, 0)
+    assert solution.loads["solution"] != weights.loads["solution"]
+    assert (solution.operation, solution.adapter) == ("training", weights.adapter)
+    assert solution.contents == weights.contents | {"solution": solution.content_id}
+
+
 async def test_an_old_chain_without_loads_is_continued(world: World) -> None:
     upkeep = await world.started()
     old = (await world.publish(upkeep, "w")).model_copy(update={"loads": {}})
@@ -116,6 +128,7 @@ async def test_a_race_for_the_head_has_the_candidate_judged_again(world: World) 
     [
         ("refuse", "harness", False),
         ("merge", "lora", False),
+        ("merge", "solution", True),
         ("reevaluate", "lora", True),
         ("reevaluate", "checkpoint", False),
     ],

@@ -6,8 +6,9 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, TypeGuard
@@ -18,7 +19,7 @@ from pydantic.fields import FieldInfo
 from reefcli.errors import CommandFailed
 from reefcli.field_words import default, kind
 from reefcli.options import AsJson
-from reefcli.output import print_json, print_story, print_table
+from reefcli.output import console, print_json, print_story, print_table
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import Recipe, lacking
 from reefcommon.recipe_loading import import_named
@@ -29,7 +30,7 @@ _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A recipe as it is listed. `evolves`: the kinds that its candidates change.
+    """A recipe as it is listed. `evolves`: the kinds that its candidates change, its target.
 
     A knob is a key that serve.yaml may set: `default`, `kind` (type and bounds), `meaning`.
     """
@@ -40,23 +41,39 @@ class Listed:
     signal: str
     acquisition: str
     evolves: tuple[str, ...]
+    consumes: tuple[str, ...]
     knobs: dict[str, dict[str, str]]
+    shown: str
+
+    @property
+    def target(self) -> str:
+        return ", ".join(self.evolves)
+
+    @property
+    def units(self) -> str:
+        return ", ".join(self.consumes)
 
 
 _NAMES = "A recipe (package.module:Class), or further packages to look in."
 _Names = Annotated[list[str] | None, typer.Argument(help=_NAMES)]
+_KNOBS = "All of each recipe: its knobs too, with defaults and meaning."
+_Knobs = Annotated[bool, typer.Option("--knobs", help=_KNOBS)]
+_COLUMNS = ("recipe", "signal", "acquisition", "target", "consumes", "what it does", "shown here")
 
 
-def recipes(where: _Names = None, as_json: AsJson = False) -> None:
-    """The learning methods that are installed.
+def recipes(where: _Names = None, knobs: _Knobs = False, as_json: AsJson = False) -> None:
+    """The learning methods that are installed, grouped by their three dimensions.
 
-    Each has three dimensions: the signal that it learns from; how experience is acquired (reactive:
-    given by tasks and users; proactive: sought by the agent); the kinds that it evolves. The first
-    column goes into serve.yaml as `recipe:`.
+    The dimensions are the signal that a recipe learns from; how experience is acquired (reactive:
+    given by tasks and users; proactive: sought by the agent); the target, which are the kinds that
+    it evolves. `consumes` are its units of experience, `shown here` is the result of its
+    demonstration. The first column goes into serve.yaml as `recipe:`.
 
     Examples:
 
       reef recipes
+
+      reef recipes --knobs
 
       reef recipes recipes.sao.recipe:SAORecipe
 
@@ -70,23 +87,46 @@ def recipes(where: _Names = None, as_json: AsJson = False) -> None:
     for name in packages if named else ("recipes", *packages):
         for module in modules(name):
             found.update({listed.recipe: listed for listed in recipes_in(module)})
-    rows = [found[key] for key in sorted(found)]
+    rows = sorted(found.values(), key=_dimensions)
     if as_json:
         print_json([asdict(row) for row in rows])
+    elif knobs or (named and len(rows) == 1):
+        for row in rows:
+            _print_one(row)
+    else:
+        _print_groups(rows)
+
+
+def _dimensions(row: Listed) -> tuple[str, ...]:
+    # Reactive before proactive: the simpler way comes first.
+    return str(row.acquisition == "proactive"), row.target, row.signal, row.recipe
+
+
+def _print_groups(rows: Sequence[Listed]) -> None:
+    out = console()
+    if not out.is_terminal or not rows:
+        table = [(*_cells(r)[:2], r.acquisition, r.target, *_cells(r)[2:]) for r in rows]
+        print_table(_COLUMNS, table, empty="no recipe is installed")
         return
-    if named and len(rows) == 1:
-        _print_one(rows[0])
-        return
-    table = [(r.recipe, r.signal, r.acquisition, ", ".join(r.evolves), r.summary) for r in rows]
-    columns = ("recipe", "signal", "acquisition", "evolves", "what it does")
-    print_table(columns, table, empty="no recipe is installed")
+    columns = tuple(name for name in _COLUMNS if name not in ("acquisition", "target"))
+    for (acquisition, target), group in groupby(rows, lambda row: (row.acquisition, row.target)):
+        out.print(f"{acquisition}, evolves {target}", style="bold", markup=False)
+        print_table(columns, map(_cells, group))
+        out.print()
+    out.print("`reef recipes RECIPE` shows the knobs of one, `--knobs` those of all.", style="dim")
+
+
+def _cells(row: Listed) -> tuple[str, ...]:
+    return row.recipe, row.signal, row.units, row.summary, row.shown
 
 
 def _print_one(row: Listed) -> None:
     lines = [(name, getattr(row, name)) for name in ("recipe", "summary", "signal", "acquisition")]
-    print_story([*lines, ("evolves", ", ".join(row.evolves))])
+    shown = row.shown or "nothing yet"
+    print_story([*lines, ("target", row.target), ("consumes", row.units), ("shown here", shown)])
     knobs = [(key, *knob.values()) for key, knob in row.knobs.items()]
     print_table(("knob", "default", "type", "meaning"), knobs, empty="no knobs of its own")
+    typer.echo()
 
 
 def modules(name: str) -> Iterator[ModuleType]:
@@ -149,10 +189,17 @@ def _is_recipe(cls: object) -> TypeGuard[type[Recipe]]:
 
 
 def _listed(dotted: str, cls: type[Recipe]) -> Listed:
-    signal, acquisition = cls.dimensions.signal, cls.dimensions.acquisition
-    knobs = {key: _knob(field) for key, field in cls.knobs_type.model_fields.items()}
-    evolves = tuple(cls.dimensions.evolves)
-    return Listed(dotted, cls.name, cls.summary, signal, acquisition, evolves, knobs)
+    return Listed(
+        recipe=dotted,
+        name=cls.name,
+        summary=cls.summary,
+        signal=cls.dimensions.signal,
+        acquisition=cls.dimensions.acquisition,
+        evolves=tuple(cls.dimensions.evolves),
+        consumes=tuple(cls.consumes),
+        knobs={key: _knob(field) for key, field in cls.knobs_type.model_fields.items()},
+        shown=" ".join(cls.shown.split()),
+    )
 
 
 def _knob(field: FieldInfo) -> dict[str, str]:

@@ -10,7 +10,16 @@ from reefcli.contents import fetch
 from reefcli.errors import CommandFailed
 from reefcli.gateway import Gateway, find
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, Limit, StateDir, Url
-from reefcli.output import ago, compared, console, print_asked, print_json, print_story, print_table
+from reefcli.output import (
+    ago,
+    compared,
+    console,
+    counted,
+    print_asked,
+    print_json,
+    print_story,
+    print_table,
+)
 
 _COLUMNS = ("release", "", "operation", "kind", "when", "evidence", "parent")
 _REJECTED = ("candidate or command", "outcome", "when", "evidence", "reason")
@@ -22,7 +31,7 @@ _Named = Annotated[str, typer.Argument(help="For example: default")]
 # Shown with the release, and in the log for ever.
 _Reason = Annotated[str, typer.Option(help="Kept with the release.")]
 _Rejected = Annotated[bool, typer.Option("--rejected", help="The candidates that lost, and why.")]
-_EVIDENCE = "Of this release or rejected candidate: every task with both answers."
+_EVIDENCE = "Of this release or rejected candidate: every task, both answers, the verifier's words."
 _Evidence = Annotated[str | None, typer.Option("--evidence", metavar="ID", help=_EVIDENCE)]
 _GET = "Fetch the files of this release, of a --kind, into the directory --to."
 _Get = Annotated[str | None, typer.Option("--get", metavar="ID", help=_GET)]
@@ -144,14 +153,19 @@ def tell_evidence(row: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "verdict", f"{found.get('verdict', row.get('outcome', ''))}: {evidence(row)}"
     yield "rule", f"{found.get('policy', '')}: {found.get('reason', row.get('reason', ''))}"
     for task in found.get("tasks") or ():
-        scores = " against ".join(_score(task.get(key)) for key in ("candidate", "head"))
-        yield "task", f"{task['task']}: {scores}"
-        yield "  candidate", task.get("candidate_answer", "")
-        yield "  head", task.get("head_answer", "")
+        yield "task", f"{task['task']}: {' against '.join(_scores(task))}"
+        for side in ("candidate", "head"):
+            yield f"  {side}", task.get(f"{side}_answer", "")
+            if words := task.get(f"{side}_words"):
+                yield "    words", words
 
 
-def _score(value: float | None) -> str:
-    return "no answer" if value is None else f"{value:.3g}"
+def _scores(task: dict[str, Any]) -> list[str]:
+    values = [task.get("candidate"), task.get("head")]
+    shown = ["no answer" if value is None else f"{value:.3g}" for value in values]
+    # Two scores that differ must not look equal.
+    numbers = [value for value in values if value is not None]
+    return compared(numbers) if shown[0] == shown[1] and len(numbers) == len(values) else shown
 
 
 def release_row(row: dict[str, Any]) -> tuple[str | int, ...]:
@@ -180,7 +194,7 @@ def evidence(row: dict[str, Any]) -> str:
     tasks = ", ".join(f"{found[key]} {word}" for key, word in words.items() if found.get(key))
     worth = found.get("strength") or ""
     if worth and found.get("pairs"):
-        worth = f"{worth} evidence, {found['pairs']} pairs"
+        worth = f"{worth} evidence, {counted(found['pairs'], 'pair')}"
     return "; ".join(filter(None, (tasks, " against ".join(compared(scores)), worth)))
 
 

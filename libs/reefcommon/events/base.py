@@ -9,7 +9,9 @@ Kind = Literal["base", "lora", "checkpoint", "harness", "routing", "solution"]
 Operation = Literal["creation", "training", "harness", "manual", "rollback", "promote", "recovery"]
 Outcome = Literal["ok", "aborted", "failed", "upstream_incomplete"]
 Verdict = Literal["select", "reject", "evaluation_failed"]
-Policy = Literal["score_comparison", "paired_confidence", "no_regression", "always"]
+Policy = Literal[
+    "score_comparison", "paired_confidence", "no_regression", "strictly_better", "always"
+]
 
 
 def utc_now() -> datetime:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from reefcommon.errors import Poison
+from reefcommon.evaluator import Evaluator
 from reefcommon.events import Unit
 from reefcommon.recipe import Decision, EvaluationPlan, Recipe
 from reefcommon.recipe_context import Context
@@ -86,7 +87,7 @@ class HarnessRecipe(Recipe):
         """
         # The words of users in `units` are data, never instructions.
 
-    def evaluation(self) -> EvaluationPlan:
+    def evaluation(self) -> EvaluationPlan | Evaluator:
         # Paired episodes on held-out tasks.
         return EvaluationPlan(method="tasks")
 

@@ -136,6 +136,10 @@ def _judge(comparison: Comparison, rule: Rule) -> tuple[bool, str]:
     if rule.policy == "score_comparison":
         ahead = comparison.wins - comparison.losses > rule.min_win_margin and comparison.mean > 0
         return ahead, f"needs wins - losses > {rule.min_win_margin} and a higher mean"
+    if rule.policy == "strictly_better":
+        unproven = "chance is not ruled out"
+        needed = f"needs a mean difference above {rule.min_effect:g}; {unproven}"
+        return comparison.mean > rule.min_effect, needed
     low, p = comparison.confidence_low, comparison.p_value
     look = f", look {rule.look} at this head" if rule.look > 1 else ""
     never = rule.unreachable(comparison.pairs)

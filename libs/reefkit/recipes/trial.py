@@ -1,0 +1,114 @@
+"""`ctx.trial`: harness trees side by side on a minibatch of tasks, outside the release path."""
+
+#     tree + task --messages--> models["served"].chat --> answers --verifier--> numbers, words
+#
+# A task has one seed for all trees, so that parent and child meet the same luck. Every call counts
+# in the budget of `served`, which also keeps the answers of a call that was interrupted.
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import fsum
+from typing import Any
+
+from reefcommon.config import ServeConfig
+from reefcommon.config_sections import EvaluationSection
+from reefcommon.errors import Poison
+from reefcommon.evaluation import choose, score_function
+from reefcommon.evaluator import BadTask, Evaluator, ScoreFunction, Task, as_tasks
+from reefcommon.harness.admission import CHAT, Adapter, check_tree
+from reefcommon.harness.tree import Tree, episode_messages
+from reefcommon.recipe_context import Model, ModelFailed, TrialResult
+from reefcommon.statistics import independent_seed
+from reefkit.limited import limited
+from reefkit.verifier import RunProgram, Verifier
+
+PURPOSE = "trial"
+AT_ONCE = 16
+"""Calls of a trial under way; the model's own limit may be lower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatches:
+    """The trials of a binding. `verifier`: that of its evaluation."""
+
+    scenario: str
+    verifier: Verifier
+    sampling: EvaluationSection = field(default_factory=EvaluationSection)
+    adapter: Adapter = CHAT
+
+    @classmethod
+    def of(
+        cls,
+        config: ServeConfig,
+        scenario: str,
+        recipe: str,
+        *,
+        run: RunProgram | None = None,
+        limit_s: float = 120.0,
+        adapter: Adapter = CHAT,
+    ) -> "Minibatches":
+        """Build those of a binding, which `recipe` names. Raises BadConfig."""
+        evaluator = choose(config, scenario, recipe).evaluator or Evaluator()
+        function = score_function(config.evaluation, scenario, evaluator)
+        verifier = Verifier(scenario, function, evaluator, limit_s, run)
+        return cls(scenario, verifier, config.evaluation, adapter)
+
+    async def trial(
+        self,
+        served: Model,
+        candidates: Sequence[Tree],
+        tasks: Sequence[Any],
+        *,
+        score: ScoreFunction | None = None,
+        samples: int = 1,
+        seed: int = 0,
+        **params: Any,
+    ) -> list[TrialResult]:
+        """Run a minibatch. See `recipe_context.Context.trial`."""
+        try:
+            read = as_tasks(tasks)
+        except BadTask as error:
+            raise Poison(f"ctx.trial: {error}") from error
+        for tree in candidates:
+            check_tree(tree, self.adapter)
+        sampling: dict[str, Any] = {"max_tokens": self.sampling.max_tokens, "n": samples}
+        sampling |= {"temperature": self.sampling.temperature, **params}
+        episode = partial(self._episode, served, score, sampling, seed)
+        jobs = [partial(episode, tree, task) for tree in candidates for task in read]
+        rows = await limited(AT_ONCE, jobs)
+        size = len(read)
+        parts = [rows[at * size : (at + 1) * size] for at in range(len(candidates))]
+        return [_result(part) for part in parts]
+
+    async def _episode(
+        self,
+        served: Model,
+        score: ScoreFunction | None,
+        sampling: Mapping[str, Any],
+        seed: int,
+        tree: Tree,
+        task: Task,
+    ) -> tuple[float, str, str]:
+        messages = episode_messages(tree, task.messages, rules_at=self.sampling.rules_at)
+        drawn = {"seed": seed_of(self.scenario, task, seed), **sampling}
+        replies = await served.chat(messages, purpose=PURPOSE, **drawn)
+        if len(replies) != sampling["n"]:
+            raise ModelFailed(f"served: {len(replies)} answers instead of {sampling['n']}")
+        scored = await self.verifier.scores(task, [reply.text for reply in replies], score)
+        mean = fsum(item.number for item in scored) / len(scored)
+        return mean, replies[0].text, scored[0].words
+
+
+def seed_of(scenario: str, task: Task, seed: int) -> int:
+    """Return the seed of a task's answers: equal for all candidates and in every minibatch."""
+    # Not the task's position, which differs between minibatches.
+    own = task.given.get("id", "") if isinstance(task.given, Mapping) else ""
+    messages = json.dumps(task.messages, sort_keys=True, default=str)
+    return independent_seed(PURPOSE, scenario, seed, own, messages)
+
+
+def _result(rows: Sequence[tuple[float, str, str]]) -> TrialResult:
+    scores, answers, words = zip(*rows, strict=True) if rows else ((), (), ())
+    return TrialResult(tuple(scores), tuple(answers), tuple(words))

@@ -1,0 +1,113 @@
+"""Calls of a verifier: in threads of its own, with a time limit, after the program has run."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from reefcommon.errors import Poison, Unavailable
+from reefcommon.evaluator import Evaluator, Scored, ScoreFunction, Task, as_scored
+from reefcommon.recipe_context import Limits, Outcome
+from reefkit.jobs.faults import MAX_HANGING, BoundedCall, place_of
+from reefkit.jobs.ports import StepTimeout
+
+
+class VerifierFailed(Poison):
+    """The verifier raised, took too long, or gave no number. This is never a score."""
+
+
+class RunProgram(Protocol):
+    def __call__(self, program: str, *, limits: Limits | None = None) -> Awaitable[Outcome]: ...
+
+
+@dataclass(slots=True)
+class Verifier:
+    """The verifier of a scenario's candidates. `function` None: it judges files alone.
+
+    A slow verifier holds up no other: each has threads of its own.
+    """
+
+    name: str
+    function: ScoreFunction | None
+    evaluator: Evaluator = field(default_factory=Evaluator)
+    limit_s: float = 120.0
+    run: RunProgram | None = None
+    _call: BoundedCall[list[Scored]] = field(init=False)
+    _late: list[threading.Event] = field(default_factory=list)
+    _room: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    def __post_init__(self) -> None:
+        self._call = BoundedCall(f"{self.name}: verifier", self.limit_s)
+
+    async def scores(
+        self, task: Task, answers: Sequence[str], function: ScoreFunction | None = None
+    ) -> list[Scored]:
+        """Score a model's answers to a task, by `function` if it is given.
+
+        Raises:
+            VerifierFailed: there is no score.
+            Unavailable: too many calls have not returned.
+        """
+        function = function or self.function
+        if function is None:
+            raise VerifierFailed(f"{self.name}: no function scores the answers to tasks")
+        given: Any = dict(task.given) if isinstance(task.given, Mapping) else task.given
+        outcomes: Sequence[Any] = answers
+        if self.evaluator.runner == "program":
+            outcomes = [await self._program(given, answer) for answer in answers]
+        return await self._bounded(
+            lambda: [as_scored(function(given, outcome)) for outcome in outcomes]
+        )
+
+    async def files(self, directory: Path) -> Scored:
+        """Score a solution. Raises as `scores`."""
+        judge = self.evaluator.judge_files
+        return (await self._bounded(lambda: [as_scored(judge(directory))]))[0]
+
+    async def _program(self, given: Any, answer: str) -> Outcome:
+        if self.run is None:
+            raise VerifierFailed(f"{self.name}: runner `program` needs a sandbox; there is none")
+        try:
+            program = self.evaluator.program(given, answer)
+        except Exception as error:  # its author's code
+            raise VerifierFailed(f"no program in an answer: {_said(error)}") from error
+        return await self.run(program, limits=self.evaluator.limits)
+
+    async def _bounded(self, work: Callable[[], list[Scored]]) -> list[Scored]:
+        ended = threading.Event()
+
+        def run() -> list[Scored]:
+            try:
+                return work()
+            finally:
+                ended.set()
+
+        async with self._at_once():
+            self._late = [late for late in self._late if not late.is_set()]
+            # A thread cannot be stopped. After one that hangs no further is lost: the comparison
+            # has failed anyway.
+            if self._late:
+                raise VerifierFailed(f"{self.name}: a call of the verifier has not returned")
+            try:
+                return await self._call(run)
+            except StepTimeout as error:
+                self._late.append(ended)
+                raise VerifierFailed(str(error)) from error
+            except Unavailable:
+                raise
+            except Exception as error:  # its author's code: a failure of it is never a score
+                raise VerifierFailed(f"the verifier failed: {_said(error)}") from error
+
+    def _at_once(self) -> asyncio.Semaphore:
+        # A semaphore belongs to a loop, and a recipe may get a new one.
+        loop = asyncio.get_running_loop()
+        if self._room is None or self._room[0] is not loop:
+            self._room = (loop, asyncio.Semaphore(MAX_HANGING // 2))
+        return self._room[1]
+
+
+def _said(error: Exception) -> str:
+    at = place_of(error).partition(" at ")[2]
+    return f"{type(error).__name__}: {error}{f' ({at})' if at else ''}"
