@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def of_scenario(value: T | dict[str, T], scenario: str, default: T) -> T:
-    """Return a value that may be given by scenario: its own key first, then the first pattern."""
+    """Return the value for a scenario: of its own key, else of the first pattern that fits."""
     if not isinstance(value, dict):
         return value
     fitting = (name for name in (scenario, *value) if name in value and fnmatchcase(scenario, name))

@@ -76,11 +76,7 @@ def _plan_of(evaluator: Evaluator) -> EvaluationPlan:
 def score_function(
     section: EvaluationSection, scenario: str, evaluator: Evaluator
 ) -> ScoreFunction | None:
-    """Return the function that scores answers: of `serve.yaml`, else of the recipe's evaluator.
-
-    Raises:
-        BadConfig: the reference leads nowhere, or to no function.
-    """
+    """Return the function of `serve.yaml`, else of the recipe's evaluator. Raises BadConfig."""
     named = section.score_of(scenario)
     if not named:
         return evaluator.score if implements(evaluator, "score") else None

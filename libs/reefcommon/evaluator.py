@@ -16,7 +16,7 @@ from reefcommon.events import Policy
 from reefcommon.recipe_context import Limits
 
 Score = float | tuple[float, str]
-"""A finite number, higher is better; with words about it, if there are any."""
+"""A finite number, higher is better; perhaps with words."""
 
 ScoreFunction = Callable[[Any, Any], Any]
 """(task as given, outcome) -> Score."""
@@ -24,7 +24,7 @@ ScoreFunction = Callable[[Any, Any], Any]
 Runner = Literal["chat", "program"]
 
 MAX_WORDS = 500
-"""Characters of a verifier's words that are kept; they travel in the verdict."""
+"""Characters of a verifier's words that are kept."""
 
 _LABEL_CHARS = 60
 _FENCED = re.compile(r"^```[ \t]*\w*[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -38,28 +38,27 @@ class BadScore(ValueError): ...
 
 
 class Evaluator:
-    """Judges the candidates of a recipe. It implements the parts that its kinds need.
+    """Judges the candidates of a recipe. It implements the parts that its kinds need."""
 
-    `runner` makes the outcome of an answer: `chat` the text itself, `program` the end of the
-    program that `program` finds in it. Its methods run in threads, with a time limit.
-    """
+    # Its methods run in threads, with a time limit.
 
     runner: Runner = "chat"
+    # The outcome of an answer: the text itself, or the end of the `program` in it.
     policy: Policy | None = None
-    """The rule that compares tasks, or held-out samples; None: the default."""
+    # Compares tasks, or held-out samples; None: the default.
     exact: bool = False
-    """`judge_files` gives equal files the same number, always. It is checked by a second call."""
+    # `judge_files` gives equal files the same number, always. It is checked by a second call.
     least: float = -inf
-    """A solution whose number is not above this is rejected, also the first."""
+    # A solution whose number is not above this is rejected, also the first.
     limits: Limits = Limits()
-    """Bounds of a program."""
+    # Bounds of a program.
 
     def tasks(self, scenario: str) -> Sequence[Any]:
-        """Return the held-out tasks of a scenario, in the forms of `evaluation.tasks`."""
+        """Return the held-out tasks, in the forms of `evaluation.tasks`."""
         raise NotImplementedError
 
     def program(self, task: Any, answer: str) -> str:  # noqa: ARG002 - others may need the task
-        """Return the program of an answer; the last fenced block, if there is any."""
+        """Return the program of an answer: the last fenced block, if any."""
         blocks: list[str] = _FENCED.findall(answer)
         return blocks[-1] if blocks else answer
 
@@ -94,7 +93,7 @@ class Scored:
 
 
 def as_tasks(items: Sequence[Any]) -> tuple[Task, ...]:
-    """Read tasks; see `as_task`. Raises BadTask, also if two have one name."""
+    """Raises BadTask, also if two tasks have the same name."""
     tasks = tuple(as_task(item, index) for index, item in enumerate(items))
     names = [task.name for task in tasks]
     if len(set(names)) != len(names):

@@ -92,10 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """A candidate's results on a minibatch, in the order of its tasks.
-
-    A score is the mean over the answers to a task. `answers` and `words` are those of the first.
-    """
+    """A candidate's results on a minibatch, by task: mean scores, first answers, words on these."""
 
     scores: tuple[float, ...]
     answers: tuple[str, ...] = ()
@@ -138,17 +135,13 @@ class Context(Protocol):
         seed: int = 0,
         **params: Any,
     ) -> list[TrialResult]:
-        """Let the served model answer the tasks under each harness tree, with the same seeds.
+        """Let the served model answer tasks under each harness tree, with equal seeds.
 
-        It is outside the release path, and counts in the budget of `models["served"]`. The empty
-        tree is the served model alone. `tasks` have the forms of `evaluation.tasks`; without
-        `score` their verifier is that of the evaluation. `params`: as in `Model.chat`, instead of
-        those of `serve.yaml`'s evaluation.
-
-        Raises:
-            BudgetSpent, ModelFailed: as `Model`.
-            Poison: a task or a tree has a wrong form, or the verifier fails.
+        Raises as `Model`, and Poison if a task or a tree is wrong or the verifier fails.
         """
+        # Outside the release path, and in the budget of `models["served"]`. The empty tree is the
+        # served model alone. `tasks` have the forms of `evaluation.tasks`; without `score` the
+        # evaluation's verifier scores. `params`: as in `Model.chat`, instead of the evaluation's.
 
 
 @dataclass(frozen=True, slots=True)

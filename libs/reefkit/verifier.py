@@ -15,7 +15,7 @@ from reefkit.jobs.ports import StepTimeout
 
 
 class VerifierFailed(Poison):
-    """The verifier raised, took too long, or gave no number. This is never a score."""
+    """The verifier gave no number in time. This is never a score."""
 
 
 class RunProgram(Protocol):
@@ -24,10 +24,9 @@ class RunProgram(Protocol):
 
 @dataclass(slots=True)
 class Verifier:
-    """The verifier of a scenario's candidates. `function` None: it judges files alone.
+    """The verifier of a scenario's candidates. `function` None: it judges files alone."""
 
-    A slow verifier holds up no other: each has threads of its own.
-    """
+    # A slow verifier holds up no other: each has threads of its own.
 
     name: str
     function: ScoreFunction | None
@@ -44,7 +43,7 @@ class Verifier:
     async def scores(
         self, task: Task, answers: Sequence[str], function: ScoreFunction | None = None
     ) -> list[Scored]:
-        """Score a model's answers to a task, by `function` if it is given.
+        """Score answers to a task, by `function` if it is given.
 
         Raises:
             VerifierFailed: there is no score.

@@ -60,10 +60,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A side's answers to a task. `score`: their mean; None if `failure` says why not.
-
-    `answer` is the first, `words` are the verifier's words about it.
-    """
+    """A side's answers to a task: their mean score, or the `failure`; the first and its words."""
 
     score: float | None
     answer: str = ""

@@ -31,10 +31,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """The plans, made when they are first asked for. Those of serve.yaml are made at the start.
-
-    `limit_s`: the longest call of a verifier; `run`: the sandbox of runner `program`.
-    """
+    """The plans. `limit_s`: the longest call of a verifier; `run`: the sandbox of programs."""
 
     config: ServeConfig
     score_ranges: dict[str, ScoreRange]
@@ -69,15 +66,10 @@ class Plans:
         return plans
 
     def plan(self, candidate: CandidateProposed) -> Plan:
-        """Return the plan for a candidate. It may block: a recipe may load its tasks.
-
-        Raises:
-            BadConfig: the recipe's tasks are wrong.
-        """
+        """Return the plan for a candidate. Blocks while a recipe loads tasks. Raises BadConfig."""
         return self.of(candidate.scenario, candidate.lineage.recipe)
 
     def of(self, scenario: str, recipe: str) -> Plan:
-        """Return the plan for candidates of a recipe. See `plan`."""
         bindings = bound(self.config, scenario, recipe)
         key = (scenario, bindings[0].recipe if bindings else "")
         if key not in self._made:
@@ -85,7 +77,6 @@ class Plans:
         return self._made[key]
 
     def task_names(self) -> dict[str, list[str]]:
-        """Return the names of the tasks by scenario, of those that have any."""
         found: dict[str, dict[str, None]] = {}
         for (scenario, _), plan in self._made.items():
             if scenario and plan.tasks:

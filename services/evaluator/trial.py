@@ -76,12 +76,7 @@ class Bench:
     async def solutions(
         self, candidate: CandidateProposed, head: Release
     ) -> AsyncIterator[tuple[Path, Path | None]]:
-        """Yield the directories of a solution and of the head's, if it has any. Needs no node.
-
-        Raises:
-            DoesNotServe: a content is missing or damaged.
-            Unavailable: the store does not answer.
-        """
+        """Yield the directories of a solution and of the head's. Raises as `trial`."""
         # A folder for each side: the two may be one content.
         root = self._files(candidate)
         ours, heads = root / "candidate", root / "head"

@@ -165,7 +165,7 @@ def test_the_list_of_commands_says_of_each_what_its_own_help_says_and_loads_none
 def test_the_topics_are_those_of_the_registry() -> None:
     rows = json.loads(reef("topics", "--json"))
     assert [row["topic"] for row in rows] == [topic.name for topic in topics.ALL]
-    assert "reef.samples.v1\tSampleReady\tscenario" in reef("topics")
+    assert "reef.samples.v1\tSampleReady, TurnFollowed, SessionEnded\tscenario" in reef("topics")
 
 
 @pytest.mark.broker

@@ -30,7 +30,7 @@ _DEFINES_ONE = re.compile(r"^class \w+\([^)]*Recipe\b", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A recipe as it is listed. `evolves`: the kinds that its candidates change, its target.
+    """A recipe as it is listed. `evolves`: its target, the kinds that its candidates change.
 
     A knob is a key that serve.yaml may set: `default`, `kind` (type and bounds), `meaning`.
     """
@@ -64,10 +64,9 @@ _COLUMNS = ("recipe", "signal", "acquisition", "target", "consumes", "what it do
 def recipes(where: _Names = None, knobs: _Knobs = False, as_json: AsJson = False) -> None:
     """The learning methods that are installed, grouped by their three dimensions.
 
-    The dimensions are the signal that a recipe learns from; how experience is acquired (reactive:
-    given by tasks and users; proactive: sought by the agent); the target, which are the kinds that
-    it evolves. `consumes` are its units of experience, `shown here` is the result of its
-    demonstration. The first column goes into serve.yaml as `recipe:`.
+    A recipe learns from a signal. It acquires experience reactively (from tasks and users) or
+    proactively (sought by the agent). Its target is the kinds that it evolves. The first column
+    goes into serve.yaml as `recipe:`.
 
     Examples:
 

@@ -31,7 +31,7 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Minibatches:
-    """The trials of a binding. `verifier`: that of its evaluation."""
+    """The trials of a binding, with the verifier of its evaluation."""
 
     scenario: str
     verifier: Verifier
@@ -49,7 +49,7 @@ class Minibatches:
         limit_s: float = 120.0,
         adapter: Adapter = CHAT,
     ) -> "Minibatches":
-        """Build those of a binding, which `recipe` names. Raises BadConfig."""
+        """Raises BadConfig."""
         evaluator = choose(config, scenario, recipe).evaluator or Evaluator()
         function = score_function(config.evaluation, scenario, evaluator)
         verifier = Verifier(scenario, function, evaluator, limit_s, run)
@@ -102,8 +102,7 @@ class Minibatches:
 
 
 def seed_of(scenario: str, task: Task, seed: int) -> int:
-    """Return the seed of a task's answers: equal for all candidates and in every minibatch."""
-    # Not the task's position, which differs between minibatches.
+    # Equal for all candidates and in every minibatch. Not the task's position, which differs between minibatches.
     own = task.given.get("id", "") if isinstance(task.given, Mapping) else ""
     messages = json.dumps(task.messages, sort_keys=True, default=str)
     return independent_seed(PURPOSE, scenario, seed, own, messages)
