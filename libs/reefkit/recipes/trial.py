@@ -102,7 +102,7 @@ class Minibatches:
 
 
 def seed_of(scenario: str, task: Task, seed: int) -> int:
-    # Equal for all candidates and in every minibatch. Not the task's position, which differs between minibatches.
+    # Equal for all candidates, and in every minibatch: a task's position does not count.
     own = task.given.get("id", "") if isinstance(task.given, Mapping) else ""
     messages = json.dumps(task.messages, sort_keys=True, default=str)
     return independent_seed(PURPOSE, scenario, seed, own, messages)
