@@ -4,7 +4,7 @@
 #             partition of its conversation
 # report_id   `rep-<32 hex>-<4 hex shard>`, with the shard of its first receipt
 # session_id  the client's tag, or `ses-<32 hex>`
-# sample_id, job_id, candidate_id, content_id   digests: equal inputs give equal ids
+# sample_id, unit_id, job_id, candidate_id, content_id   digests: equal inputs give equal ids
 # release_id  a publication in a scenario's chain
 # load_id     `<incarnation>:<sequence>`: a load of a content by the serving fleet
 
@@ -78,6 +78,11 @@ def is_receipt(value: object) -> bool:
 
 def sample_id(report_id: str, record_ids: tuple[str, ...]) -> str:
     return "smp-" + digest("sample", report_id, record_ids)
+
+
+def unit_id(kind: str, record_ids: tuple[str, ...]) -> str:
+    """Return the id of a turn, or of a part of a session: it follows from the records alone."""
+    return "unt-" + digest("unit", kind, record_ids)
 
 
 def job_id(recipe: str, base_release_id: str, sample_ids: tuple[str, ...]) -> str:

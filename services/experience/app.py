@@ -19,9 +19,10 @@ from services.experience.kafka import KafkaDeadLetters, KafkaHandled, decode
 from services.experience.lifecycle import Lifecycle, Progress
 from services.experience.ports import Arrival
 from services.experience.settings import Settings
+from services.experience.wants import Wants
 
 SERVICE = "experience"
-SOURCES = (topics.INFERENCES, topics.FEEDBACK, topics.TRAINING, topics.RELEASES)
+SOURCES = (topics.INFERENCES, topics.FEEDBACK, topics.SIGNALS, topics.TRAINING, topics.RELEASES)
 
 
 def routes(handlers: Handlers, settings: Settings) -> KafkaRouter:
@@ -56,7 +57,8 @@ def build(
     database = database or clickhouse.Database.open(system)
     bodies, store = broker.guard.bodies, clickhouse.ClickHouseStore(database)
     dead = KafkaDeadLetters(broker.guard)
-    handlers = Handlers(settings, store, KafkaPublisher(broker), dead, bodies)
+    wants = Wants.read(system.config)
+    handlers = Handlers(settings, store, KafkaPublisher(broker), dead, bodies, wants=wants)
     broker.include_router(routes(handlers, settings))
     life = Lifecycle(database, handlers, broker, settings)
     health = Health(SERVICE, broker=broker, facts=life.facts())

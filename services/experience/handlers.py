@@ -2,7 +2,8 @@
 
 #     inferences   known already? --no--> its place in a session --> rows: records, sessions
 #     feedback     `reports.py`: joined with its records, or parked until they come
-#     outcomes     steps, refusals, releases, servings --> rows
+#                  `units.py`: turns and ended sessions, if a recipe wants them
+#     outcomes     steps, refusals, signals, releases, servings --> rows
 #
 # Offsets are committed after a handler returns.
 
@@ -23,6 +24,8 @@ from services.experience.domain.sessions import Assignment, Entry, Session, Sess
 from services.experience.metrics import CONFLICTS, EVICTED, OPEN, PARKED, REPEATS
 from services.experience.ports import Arrival
 from services.experience.reports import DeadArrivals, Reports
+from services.experience.units import Horizon, Units
+from services.experience.wants import Wants
 
 log = structlog.get_logger()
 
@@ -31,8 +34,10 @@ SWEEP_PAGE = 500
 
 @dataclass(slots=True)
 class Handlers(Reports):
-    """Handles batches in turn: the session book and the parking are not shared."""
+    """Handles batches in turn: the session book, the parking and the lines are not shared."""
 
+    wants: Wants = field(default_factory=Wants)
+    units: Units = field(init=False)
     book: SessionBook = field(init=False)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
     _next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -41,6 +46,8 @@ class Handlers(Reports):
         limits = self.settings
         self.book = SessionBook(max_open=limits.max_open_sessions, ttl_s=limits.session_ttl_s)
         self.parking = Parking(limit=limits.max_parked)
+        parts = (limits, self.wants, self.store, self.publisher)
+        self.units = Units(*parts, self.with_texts)
 
     async def on_start(self) -> None:
         """Restore the open sessions from the store. Raises Unavailable."""
@@ -68,8 +75,11 @@ class Handlers(Reports):
                 await self._one_by_one(arrivals, error)
         self._show()
 
-    async def sweep(self, *, caught_up: bool) -> None:
-        """Retry all waiting reports. If `caught_up` with the log, give up those of too long ago."""
+    async def sweep(self, *, caught_up: bool, horizon: Horizon | None = None) -> None:
+        """Retry all waiting reports. If `caught_up` with the log, give up those of too long ago.
+
+        Then sessions end that were idle for too long before `horizon`, or before now.
+        """
         async with self._one_at_a_time:
             after = ""
             while page := await self.store.parked(after=after, limit=SWEEP_PAGE):
@@ -79,6 +89,8 @@ class Handlers(Reports):
                 limit = self.now() - self.report_wait
                 if caught_up:
                     await self.expire(one for one in still_waiting if one.parked_at < limit)
+            if caught_up:
+                await self.units.sweep(horizon or Horizon(self.now()))
         self._show()
 
     async def _take(self, arrivals: Sequence[Arrival]) -> None:
@@ -116,6 +128,10 @@ class Handlers(Reports):
         if entries:
             # Only now: a session that is put out of memory must be in the store.
             self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
+        if self.wants:
+            first = {event.event_id: arrival for arrival, event in reversed(arrivals)}
+            partitions = {key: first[key].partition for key in entries}
+            await self.units.take(entries.values(), records, partitions, known)
         return records
 
     @staticmethod
@@ -166,6 +182,7 @@ class Handlers(Reports):
             expected = self._next_offsets.get((arrival.topic, arrival.partition), 0)
             if arrival.offset > expected:
                 self.book.forget(event.at)
+                self.units.forget()
             self._next_offsets[arrival.topic, arrival.partition] = max(expected, arrival.offset + 1)
 
     async def _entry(self, event: InferenceRecorded, shard: bytes) -> Entry:

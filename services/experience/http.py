@@ -47,8 +47,11 @@ def read_routes(reads: ClickHouseReads, bodies: BodyStore) -> APIRouter:
         session: str | None = None,
         outcome: str | None = None,
         trainable: bool | None = None,
+        kind: str | None = None,
+        unit: str | None = None,
     ) -> Response:
-        filters = {"session": session, "outcome": outcome, "trainable": trainable}
+        filters: dict[str, Any] = {"session": session, "outcome": outcome, "trainable": trainable}
+        filters |= {"kind": kind, "unit": unit}
         return _json(await reads.page(name, scenario, limit=limit, cursor=cursor, **filters))
 
     return router

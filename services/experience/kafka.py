@@ -22,11 +22,12 @@ from reefkit.kafka_offsets import real_ends
 from services.experience.ports import Arrival
 
 Taken = InferenceRecorded | events.FeedbackReported | events.StepCompleted | events.SampleRefused
+Signals = events.SignalComputed
 Releases = events.ReleasePublished | events.ReleasePending | events.ReleaseRejected
 log = structlog.get_logger()
 
 TAKEN: TypeAdapter[Any] = TypeAdapter(
-    Annotated[Taken | Releases | events.ServingSynced, Field(discriminator="type")]
+    Annotated[Taken | Signals | Releases | events.ServingSynced, Field(discriminator="type")]
 )
 KEYED = (topics.INFERENCES, topics.FEEDBACK)
 """What a client's own receipt can lie in."""

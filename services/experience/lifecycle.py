@@ -15,6 +15,7 @@ from reefkit.bus import Bus, lags
 from services.experience.clickhouse import Database, keep
 from services.experience.handlers import Handlers
 from services.experience.settings import Settings
+from services.experience.units import Horizon
 
 log = structlog.get_logger()
 
@@ -72,9 +73,13 @@ class Lifecycle:
             await asyncio.sleep(self.settings.sweep_every_s)
             try:
                 # The missing records may still be in the log.
+                at = self.handlers.now()
                 rows = await lags(self.bus, wait_s=BACKLOG_WITHIN_S)
-                waiting = sum(row.lag for row in rows if row.topic == topics.INFERENCES.name)
-                await self.handlers.sweep(caught_up=waiting <= self.settings.batch_records)
+                lag = {r.partition: r.lag for r in rows if r.topic == topics.INFERENCES.name}
+                behind = frozenset(place for place, waiting in lag.items() if waiting)
+                caught_up = sum(lag.values()) <= self.settings.batch_records
+                horizon = Horizon(at, behind, frozenset(lag))
+                await self.handlers.sweep(caught_up=caught_up, horizon=horizon)
                 self.bus.guard.waits.ended("sweep")
             except (Unavailable, KafkaError) as error:
                 self.bus.guard.waits.began("sweep", str(error))
@@ -89,6 +94,7 @@ class Lifecycle:
             "store": lambda: self.database.where,
             "kept_days": lambda: self.settings.kept_days,
             "sessions": self.handlers.session_facts,
+            "wanted_units": lambda: {s: sorted(k) for s, k in self.handlers.wants.kinds.items()},
             "parked_reports": lambda: len(self.handlers.parking),
             "oldest_parked_report": self.handlers.waiting_facts,
         }

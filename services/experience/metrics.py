@@ -7,6 +7,14 @@ SAMPLES = Counter(
     "samples made, by why they cannot be trained on (empty: they can)",
     ["untrainable"],
 )
+UNITS = Counter(
+    "reef_units_total",
+    "turns and sessions made, by why they cannot be trained on (empty: they can)",
+    ["kind", "untrainable"],
+)
+UNITS_REFUSED = Counter(
+    "reef_units_refused_total", "turns and sessions that the store or the broker refused for good"
+)
 REPEATS = Counter("reef_experience_repeats_total", "events that had their effect before", ["topic"])
 CONFLICTS = Counter(
     "reef_experience_conflicts_total", "events with a known id and other content", ["topic"]

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from reefcommon.errors import ReefError
-from reefcommon.events import BodyRef, Event, SampleReady
+from reefcommon.events import BodyRef, Event, SampleReady, Unit
+from services.experience.domain.line import Mark
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
@@ -54,6 +55,15 @@ class Known(NamedTuple):
     offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A session that has not ended: its latest open exchange, and its partition of the log."""
+
+    key: Key
+    last_at: datetime
+    partition: int
+
+
 class ExperienceStore(Protocol):
     """All tables that this service writes. An insert returns when the rows are durable.
 
@@ -81,6 +91,18 @@ class ExperienceStore(Protocol):
 
     async def insert_sessions(self, sessions: Sequence[Session]) -> None:
         """Insert rows."""
+
+    async def marks(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Mark]]:
+        """Return the exchanges of these sessions in a state of CURRENT, and the latest of each."""
+
+    async def open_runs(self) -> Sequence[OpenRun]:
+        """Return all sessions with an open exchange."""
+
+    async def insert_marks(self, marks: Sequence[tuple[Key, Mark]]) -> None:
+        """Insert rows, all or none. An earlier state never replaces a later one."""
+
+    async def insert_units(self, units: Sequence[Unit]) -> None:
+        """Insert rows of turns and sessions."""
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
         """Return the known reports."""

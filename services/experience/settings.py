@@ -21,6 +21,9 @@ class Settings(ServiceSettings):
     """open sessions kept in memory; the least recently used goes first"""
     session_ttl_s: float = Field(900.0, gt=0)
     """a session without a new turn for this long is closed"""
+    session_idle_s: float = Field(900.0, gt=0)
+    """a session without a new exchange for this long has ended, for recipes that want turns or
+    sessions"""
     report_wait_s: float = Field(300.0, gt=0)
     """how long a report waits for a record that is not known yet"""
     max_parked: int = Field(50_000, ge=1)

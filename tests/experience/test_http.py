@@ -59,7 +59,7 @@ async def test_reads_of_what_was_taken(service: Service) -> None:
             ["rec-1", "rec-0"],
             None,
         )
-        for kind in ("records", "sessions", "samples", "steps"):
+        for kind in ("records", "sessions", "samples", "units", "signals", "steps"):
             lost = await http.get(f"/scenarios/default/{kind}", params={"cursor": "nowhere"})
             assert (lost.status_code, lost.json()["error"]["code"]) == (400, "invalid_cursor")
         assert (

@@ -55,7 +55,10 @@ async def test_rows_go_after_their_time_and_what_waits_or_names_a_release_stays(
         "reports",
         "samples",
         "sessions",
+        "signals",
         "steps",
+        "turns",
+        "units",
     }
     assert await keep(database, 30) == []
     for table in ("records", "reports", "releases"):
@@ -72,7 +75,10 @@ async def test_rows_go_after_their_time_and_what_waits_or_names_a_release_stays(
         "reports",
         "samples",
         "sessions",
+        "signals",
         "steps",
+        "turns",
+        "units",
     }
     await store.insert_records([record(old)])
     await database.command("OPTIMIZE TABLE records FINAL")

@@ -13,10 +13,12 @@ from reefcommon import events
 from reefcommon.errors import BadConfig, Poison, Unavailable
 from services.experience.clickhouse import ClickHouseReads, ClickHouseStore, Database, rows
 from services.experience.clickhouse.client import MIGRATIONS
+from services.experience.domain.line import Mark, RunEnd, TurnEnd
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record, make_samples
 from services.experience.domain.sessions import Assignment, Node, Session
-from services.experience.ports import ExperienceStore, ReportRow
+from services.experience.domain.units import session_units, turn_unit
+from services.experience.ports import ExperienceStore, OpenRun, ReportRow
 from tests.experience.factory import T0, inference, report, user
 from tests.experience.test_broker import published
 from tests.fakes.experience import MemoryExperienceStore
@@ -31,6 +33,9 @@ TABLES = (
     "refusals",
     "releases",
     "servings",
+    "turns",
+    "units",
+    "signals",
     "migrations",
 )
 
@@ -95,6 +100,7 @@ FULL = inference(
     error="it's broken",
     status=502,
     stream=True,
+    session_end=True,
     first_token_ms=0.1,
     idempotency_digest="i",
     usage=events.Usage(prompt_tokens=1, completion_tokens=2, estimated=True),
@@ -169,6 +175,76 @@ async def test_the_newest_state_of_a_session_counts_and_is_found_by_id_and_by_ta
     assert await any_store.sessions([], [], [("s", "req1"), ("elsewhere", "req1")]) == [new]
     assert await any_store.recent_sessions(within_s=900, limit=9) == [new, tagged]
     assert await any_store.recent_sessions(within_s=900, limit=1) == [tagged]
+
+
+async def test_the_latest_state_of_an_exchange_counts_and_tells_the_open_sessions(
+    any_store: ExperienceStore,
+) -> None:
+    open_ = Mark("rec-1", 1, 1, "req", ("t1", "t2"), T0, 3, "open")
+    side = Mark("rec-2", 2, 0, "", (), T0, 3, "side")
+    last = replace(open_, record_id="rec-3", sequence=3, at=T0 + timedelta(seconds=1))
+    key, other, done = ("s", "ses-1"), ("other", "ses-1"), ("s", "done")
+    ended = replace(open_, state="closed")
+    await any_store.insert_marks([(key, open_), (key, side), (key, last), (other, open_)])
+    await any_store.insert_marks([(key, replace(open_, state="followed")), (done, ended)])
+    await any_store.insert_marks([(key, open_), (done, open_)])  # a process that is behind
+    found = await any_store.marks([key, done, ("s", "nobody")])
+    by_sequence = sorted(found[key], key=lambda mark: mark.sequence)
+    assert by_sequence == [replace(open_, state="followed"), side, last]
+    assert (found[done], found["s", "nobody"]) == ([ended], [])
+    runs = [OpenRun(other, T0, 3), OpenRun(key, last.at, 3)]
+    assert await any_store.open_runs() == runs
+
+
+@pytest.mark.store
+async def test_units_are_read_as_they_were_written(store: ClickHouseStore) -> None:
+    event = record(inference(tags={"a": "b"}, record_id="rec-1", sampling=events.Sampling(top_k=9)))
+    turn = turn_unit(event, TurnEnd("rec-1", "followed", T0, (user("é"),)))
+    (ended,) = session_units([event], RunEnd(("rec-1",), "closed", T0))
+    await store.insert_units([turn, ended])
+    await store.insert_units([turn])
+    kinds = {"turn": events.TurnFollowed, "session": events.SessionEnded}
+    texts = ("tags", "metadata", "messages", "tools", "sampling", "loads", "next_messages")
+    found = []
+    for row in await store.database.query("SELECT * FROM units FINAL ORDER BY kind DESC"):
+        whole = {**row, **{name: rows.load(row[name]) for name in texts}}
+        cls = kinds[row["kind"]]
+        fields = {name: whole[name] for name in cls.model_fields if name in whole}
+        found.append(cls(event_id=row["unit_id"], **fields))
+    assert found == [turn, ended]
+    reads = ClickHouseReads(store.database)
+    (row,) = (await reads.page("units", "default", limit=9, kind="turn"))["data"]
+    assert (row["unit_id"], row["next_messages"]) == (turn.event_id, [user("é")])
+
+
+@pytest.mark.store
+async def test_a_signal_is_shown_beside_its_unit(store: ClickHouseStore) -> None:
+    event = record(inference(record_id="rec-1"))
+    turn = turn_unit(event, TurnEnd("rec-1", "idle", T0))
+    said = events.Signal(score=-1.0, words="greet", teacher=(user("x"),), labels={"votes": 3.0})
+    signals = [
+        events.SignalComputed(
+            event_id=f"sig-{n}", at=T0, scenario="default", recipe="r", unit_id=turn.event_id,
+            signal=signal, calls=4, tokens=2**40,
+        )
+        for n, signal in enumerate((said, None))
+    ]  # fmt: skip
+    await store.insert_records([event])
+    await store.insert_units([turn])
+    await store.insert_outcomes([*signals, signals[0]])
+    reads = ClickHouseReads(store.database)
+    one, none = (await reads.page("signals", "default", limit=9, unit=turn.event_id))["data"][::-1]
+    assert (one["score"], one["weight"], one["words"], one["labels"]) == (
+        -1.0,
+        1.0,
+        "greet",
+        {"votes": 3.0},
+    )
+    assert (none["abstained"], none["score"], none["tokens"]) == (1, None, 2**40)
+    view = await reads.record("rec-1")
+    assert view is not None
+    assert [row["unit_id"] for row in view["units"]] == [turn.event_id]
+    assert [row["signal_id"] for row in view["signals"]] == ["sig-0", "sig-1"]
 
 
 async def test_the_newest_state_of_a_report_counts(any_store: ExperienceStore) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from reefcommon.events import Event, SampleReady
+from reefcommon.events import Event, SampleReady, Unit
+from services.experience.domain.line import CURRENT, Mark
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
-from services.experience.ports import Known, ReportRow
+from services.experience.ports import Known, OpenRun, ReportRow
 
 
 class MemoryExperienceStore:
@@ -19,6 +20,8 @@ class MemoryExperienceStore:
         self.report_rows: dict[str, ReportRow] = {}
         self.sample_rows: dict[str, SampleReady] = {}
         self.outcomes: dict[str, Event] = {}
+        self.mark_rows: dict[tuple[Key, str], Mark] = {}
+        self.unit_rows: dict[str, Unit] = {}
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
         found = await self.records(record_ids)
@@ -59,6 +62,35 @@ class MemoryExperienceStore:
             known = self.session_rows.get(session.key)
             if known is None or known.sequence <= session.sequence:
                 self.session_rows[session.key] = session
+
+    async def marks(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Mark]]:
+        found: dict[Key, list[Mark]] = {key: [] for key in keys}
+        for (key, _), mark in self.mark_rows.items():
+            if key in found:
+                found[key].append(mark)
+        latest = {key: max((m.sequence for m in own), default=0) for key, own in found.items()}
+        return {
+            key: [mark for mark in own if mark.state in CURRENT or mark.sequence == latest[key]]
+            for key, own in found.items()
+        }
+
+    async def open_runs(self) -> Sequence[OpenRun]:
+        runs: dict[Key, OpenRun] = {}
+        for (key, _), mark in self.mark_rows.items():
+            if mark.state == "open":
+                at = max(mark.at, runs[key].last_at) if key in runs else mark.at
+                runs[key] = OpenRun(key, at, mark.partition)
+        return sorted(runs.values(), key=lambda run: run.last_at)
+
+    async def insert_marks(self, marks: Sequence[tuple[Key, Mark]]) -> None:
+        late = {"open": 0, "passed": 1}
+        for key, mark in marks:
+            known = self.mark_rows.get((key, mark.record_id))
+            if known is None or late.get(known.state, 2) <= late.get(mark.state, 2):
+                self.mark_rows[key, mark.record_id] = mark
+
+    async def insert_units(self, units: Sequence[Unit]) -> None:
+        self.unit_rows |= {unit.event_id: unit for unit in units}
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
         found = {name: self.report_rows[name] for name in report_ids if name in self.report_rows}

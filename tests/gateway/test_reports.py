@@ -183,6 +183,17 @@ async def test_a_report_may_name_its_scenario_in_its_body(bench: Bench) -> None:
     assert [report.scenario for report in bench.log.reports] == ["default"]
 
 
+@pytest.mark.parametrize(("word", "last"), [("true", True), ("0", False), ("done", None)])
+async def test_a_client_says_which_exchange_is_the_last_of_its_session(
+    bench: Bench, word: str, last: bool | None
+) -> None:
+    told = await bench.chat(headers={"x-reef-session-end": word})
+    assert told.status_code == (400 if last is None else 200)
+    await bench.chat()
+    ends = [record.session_end for record in bench.log.records]
+    assert ends == ([] if last is None else [last]) + [False]
+
+
 @pytest.mark.parametrize(("word", "kept"), [("no", 0), ("OFF", 0), ("yes", 1), ("nope", None)])
 async def test_what_somebody_may_not_want_to_be_kept_is_not_guessed(
     bench: Bench, word: str, kept: int | None

@@ -34,6 +34,8 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("GET", "/reef/scenarios/{scenario}/sessions"): "read",
     ("GET", "/reef/scenarios/{scenario}/samples"): "read",
     ("GET", "/reef/scenarios/{scenario}/steps"): "read",
+    ("GET", "/reef/scenarios/{scenario}/units"): "read",
+    ("GET", "/reef/scenarios/{scenario}/signals"): "read",
     ("GET", "/reef/records/{record_id}"): "read",
     ("GET", "/reef/status"): "read",
     ("GET", "/status"): "read",

@@ -19,6 +19,7 @@ from reefcli.errors import CommandFailed
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, no_stack_words
 from reefcli.output import console, print_json, print_table
 from reefcommon.ids import digest
+from reefcommon.settings import SystemSettings
 from reefstack.state import StackState, running
 
 if TYPE_CHECKING:
@@ -158,7 +159,14 @@ def _plan(
         into=place,
         checkpoint=Checkpoint(checkpoint, log_id),
         restore=into is not None,
+        config=_config_of(state_dir),
     )
+
+
+def _config_of(state_dir: Path) -> Path | None:
+    """Return the `serve.yaml` of the deployment: its recipes say which units are made."""
+    kept = state_dir / "serve.yaml"
+    return SystemSettings.load().config or (kept if kept.exists() else None)
 
 
 def _whole(place: str) -> str:

@@ -12,7 +12,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from reefcli.errors import CommandFailed
 from reefcommon.errors import Poison
-from reefcommon.events import Event, utc_now
+from reefcommon.events import Event, SampleReady, utc_now
 from reefcommon.topics import Topic
 from reefkit.bodies import BodyMissing, FilesystemBodies, whole_value
 from reefkit.retry import RetryPolicy, retried
@@ -22,6 +22,8 @@ from services.experience.handlers import Handlers
 from services.experience.kafka import arrival
 from services.experience.ports import Arrival
 from services.experience.settings import Settings
+from services.experience.units import Horizon
+from services.experience.wants import Wants
 
 # With doubled delays about a minute: a store that restarts is back by then.
 RETRIES = RetryPolicy(max_delay_s=32.0, max_attempts=8)
@@ -32,11 +34,14 @@ class Nowhere:
     """EventPublisher and DeadLetters of a replay: counts, and sends no event."""
 
     samples: int = 0
+    units: int = 0
     dead: Counter[str] = field(default_factory=Counter)
 
-    async def publish(self, _event: Event, _topic: Topic, *, shard: str | None = None) -> None:
+    async def publish(self, event: Event, _topic: Topic, *, shard: str | None = None) -> None:
         del shard
-        self.samples += 1
+        report = isinstance(event, SampleReady)
+        self.samples += report
+        self.units += not report
 
     async def bury(self, arrival: Arrival, reason: str, *, waited: bool = False) -> None:
         del waited
@@ -90,12 +95,15 @@ class Checkpoint:
 class Rebuild:
     """A store that is being rebuilt, by the service's handlers."""
 
-    def __init__(self, database: Database, directory: Path, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, directory: Path, settings: Settings, wants: Wants
+    ) -> None:
         """`directory`: the claim-checked events."""
         self.database, self.settings, self.bodies = database, settings, FilesystemBodies(directory)
         self.audit, self.nowhere, self.clock = ClickHouseAudit(database), Nowhere(), LogClock()
         store, nowhere = ClickHouseStore(database), self.nowhere
-        self.handlers = Handlers(settings, store, nowhere, nowhere, self.bodies, self.clock)
+        outside = (store, nowhere, nowhere, self.bodies, self.clock)
+        self.handlers = Handlers(settings, *outside, wants=wants)
 
     async def begin(self, *, resumed: bool) -> None:
         """Make the tables. Raises CommandFailed if there are rows of another origin."""
@@ -124,8 +132,11 @@ class Rebuild:
             return None
         return arrival(replace(record, value=value))
 
-    async def settle(self) -> None:
-        """Join the reports that can be joined by now, and expire the others."""
+    async def settle(self, *, end_sessions: bool) -> None:
+        """Join the reports that can be joined by now, and expire the others; end idle sessions."""
         self.clock.live = True
-        await self.handlers.sweep(caught_up=True)
+        # A store that is to replace a lost store leaves open sessions to the service: it publishes
+        # their ends, and the log may go on.
+        horizon = None if end_sessions else Horizon(datetime.fromtimestamp(0, UTC))
+        await self.handlers.sweep(caught_up=True, horizon=horizon)
         self.clock.live = False

@@ -27,8 +27,11 @@ from services.experience.clickhouse import Database
 from services.experience.clickhouse.audit import IGNORED
 from services.experience.ports import Audit
 from services.experience.settings import Settings
+from services.experience.wants import Wants
 
-GIVE_UP_AFTER = 3  # looks at a row that stays different while both sides have handled the same log
+# Longer than the service's pause between two sweeps, in which reports expire and sessions end.
+GIVE_UP_AFTER = 15  # looks at a row that stays different while both sides have handled the same log
+HEAD_LOOKS = 3
 # Rows of a busy system settle within seconds; a minute means that they do not.
 SETTLE_S = 60.0
 # The running service commits several times in this time.
@@ -42,7 +45,10 @@ Say = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The systems and files of a replay. `into`: a directory (chDB) or a URL (a server)."""
+    """The systems and files of a replay. `into`: a directory (chDB) or a URL (a server).
+
+    `config`: the `serve.yaml` whose recipes say which units are made.
+    """
 
     bootstrap: str
     redis_url: str
@@ -51,6 +57,7 @@ class Plan:
     into: str
     checkpoint: Checkpoint
     restore: bool
+    config: Path | None = None
     keep: bool = False
     fresh: bool = False
     shown: int = 20
@@ -68,6 +75,7 @@ class Verdict:
     rows: dict[str, int] = field(default_factory=dict)
     releases: int = 0
     samples_made: int = 0
+    units_made: int = 0
     dead_letters: dict[str, int] = field(default_factory=dict)
     different: dict[str, dict[str, int]] = field(default_factory=dict)
     older_than_the_log: dict[str, int] = field(default_factory=dict)
@@ -138,10 +146,11 @@ class _Run:
             await self.new.take(batch)
             self.plan.checkpoint.write(self.log.positions)
             self.say("reading the log", self.log.read(), self.log.total())
-        await self.new.settle()
+        await self.new.settle(end_sessions=not self.plan.restore)
         self.verdict.seconds += time.perf_counter() - began
         self.verdict.events = self.log.read()
         self.verdict.samples_made = self.new.nowhere.samples
+        self.verdict.units_made = self.new.nowhere.units
         self.verdict.dead_letters = dict(self.new.nowhere.dead)
 
     async def compare(self) -> None:
@@ -210,7 +219,7 @@ class _Run:
         plan = self.plan
         log = KafkaTopicLog(topics.RELEASES, plan.bootstrap, FilesystemBodies(plan.bodies))
         mark = digest(plan.into, length=8)
-        for _ in range(GIVE_UP_AFTER):
+        for _ in range(HEAD_LOOKS):
             self.verdict.releases, found = await release_heads.compare(plan.redis_url, log, mark)
             if not found:
                 return
@@ -237,7 +246,7 @@ async def _store(plan: Plan) -> AsyncIterator[Rebuild]:
     server = "://" in plan.into
     database = Database.server(plan.into) if server else Database.embedded(Path(plan.into))
     try:
-        yield Rebuild(database, plan.bodies, Settings.load())
+        yield Rebuild(database, plan.bodies, Settings.load(), Wants.read(plan.config))
     except Unavailable as error:
         if "lock" in str(error).lower():
             remedy = f"stop it first, or name another place ({error})"

@@ -14,6 +14,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "records": ("record_id",),
     "reports": ("report_id",),
     "samples": ("sample_id",),
+    "units": ("unit_id",),
+    "signals": ("signal_id",),
     "sessions": ("scenario", "session_id"),
     "steps": ("job_id",),
     "refusals": ("refusal_id",),

@@ -8,10 +8,14 @@ from services.experience.clickhouse.client import Database
 
 log = structlog.get_logger()
 
-_TIME = dict.fromkeys(("records", "reports", "samples", "refusals", "steps"), "at")
+_TRAFFIC = ("records", "reports", "samples", "refusals", "steps", "units", "signals", "turns")
+_TIME = dict.fromkeys(_TRAFFIC, "at")
 _TIME |= {"sessions": "last_at"}
-# A report that still waits is kept, however old it is.
-_UNLESS = {"reports": " DELETE WHERE state != 'parked'"}
+# A report that still waits, and a session that has not ended, are kept, however old they are.
+_UNLESS = {
+    "reports": " DELETE WHERE state != 'parked'",
+    "turns": " DELETE WHERE state NOT IN ('open', 'passed')",
+}
 
 
 async def keep(database: Database, days: int) -> list[str]:

@@ -49,6 +49,19 @@ _LISTS = {
         "prompt_length, arraySum(loss_mask) AS trained_tokens",
         filters={"trainable": "isNull(untrainable) = {trainable:Bool}"},
     ),
+    "units": Table(
+        "unit_id",
+        "unit_id, kind, scenario, at, recorded_at, record_ids, session_id, ended, part, parts, "
+        "release_id, load_id, metadata, temperature, untrainable, length(tokens) AS tokens, "
+        "prompt_length, arraySum(loss_mask) AS trained_tokens, next_messages",
+        filters={"kind": "kind = {kind:String}"},
+    ),
+    "signals": Table(
+        "signal_id",
+        "signal_id, scenario, at, recipe, unit_id, abstained, score, weight, words, labels, "
+        "calls, tokens",
+        filters={"unit": "unit_id = {unit:String}"},
+    ),
     "steps": Table("job_id"),
 }
 _KEY = (
@@ -71,7 +84,7 @@ _COUNTED = {
     "refusals": "reason",
     "releases": "state",
 }
-_JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics")
+_JSON_COLUMNS = ("usage", "feedback", "metadata", "metrics", "next_messages", "labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +94,8 @@ class ClickHouseReads:
     database: Database
 
     async def record(self, record_id: str) -> Row | None:
-        """Return the exchange or report under a receipt (`record`), with its reports, samples and
-        refusals; None if unknown.
+        """Return the exchange or report under a receipt (`record`), with its reports, samples,
+        units, signals and refusals; None if unknown.
         """
         select = self.database.select
         found = await select("*", "records", "record_id = {id:String}", id=record_id)
@@ -93,7 +106,11 @@ class ClickHouseReads:
             return None
         mine = "has(record_ids, {id:String}) OR report_id = {id:String} ORDER BY sample_id"
         samples = await select(_LISTS["samples"].columns, "samples", mine, id=record_id)
-        ids = [sample["sample_id"] for sample in samples]
+        mine = "has(record_ids, {id:String}) ORDER BY kind, unit_id"
+        units = await select(_LISTS["units"].columns, "units", mine, id=record_id)
+        ids = [row["sample_id"] for row in samples] + [row["unit_id"] for row in units]
+        of_units = "unit_id IN {ids:Array(String)} ORDER BY at, signal_id"
+        signals = await select(_LISTS["signals"].columns, "signals", of_units, ids=ids)
         of_samples = "sample_id IN {ids:Array(String)} ORDER BY at, refusal_id"
         refusals = await select("*", "refusals", of_samples, ids=ids)
         event: Event = rows.record(found[0]).event if found else rows.parked(own[0]).report
@@ -103,6 +120,8 @@ class ClickHouseReads:
             **{name: place.get(name) for name in ("session_id", "session_turn", "retry_of")},
             "reports": _decoded(reports),
             "samples": _decoded(samples),
+            "units": _decoded(units),
+            "signals": _decoded(signals),
             "refusals": [_worded(row) for row in refusals],
         }
 

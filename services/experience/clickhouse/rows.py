@@ -8,6 +8,7 @@ from pydantic_core import from_json, to_json
 
 from reefcommon import events
 from reefcommon.events import Event, ReleasePending, ReleaseRejected
+from services.experience.domain.line import Mark
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Node, Session
@@ -61,6 +62,7 @@ RECORDS: Columns = {
     "completion_token_ids": lambda r: [c.token_ids for c in r.event.completions],
     "completion_logprobs": lambda r: [c.logprobs for c in r.event.completions],
     "stream": lambda r: int(r.event.stream),
+    "session_end": lambda r: int(r.event.session_end),
 }
 
 
@@ -74,6 +76,7 @@ def record(row: Mapping[str, Any]) -> Record:
         **{name: text for name, text in texts.items() if text is not None},
         loads=load(row["loads"]) or {},
         stream=bool(row["stream"]),
+        session_end=bool(row["session_end"]),
         completions=tuple(
             events.Completion(
                 index=index,
@@ -132,6 +135,45 @@ SAMPLES: Columns = {
     "loads": lambda s: dump(s.loads or None),
 }
 
+_UNIT = (
+    "scenario at recorded_at traceparent record_ids session_id ended release_id load_id tokens "
+    "prompt_length loss_mask logprobs temperature untrainable"
+)
+_UNIT_JSON = "tags loads metadata sampling messages tools"
+UNITS: Columns = {
+    "unit_id": attrgetter("event_id"),
+    "kind": events.unit_kind,
+    **_plain(_UNIT),
+    **_json(_UNIT_JSON),
+    "next_messages": lambda u: dump(getattr(u, "next_messages", ())),
+    "part": lambda u: getattr(u, "part", 0),
+    "parts": lambda u: getattr(u, "parts", 1),
+}
+
+# A zombie of a process must not bring an earlier state back.
+_VERSIONS = {"open": 0, "passed": 1}
+_MARK = "record_id sequence run request tails at state"
+
+
+def _of_mark(name: str) -> Callable[[Any], Any]:
+    read = attrgetter(name)
+    return lambda row: read(row[1])
+
+
+TURNS: Columns = {
+    "scenario": lambda row: row[0][0],
+    "session_id": lambda row: row[0][1],
+    **{name: _of_mark(name) for name in _MARK.split()},
+    "log_partition": lambda row: row[1].partition,
+    "version": lambda row: _VERSIONS.get(row[1].state, 2),
+}
+
+
+def mark(row: Mapping[str, Any]) -> Mark:
+    fields = {name: row[name] for name in _MARK.split()}
+    return Mark(**{**fields, "tails": tuple(row["tails"])}, partition=row["log_partition"])
+
+
 _SESSION = "scenario session_id caller turns sequence first_at last_at turn_record_id"
 SESSIONS: Columns = {
     "tagged": lambda s: int(s.tagged),
@@ -166,6 +208,18 @@ REFUSALS: Columns = {
 SERVINGS: Columns = _plain("event_id scenario at release_id load_id node adapter duration_ms")
 
 
+SIGNALS: Columns = {
+    "signal_id": attrgetter("event_id"),
+    **_plain("scenario at recipe unit_id calls tokens"),
+    "abstained": lambda s: int(s.signal is None),
+    "score": lambda s: s.signal and s.signal.score,
+    "weight": lambda s: s.signal and s.signal.weight,
+    "words": lambda s: s.signal.words if s.signal else "",
+    "teacher": lambda s: dump(s.signal and s.signal.teacher),
+    "labels": lambda s: dump(s.signal and s.signal.labels),
+}
+
+
 def _release(name: str, rejected: Any) -> Callable[[Any], Any]:
     read = attrgetter(f"release.{name}")
     return lambda event: rejected if isinstance(event, ReleaseRejected) else read(event)
@@ -193,4 +247,5 @@ OUTCOMES: Mapping[type[Event], tuple[str, Columns]] = {
     ReleasePending: ("releases", RELEASES),
     ReleaseRejected: ("releases", RELEASES),
     events.ServingSynced: ("servings", SERVINGS),
+    events.SignalComputed: ("signals", SIGNALS),
 }

@@ -4,13 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reefcommon.events import Event, SampleReady
+from reefcommon.events import Event, SampleReady, Unit
 from services.experience.clickhouse import rows
 from services.experience.clickhouse.client import Database, Row, as_list
+from services.experience.domain.line import CURRENT, Mark
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
-from services.experience.ports import Known, ReportRow
+from services.experience.ports import Known, OpenRun, ReportRow
 
 _IDS, _SCENARIOS, _TAILS, _REQUESTS = (
     f"JSONExtract({{{name}:String}}, 'Array(String)')"
@@ -23,6 +24,11 @@ _BY_TAIL = f"{_SESSIONS} NOT tagged AND hasAny(tail_hashes, {_TAILS})"
 _BY_REQUEST = (
     f"{_SESSIONS} NOT tagged "
     f"AND (hasAny(request_hashes, {_REQUESTS}) OR request_hash IN {_REQUESTS})"
+)
+_OF_SESSIONS = f"scenario IN {_SCENARIOS} AND session_id IN {_IDS}"
+_LATEST = (
+    "SELECT scenario, session_id, max(sequence) FROM turns "  # noqa: S608  constants
+    f"WHERE {_OF_SESSIONS} GROUP BY scenario, session_id"
 )
 
 
@@ -77,6 +83,39 @@ class ClickHouseStore:
 
     async def insert_sessions(self, sessions: Sequence[Session]) -> None:
         await self._insert("sessions", rows.SESSIONS, sessions)
+
+    async def marks(self, keys: Iterable[Key]) -> Mapping[Key, Sequence[Mark]]:
+        wanted = set(keys)
+        found = await self.database.select(
+            "*",
+            "turns",
+            f"{_OF_SESSIONS} AND (state IN {{states:Array(String)}} "
+            f"OR (scenario, session_id, sequence) IN ({_LATEST})) ORDER BY sequence",
+            scenarios=as_list({scenario for scenario, _ in wanted}),
+            ids=as_list(session_id for _, session_id in wanted),
+            states=list(CURRENT),
+        )
+        marks: dict[Key, list[Mark]] = {key: [] for key in wanted}
+        for row in found:
+            if (key := (row["scenario"], row["session_id"])) in wanted:
+                marks[key].append(rows.mark(row))
+        return marks
+
+    async def open_runs(self) -> Sequence[OpenRun]:
+        found = await self.database.query(
+            "SELECT scenario, session_id, max(at) AS last_at, any(log_partition) AS place "
+            "FROM turns FINAL WHERE state = 'open' GROUP BY scenario, session_id ORDER BY last_at"
+        )
+        return [
+            OpenRun((row["scenario"], row["session_id"]), row["last_at"], row["place"])
+            for row in found
+        ]
+
+    async def insert_marks(self, marks: Sequence[tuple[Key, Mark]]) -> None:
+        await self._insert("turns", rows.TURNS, marks)
+
+    async def insert_units(self, units: Sequence[Unit]) -> None:
+        await self._insert("units", rows.UNITS, units)
 
     async def report_states(self, report_ids: Sequence[str]) -> Mapping[str, Known]:
         names = ("digest", "state", "parked_at", "log_partition", "log_offset")

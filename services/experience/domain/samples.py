@@ -57,7 +57,7 @@ def wrong_references(references: Sequence[str]) -> str | None:
 
 def make_samples(report: FeedbackReported, records: Sequence[Record]) -> list[SampleReady]:
     """Make the samples of a report. The order of `records` does not matter."""
-    ordered = _in_order(records)
+    ordered = in_order(records)
     usable = [record for record in ordered if untrainable(record.event) is None]
     asked = {record.asked for record in usable}
     # A failed answer whose request was repeated with success is nothing that the report judges.
@@ -67,7 +67,7 @@ def make_samples(report: FeedbackReported, records: Sequence[Record]) -> list[Sa
     kept = _without_abandoned(usable)
     return [
         _sample(report, [kept[index] for index in trajectory.turns], trajectory, None)
-        for trajectory in assemble([_turn(record) for record in kept])
+        for trajectory in assemble([turn_of(record) for record in kept])
     ]
 
 
@@ -87,7 +87,8 @@ def untrainable(event: InferenceRecorded) -> str | None:
     return "mixed_versions" if len({span.version for span in sampled.weight_versions}) > 1 else None
 
 
-def _in_order(records: Sequence[Record]) -> list[Record]:
+def in_order(records: Sequence[Record]) -> list[Record]:
+    """Sort records by the beginning of their session, then by their place in it."""
     began: dict[str, datetime] = {}
     for record in records:
         session, at = record.place.session_id, record.event.at
@@ -103,7 +104,7 @@ def _in_order(records: Sequence[Record]) -> list[Record]:
 def _without_abandoned(records: Sequence[Record]) -> list[Record]:
     # If a client repeated a request and went on from the second answer, the score is not about the
     # first answer. Answers that no turn continues are rollouts: all are kept.
-    turns = [_turn(record) for record in records]
+    turns = [turn_of(record) for record in records]
     went_on = [any(other.continues(turn) for other in turns) for turn in turns]
     continued = {r.event.event_id for r, on in zip(records, went_on, strict=True) if on}
     answered = {record.asked for record in records if record.event.event_id in continued}
@@ -113,40 +114,49 @@ def _without_abandoned(records: Sequence[Record]) -> list[Record]:
 def _sample(
     report: FeedbackReported, records: Sequence[Record], trajectory: Trajectory, reason: str | None
 ) -> SampleReady:
+    fields = content(records, trajectory, reason)
+    return SampleReady(
+        event_id=ids.sample_id(report.event_id, fields["record_ids"]),
+        **{name: getattr(report, name) for name in ("at", "scenario", "traceparent")},
+        report_id=report.event_id,
+        score=report.score,
+        feedback=report.feedback,
+        **{**fields, "metadata": {**report.metadata, **fields["metadata"]}},
+    )
+
+
+def content(
+    records: Sequence[Record], trajectory: Trajectory, reason: str | None
+) -> dict[str, Any]:
+    """Return the fields of a unit that follow from its records alone, in their order."""
     events = [record.event for record in records]
-    record_ids = tuple(event.event_id for event in events)
     sessions = {record.place.session_id for record in records}
     sampling = tuple(conversation.sampling(event) for event in events)
     oldest, last = min(events, key=_age), records[-1]
     answers = conversation.answers(last.event.response, last.event.api)
     loads = tuple(dict.fromkeys(event.load_id for event in events))
-    more = {} if len(loads) == 1 else {"reef_load_ids": list(loads)}
-    return SampleReady(
-        event_id=ids.sample_id(report.event_id, record_ids),
-        **{name: getattr(report, name) for name in ("at", "scenario", "traceparent")},
-        record_ids=record_ids,
-        report_id=report.event_id,
-        session_id=last.place.session_id if len(sessions) == 1 else None,
-        tags={key: value for event in events for key, value in event.tags.items()},
-        # The oldest load counts for all turns: its staleness is the sample's.
+    return {
+        "record_ids": tuple(event.event_id for event in events),
+        "session_id": last.place.session_id if len(sessions) == 1 else None,
+        "tags": {key: value for event in events for key, value in event.tags.items()},
+        # The oldest load counts for all turns: its staleness is the unit's.
         **{name: getattr(oldest, name) for name in ("release_id", "load_id", "loads")},
-        score=report.score,
-        feedback=report.feedback,
-        metadata={**report.metadata, **more},
-        temperature=sampling[-1].temperature,
-        sampling=sampling,
-        untrainable=reason,
-        messages=(*conversation.request_messages(last.request, last.event.api), *answers[:1]),
-        tools=tuple(map(dict, mappings(last.request.get("tools")))),
-        recorded_at=last.event.at,
-        tokens=trajectory.tokens,
-        prompt_length=trajectory.prompt_length,
-        loss_mask=trajectory.mask,
-        logprobs=trajectory.logprobs,
-    )
+        "metadata": {} if len(loads) == 1 else {"reef_load_ids": list(loads)},
+        "temperature": sampling[-1].temperature,
+        "sampling": sampling,
+        "untrainable": reason,
+        "messages": (*conversation.request_messages(last.request, last.event.api), *answers[:1]),
+        "tools": tuple(map(dict, mappings(last.request.get("tools")))),
+        "recorded_at": last.event.at,
+        "tokens": trajectory.tokens,
+        "prompt_length": trajectory.prompt_length,
+        "loss_mask": trajectory.mask,
+        "logprobs": trajectory.logprobs,
+    }
 
 
-def _turn(record: Record) -> Turn:
+def turn_of(record: Record) -> Turn:
+    """Return a trainable exchange as the engine saw it."""
     event = record.event
     answer = event.completions[0]
     kind = (event.caller, conversation.sampling(event).temperature)

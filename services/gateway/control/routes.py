@@ -1,6 +1,6 @@
 """The control routes: models, scenarios, releases, commands, reads, status."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -40,6 +40,18 @@ class SamplesPage(Page):
     """A page of the samples that can be trained on, or cannot."""
 
     trainable: bool | None = None
+
+
+class UnitsPage(Page):
+    """A page of the turns, or of the ended sessions."""
+
+    kind: Literal["turn", "session"] | None = None
+
+
+class SignalsPage(Page):
+    """A page of the signals, or of those on a unit."""
+
+    unit: str | None = Field(None, max_length=256)
 
 
 class NewScenario(BaseModel):
@@ -190,6 +202,14 @@ def _lists(desk: Desk) -> APIRouter:
     @routes.get("/samples")
     async def samples(scenario: Scenario, page: Annotated[SamplesPage, Query()]) -> Response:
         return await desk.relay(f"/scenarios/{scenario}/samples", page)
+
+    @routes.get("/units")
+    async def units(scenario: Scenario, page: Annotated[UnitsPage, Query()]) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/units", page)
+
+    @routes.get("/signals")
+    async def signals(scenario: Scenario, page: Annotated[SignalsPage, Query()]) -> Response:
+        return await desk.relay(f"/scenarios/{scenario}/signals", page)
 
     @routes.get("/steps")
     async def steps(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
