@@ -20,6 +20,7 @@ from reefkit.jobs.recipe_store import Effects, Outgoing
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.runtime import RecipeServices
+from reefkit.recipes.seek_services import SeekServices
 from reefkit.recipes.verdicts import dump_judged, wants_verdicts
 from reefkit.retry import RetryPolicy
 
@@ -42,6 +43,7 @@ class Kit:
     retry: RetryPolicy
     decide_timeout_s: float = 60.0
     recipes: RecipeServices | None = None
+    seekers: SeekServices | None = None
     storing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 

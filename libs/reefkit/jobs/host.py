@@ -11,6 +11,7 @@ from faststream.kafka import KafkaRouter
 
 from reefcommon import topics
 from reefcommon.config import ServeConfig, load
+from reefcommon.config_sections import SERVED, ModelEndpoint
 from reefcommon.errors import Unavailable
 from reefcommon.events import AnyUnit, Publication, ReleasePublished, unit_kind
 from reefcommon.recipe import Recipe
@@ -29,8 +30,12 @@ from reefkit.jobs.store import JobStore
 from reefkit.ops import Health
 from reefkit.outside import Outside
 from reefkit.recipe_binding import Binding, bindings
+from reefkit.recipes.endpoint import key_of
 from reefkit.recipes.models import ModelPool
 from reefkit.recipes.runtime import RecipeServices
+from reefkit.recipes.sandbox import Sandbox
+from reefkit.recipes.seek_client import SeekClient
+from reefkit.recipes.seek_services import SeekServices
 from reefkit.recipes.signals import RESTORED
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
@@ -66,7 +71,7 @@ class Handlers:
         if (candidate := candidate_in(event)) is not None:
             job = await asyncio.to_thread(self.store.of_candidate, candidate)
             for loop in loops:
-                if job is not None and loop.binding.key == job.binding:
+                if job is not None:
                     await loop.apply_verdict(job, event)
         for loop in loops:
             loop.arrived.set()
@@ -103,6 +108,38 @@ def build(bound: Sequence[Binding[Any]], kit: Kit, executor: MakeExecutor) -> Ha
     return Handlers(tuple(loops), kit.store)
 
 
+def _recipe_services(
+    store: JobStore,
+    outside: Outside,
+    served: ServeConfig,
+    settings: HostSettings,
+    retry: RetryPolicy,
+) -> RecipeServices:
+    url, name = outside.system.gateway_url, outside.system.model_name
+    return RecipeServices(
+        store,
+        outside.now,
+        ModelPool(store, served.models, gateway_url=url, model_name=name),
+        retry,
+        signals_at_once=settings.signals_at_once,
+        signal_timeout_s=settings.signal_timeout_s,
+        signal_log=outside.log_of(topics.SIGNALS).read,
+        programs=Sandbox(),
+    )
+
+
+def _seek_services(outside: Outside, served: ServeConfig, settings: HostSettings) -> SeekServices:
+    """Raises BadConfig if the key of the model `served` cannot be read."""
+    system, entry = outside.system, served.models.get(SERVED, ModelEndpoint())
+    token, at_once, timeout_s = key_of(SERVED, entry), settings.seek_in_flight, entry.timeout_s
+
+    def client() -> SeekClient:
+        return SeekClient(system.gateway_url, token, at_once, timeout_s=timeout_s)
+
+    name = entry.model or system.model_name
+    return SeekServices(client, outside.heads, name, settings.seek_priority)
+
+
 def host_service(
     name: str,
     system: SystemSettings,
@@ -120,18 +157,7 @@ def host_service(
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
     trees, outbox = FetchedTrees(home / "trees"), Outbox(store, outside.events, lease)
     retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
-    pool = ModelPool(
-        store, served.models, gateway_url=system.gateway_url, model_name=system.model_name
-    )
-    services = RecipeServices(
-        store,
-        outside.now,
-        pool,
-        retry,
-        signals_at_once=settings.signals_at_once,
-        signal_timeout_s=settings.signal_timeout_s,
-        signal_log=outside.log_of(topics.SIGNALS).read,
-    )
+    services = _recipe_services(store, outside, served, settings, retry)
     kit = Kit(
         home,
         store,
@@ -142,6 +168,7 @@ def host_service(
         retry,
         settings.decide_timeout_s,
         services,
+        _seek_services(outside, served, settings),
     )
     handlers = build(bound, kit, executor)
     if handlers.loops:  # without a recipe nobody waits for what consumers would fetch
@@ -164,11 +191,13 @@ def host_service(
     async def close() -> None:
         with suppress(Unavailable):  # the lease ends by itself
             await lease.release()
-        await pool.close()
+        await services.models.close()
         await outside.close()
         await asyncio.to_thread(store.close)
 
-    facts = {"bindings": handlers.facts, "models": pool.facts}
+    facts = {"bindings": handlers.facts, "models": services.models.facts}
+    if services.programs is not None:
+        facts["sandbox"] = services.programs.describe
     health = Health(name, {"jobs": handlers.check}, facts, broker)
     tasks = (
         BackgroundTask("lease", lease.keep, early=True),

@@ -13,7 +13,7 @@ import structlog
 from reefcommon import ids, topics
 from reefcommon.errors import ReefError
 from reefcommon.events import Publication, Release, Unit
-from reefcommon.recipe import Decision, Recipe, Refusal
+from reefcommon.recipe import Decision, Recipe, Refusal, seeks
 from reefcommon.recipe_context import BudgetSpent
 from reefkit.jobs import metrics, model
 from reefkit.jobs.admission import Admission
@@ -27,6 +27,7 @@ from reefkit.jobs.steps import Steps
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.models import ModelPool
 from reefkit.recipes.runtime import RecipeRuntime, RecipeServices
+from reefkit.recipes.seek import Seeker
 from reefkit.recipes.signals import SignalStage
 from reefkit.recipes.verdicts import Verdicts
 from reefkit.redis_lease import LeaseLost
@@ -50,6 +51,8 @@ class HostLoop:
         self.runtime = executor.runtime = RecipeRuntime(binding, services)
         self.signals = SignalStage(self.runtime, self.arrived.set)
         self.verdicts = Verdicts(self.runtime)
+        found = kit.seekers if seeks(binding.recipe) else None
+        self.seeker = Seeker(self.runtime, kit, found) if found is not None else None
         self._steps = Steps(executor, kit.retry, self.context.note)
         self._candidates = Candidates(self.context)
         call = BoundedCall[Decision](f"{binding.dotted}: decide", kit.decide_timeout_s)
@@ -58,8 +61,9 @@ class HostLoop:
             self.context.show(last)
 
     def tasks(self) -> tuple[BackgroundTask, ...]:
-        key = self.binding.key
+        key, seeker = self.binding.key, self.seeker
         return (
+            *([BackgroundTask(f"{key}: seek", seeker.run, ends=True)] if seeker else []),
             BackgroundTask(key, self.run),
             BackgroundTask(f"{key}: signals", self.signals.run),
             BackgroundTask(f"{key}: verdicts", self.verdicts.run),
@@ -129,7 +133,12 @@ class HostLoop:
         (self.arrived if ready else self.signals.arrived).set()
 
     async def apply_verdict(self, job: Job, publication: Publication) -> None:
-        if (after := model.after_verdict(job, publication)) is not None:
+        if self.seeker is not None and job.binding == self.seeker.proposals.key:
+            await asyncio.to_thread(self.seeker.proposals.apply_verdict, job, publication)
+            self.verdicts.arrived.set()
+        elif job.binding != self.binding.key:
+            return
+        elif (after := model.after_verdict(job, publication)) is not None:
             evaluation = model.evaluation_in(publication)
             await self.context.save(after, expected=job.state, evaluation=evaluation)
             self.verdicts.arrived.set()
@@ -250,5 +259,6 @@ class HostLoop:
             "last_error": context.error,
             "last_error_at": context.error_at,
             "signals": self.signals.facts() if self.signals.needed else None,
+            "seek": self.seeker.facts() if self.seeker is not None else None,
             "thread": self.runtime.thread.facts(),
         }

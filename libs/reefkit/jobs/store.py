@@ -15,6 +15,7 @@ from reefkit.jobs.model import LOST, SHOWN, UNFINISHED, Job, State
 from reefkit.jobs.recipe_store import Effects, Outgoing, apply_effects
 from reefkit.jobs.schema import NEXT, dump, insert_job, load, load_unit, put_event
 from reefkit.jobs.signal_store import SignalStore, refuse
+from reefkit.jobs.unit_fates import UnitFates
 from reefkit.retention import TOO_OLD
 
 # Tokens, masks and log-probabilities are most of a sample's bytes.
@@ -25,7 +26,7 @@ _UNIT = (
 )
 
 
-class JobStore(SignalStore):
+class JobStore(SignalStore, UnitFates):
     # ------------------------------------------------------------------ samples
 
     def put(

@@ -47,7 +47,7 @@ class Endpoint:
         """Raises BadConfig if the key cannot be read."""
         self.name, self.entry = name, entry
         self.places = asyncio.Semaphore(entry.concurrency)
-        key = _key_of(name, entry)
+        key = key_of(name, entry)
         self._headers = dict(headers or {}) | ({"authorization": f"Bearer {key}"} if key else {})
         self._client: httpx.AsyncClient | None = None
 
@@ -163,7 +163,7 @@ def _retry_after(response: httpx.Response) -> float:
         return 0.0
 
 
-def _key_of(name: str, entry: ModelEndpoint) -> str:
+def key_of(name: str, entry: ModelEndpoint) -> str:
     if entry.key_env:
         if not (key := os.environ.get(entry.key_env, "").strip()):
             raise BadConfig(f"models.{name}.key_env: {entry.key_env} is not set")

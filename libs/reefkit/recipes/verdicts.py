@@ -16,6 +16,7 @@ from reefcommon.recipe import Judged, Recipe
 from reefkit.jobs.faults import place_of
 from reefkit.jobs.recipe_store import Effects
 from reefkit.recipes.runtime import RecipeRuntime
+from reefkit.recipes.seek_services import SUFFIX
 from reefkit.redis_lease import LeaseLost
 
 log = structlog.get_logger()
@@ -63,7 +64,7 @@ class Verdicts:
 
     async def settle(self) -> None:
         services, key = self.runtime.services, self.runtime.binding.key
-        for number, body in await asyncio.to_thread(services.store.verdicts, key):
+        for number, body in await asyncio.to_thread(self._waiting):
             failures = 0
             while (reason := await self._give(number, load_judged(body))) is not None:
                 failures += 1
@@ -74,6 +75,10 @@ class Verdicts:
                     await asyncio.to_thread(services.store.end_verdict, number, done)
                     break
                 await asyncio.sleep(services.retry.delay_s(failures))
+
+    def _waiting(self) -> list[tuple[int, str]]:
+        store, key = self.runtime.services.store, self.runtime.binding.key
+        return sorted([*store.verdicts(key), *store.verdicts(key + SUFFIX)])
 
     async def _give(self, number: int, judged: Judged) -> str | None:
         """Return the reason of a failure."""

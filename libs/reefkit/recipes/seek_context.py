@@ -1,0 +1,161 @@
+"""`SeekContext`: how a seeker asks, reports, waits for what was learned, and proposes."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from reefcommon import ids
+from reefcommon.errors import ReefError
+from reefcommon.events import Kind
+from reefcommon.recipe_context import Asked, Learned, Messages, ModelFailed
+from reefcommon.releases import ReleaseHeads
+from reefkit.jobs.model import UNFINISHED
+from reefkit.jobs.unit_fates import UnitFate
+from reefkit.recipes.proposals import Proposals
+from reefkit.recipes.runtime import RecipeContext
+from reefkit.recipes.seek_client import SeekClient
+
+POLL_S, POLL_AT_MOST_S = 0.05, 1.0
+_SLICE_S = 60.0
+_ENDS = frozenset(get_args(Learned))
+
+
+def receipt_of(binding: str, key: str) -> str:
+    """Return the receipt under which a seeker asks: the gateway knows repeats by it."""
+    return "seek-" + ids.digest("seek", binding, key)
+
+
+def report_key(receipt: str) -> str:
+    return "seekrep-" + ids.digest("seek report", receipt)
+
+
+@dataclass(slots=True)
+class SeekLife:
+    """A call of `seek`. What it has left behind has no effect once it is `over`."""
+
+    over: bool = False
+
+    def check(self) -> None:
+        """Raises SeekOver."""
+        if self.over:
+            raise SeekOver("this call of seek has ended; another goes on")
+
+
+class SeekOver(ReefError):
+    """A task that an ended call of `seek` has left behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeekerContext(RecipeContext):
+    """`SeekContext` of a seeker, used on the recipe's thread. `key`: that of the binding."""
+
+    key: str
+    client: SeekClient
+    proposals: Proposals
+    heads: ReleaseHeads
+    model_name: str
+    priority: int
+    life: SeekLife
+
+    async def ask(
+        self, messages: Messages, *, key: str, tags: Mapping[str, str], **params: Any
+    ) -> Asked:
+        """Raises ModelFailed if the request is refused, or `key` was used with another."""
+        self.life.check()
+        receipt = receipt_of(self.key, key)
+        body = {**params, "messages": list(messages), "model": self.model_name}
+        if self.priority:
+            body["priority"] = self.priority
+        # A session of its own: equal questions of a group are no repeats of each other.
+        tags = {"session": receipt, **tags}
+        asked = self.client.ask(self.scenario, receipt, body, tags, self._serving)
+        answer = await self.caller.on_host(asked)
+        try:
+            choice = answer.body["choices"][0]
+            message: Mapping[str, Any] = choice["message"]
+            text, finish = str(message.get("content") or ""), choice.get("finish_reason")
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ModelFailed(f"the answer to {key!r} cannot be read: {error!r}") from None
+        load_id = await self.caller.on_host(self._load_of(answer.release_id))
+        return Asked(receipt, text, message, finish, answer.release_id, load_id)
+
+    async def report(
+        self,
+        receipt: str,
+        score: float,
+        *,
+        feedback: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Raises Poison if this receipt was reported on with other content."""
+        self.life.check()
+        body: dict[str, Any] = {
+            "references": [receipt],
+            "score": float(score),
+            "agent_record_id": report_key(receipt),
+        }
+        if feedback is not None:
+            body["feedback"] = feedback
+        if metadata is not None:
+            body["metadata"] = dict(metadata)
+        await self.caller.on_host(self.client.report(self.scenario, body))
+
+    async def learned(self, receipts: Sequence[str]) -> Learned:
+        units = {ids.sample_id(report_key(name), (name,)): name for name in receipts}
+        wait_s = POLL_S
+        while True:
+            self.life.check()
+            fates = await self.caller.on_host(asyncio.to_thread(self._fates, units))
+            if (end := learned_from(list(units.values()), fates)) is not None:
+                return end
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 1.5, POLL_AT_MOST_S)
+
+    async def publish(
+        self, kind: Kind, directory: Path, *, metrics: Mapping[str, float], reason: str
+    ) -> str:
+        self.life.check()
+        proposed = self.proposals.propose(kind, directory, metrics=metrics, reason=reason)
+        return await self.caller.on_host(proposed)
+
+    async def commit(self) -> None:
+        self.life.check()
+        # Without an await: no other coroutine of the recipe writes in between.
+        self.services.store.apply(self.store.effects())
+        self.store.saved()
+
+    async def sleep_until(self, when: datetime) -> None:
+        while (left := (when - self.now()).total_seconds()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left, _SLICE_S))  # the clock may be set meanwhile
+
+    def _serving(self) -> str | None:
+        head = self.head
+        return head.release_id if head is not None else None
+
+    def _fates(self, units: Mapping[str, str]) -> dict[str, UnitFate]:
+        """Return the fates of units by receipt."""
+        store = self.services.store
+        found = store.fates_of_records(self.key, units.values())
+        return found | {units[unit]: fate for unit, fate in store.fates(self.key, units).items()}
+
+    async def _load_of(self, release_id: str) -> str:
+        head = self.head
+        if head is not None and head.release_id == release_id:
+            return head.load_id
+        release = await self.heads.release(self.scenario, release_id) if release_id else None
+        return release.load_id if release is not None else ""
+
+
+def learned_from(receipts: Sequence[str], fates: Mapping[str, UnitFate]) -> Learned | None:
+    """Return the end of the last job that used the units; None while any may still be used."""
+    last = UnitFate("refused")
+    for receipt in receipts:
+        fate = fates.get(receipt)
+        if fate is None or fate.unit not in ("used", "refused") or fate.job in UNFINISHED:
+            return None
+        if fate.job is not None and fate.number > last.number:
+            last = fate
+    return cast("Learned", last.job) if last.job in _ENDS else "refused"

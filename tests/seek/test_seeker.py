@@ -1,0 +1,241 @@
+"""Seekers beside others: faults stay with the seeker that has them, questions are bounded, proposals are made once."""
+
+import asyncio
+import sys
+import time
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from reefcommon.errors import Poison
+from reefcommon.recipe import Knobs
+from reefcommon.recipe_context import BudgetSpent, ModelFailed
+from reefkit.jobs.unit_fates import UnitFate
+from reefkit.recipes.seek_client import tag_headers
+from reefkit.recipes.seek_context import learned_from
+from tests.jobs.words import WordsRecipe
+from tests.recipes.samples import AT
+from tests.seek.rig import GridRecipe, SeekRig
+from tests.seek.world import World, error
+
+QUESTION = [{"role": "user", "content": "how?"}]
+
+
+def seeker(function):
+    """A recipe whose `seek` is this function."""
+    recipe = type("Recipe", (WordsRecipe,), {"seek": lambda self, ctx: function(ctx)})
+    return recipe(Knobs())
+
+
+async def until(condition, within_s=20.0):
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        await asyncio.sleep(0.01)
+
+
+async def raises(ctx):
+    raise ValueError("a mistake")
+
+
+async def exits(ctx):
+    sys.exit(3)
+
+
+async def blocks(ctx):
+    time.sleep(1.5)
+    raise ValueError("blocked for a while")
+
+
+@pytest.mark.parametrize("fault", [raises, exits, blocks])
+async def test_a_faulty_seeker_harms_no_other(tmp_path, fault):
+    world = World()
+    rig = SeekRig(tmp_path, world, GridRecipe(Knobs()), seeker(fault))
+    async with rig.running():
+        await asyncio.wait_for(rig.seeks[0], 30)
+        bad = rig.handlers.loops[1].seeker
+        await until(lambda: bad.starts >= 2)
+        assert not rig.seeks[1].done(), "it is started again and again"
+        assert bad.facts()["last_error"]
+        assert rig.loop.facts()["seek"]["state"] == "done"
+    assert len(world.reports) == 12
+    rig.store.close()
+
+
+async def test_a_seeker_that_recovers_goes_on_from_its_committed_state(tmp_path):
+    async def fails_twice(ctx):
+        seen = ctx.store.get("seen", 0)
+        ctx.store.put("seen", seen + 1)
+        ctx.store.put_blob("archive", b"x" * seen)
+        await ctx.commit()
+        ctx.store.put("lost", True)
+        if seen < 2:
+            raise ValueError("again")
+        assert ctx.store.blob("archive") == b"xx"
+
+    rig = SeekRig(tmp_path, World(), seeker(fails_twice))
+    assert await rig.live()
+    assert rig.state("seen") == "3"
+    assert rig.state("lost") == "true", "a call that returns keeps its last writes"
+    assert rig.loop.seeker.starts == 3
+    rig.store.close()
+
+
+async def test_a_spent_budget_is_a_state(tmp_path):
+    async def spends(ctx):
+        raise BudgetSpent("judge: 10 of 10 calls used")
+
+    rig = SeekRig(tmp_path, World(), seeker(spends))
+    async with rig.running():
+        await until(lambda: rig.loop.seeker.state.startswith("waits"))
+        assert rig.loop.seeker.last_error is None
+        assert "10 of 10" in rig.loop.facts()["seek"]["state"]
+    rig.store.close()
+
+
+async def test_questions_under_way_are_bounded(tmp_path):
+    async def asks(ctx):
+        keys = [ctx.ask(QUESTION, key=str(n), tags={}, seed=n) for n in range(12)]
+        assert len({asked.text for asked in await asyncio.gather(*keys)}) == 12
+
+    world = World(slow_s=0.01)
+    rig = SeekRig(tmp_path, world, seeker(asks), in_flight=3)
+    assert await rig.live()
+    assert world.most_under_way == 3
+    rig.store.close()
+
+
+async def test_a_key_has_one_answer_and_one_request(tmp_path):
+    seen = []
+
+    async def asks(ctx):
+        first = await ctx.ask(QUESTION, key="k", tags={"step": "1"}, seed=1)
+        again = await ctx.ask(QUESTION, key="k", tags={"step": "1"}, seed=1)
+        seen.append((first, again))
+        with pytest.raises(ModelFailed, match="another body"):
+            await ctx.ask(QUESTION, key="k", tags={}, seed=2)
+        await ctx.report(first.receipt, 1.0, metadata={"a": 1})
+        await ctx.report(first.receipt, 1.0, metadata={"a": 1})
+        with pytest.raises(Poison, match="other content"):
+            await ctx.report(first.receipt, 2.0)
+        with pytest.raises(ValueError, match="no name of a tag"):
+            await ctx.ask(QUESTION, key="x", tags={"A B": "1"})
+
+    world = World()
+    rig = SeekRig(tmp_path, world, seeker(asks))
+    assert await rig.live()
+    ((first, again),) = seen
+    assert first == again
+    assert (first.release_id, first.load_id, first.finish_reason) == ("r5", "run:5", "stop")
+    assert (len(world.answers), len(world.reports)) == (1, 1)
+    rig.store.close()
+
+
+async def test_the_gateway_is_waited_for_and_shown(tmp_path):
+    world = World()
+    world.faults = [
+        httpx.ConnectError("refused"),
+        error(503, "not_durable", "neither broker nor disk", **{"retry-after": "0"}),
+        error(401, "invalid_api_key", "send a valid token"),
+        error(409, "release_not_served", "not served yet"),
+    ]
+    seen = []
+
+    async def asks(ctx):
+        await ctx.ask(QUESTION, key="k", tags={})
+
+    rig = SeekRig(tmp_path, world, seeker(asks))
+    async with rig.running():
+        while not rig.seeks[0].done():
+            seen.append(rig.loop.facts()["seek"]["state"])
+            await asyncio.sleep(0.01)
+        await rig.seeks[0]
+    for reason in ("does not answer", "neither broker", "valid token", "not served yet"):
+        assert any(reason in state for state in seen), reason
+    assert len(world.answers) == 1
+    pins = {request.headers.get("x-reef-release-id") for request in world.requests}
+    assert pins == {"r5"}, "the newest release that the host knows"
+    rig.store.close()
+
+
+async def test_a_proposal_is_made_once_and_its_verdict_is_heard(tmp_path):
+    heard, ids = [], []
+    tree = tmp_path / "solution"
+    tree.mkdir()
+    (tree / "best.py").write_text("print(2.6)")
+
+    async def proposes(ctx):
+        for _ in range(2):
+            found = await ctx.publish("solution", tree, metrics={"score": 2.6}, reason="better")
+            ids.append(found)
+        if not ctx.store.get("failed"):
+            ctx.store.put("failed", True)
+            await ctx.commit()
+            raise ValueError("killed after the proposal")
+        with pytest.raises(Poison, match="finite"):
+            await ctx.publish("solution", tree, metrics={"score": float("nan")}, reason="")
+
+    class Proposer(WordsRecipe):
+        def seek(self, ctx):
+            return proposes(ctx)
+
+        async def on_verdict(self, judged, ctx):
+            heard.append((judged.outcome, judged.candidate.kind))
+
+    world = World()
+    rig = SeekRig(tmp_path, world, Proposer(Knobs()))
+    assert await rig.live()
+    rig.restart()  # the third life proposes it again
+    async with rig.running():
+        await asyncio.wait_for(rig.seeks[0], 20)
+        await until(lambda: heard)
+    (candidate,) = {event.event_id: event for event in rig.bus.candidates}.values()
+    assert len(rig.bus.candidates) == 1
+    assert set(ids) == {candidate.event_id}
+    assert (candidate.kind, candidate.base_release_id, candidate.reason) == (
+        "solution",
+        "r5",
+        "better",
+    )
+    assert candidate.metrics == {"score": 2.6}
+    assert (rig.shelf.root / candidate.content_id / "best.py").read_text() == "print(2.6)"
+    assert heard == [("published", "solution")]
+    assert rig.loop.facts()["seek"]["proposed"] == {"published": 1}
+    assert rig.loop.facts()["jobs"] == {}, "its units' jobs are counted apart"
+    rig.store.close()
+
+
+async def test_a_task_that_an_ended_call_left_has_no_effect(tmp_path):
+    left = []
+
+    async def leaves(ctx):
+        if not left:
+            left.append(ctx)
+            raise ValueError("restart")
+        with pytest.raises(Exception, match="has ended"):
+            await left[0].commit()
+        with pytest.raises(Exception, match="has ended"):
+            await left[0].ask(QUESTION, key="k", tags={})
+        await ctx.sleep_until(AT - timedelta(seconds=1))
+
+    world = World()
+    rig = SeekRig(tmp_path, world, seeker(leaves))
+    assert await rig.live()
+    assert world.requests == []
+    rig.store.close()
+
+
+def test_what_was_learned_is_the_end_of_the_last_job():
+    fates = {"a": UnitFate("used", "published", 1), "b": UnitFate("used", "rejected", 2)}
+    assert learned_from(["a", "b"], fates) == "rejected"
+    assert learned_from(["a", "b", "c"], fates) is None, "c has not arrived"
+    assert learned_from(["a", "c"], fates | {"c": UnitFate("waiting")}) is None
+    assert learned_from(["a", "c"], fates | {"c": UnitFate("used", "announced", 3)}) is None
+    assert learned_from(["a", "c"], fates | {"c": UnitFate("refused")}) == "published"
+    assert learned_from(["c"], {"c": UnitFate("refused")}) == "refused"
+    assert learned_from(["a"], {"a": UnitFate("used", "pending", 1)}) == "pending"
+
+
+def test_tags_are_headers():
+    assert tag_headers({"turn-type": "main"}) == {"x-reef-tag-turn-type": "main"}
