@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -108,19 +108,18 @@ def build(bound: Sequence[Binding[Any]], kit: Kit, executor: MakeExecutor) -> Ha
     return Handlers(tuple(loops), kit.store)
 
 
-def _recipe_services(
-    store: JobStore,
-    outside: Outside,
-    served: ServeConfig,
-    settings: HostSettings,
-    retry: RetryPolicy,
+def recipe_services(
+    store: JobStore, served: ServeConfig, outside: Outside, settings: HostSettings
 ) -> RecipeServices:
-    url, name = outside.system.gateway_url, outside.system.model_name
+    """Build the services of the recipes. Raises BadConfig if a key cannot be read."""
+    system = outside.system
     return RecipeServices(
         store,
         outside.now,
-        ModelPool(store, served.models, gateway_url=url, model_name=name),
-        retry,
+        ModelPool(
+            store, served.models, gateway_url=system.gateway_url, model_name=system.model_name
+        ),
+        RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts),
         signals_at_once=settings.signals_at_once,
         signal_timeout_s=settings.signal_timeout_s,
         signal_log=outside.log_of(topics.SIGNALS).read,
@@ -128,8 +127,8 @@ def _recipe_services(
     )
 
 
-def _seek_services(outside: Outside, served: ServeConfig, settings: HostSettings) -> SeekServices:
-    """Raises BadConfig if the key of the model `served` cannot be read."""
+def seek_services(served: ServeConfig, outside: Outside, settings: HostSettings) -> SeekServices:
+    """Build the services of the seekers. Raises BadConfig if the key cannot be read."""
     system, entry = outside.system, served.models.get(SERVED, ModelEndpoint())
     token, at_once, timeout_s = key_of(SERVED, entry), settings.seek_in_flight, entry.timeout_s
 
@@ -156,20 +155,10 @@ def host_service(
     outside, broker = Outside.connect(system, name)
     lease = RedisLease(outside.redis, name, home, ttl_s=10.0)
     trees, outbox = FetchedTrees(home / "trees"), Outbox(store, outside.events, lease)
-    retry = RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts)
-    services = _recipe_services(store, outside, served, settings, retry)
-    kit = Kit(
-        home,
-        store,
-        outside.artifacts,
-        trees,
-        outbox,
-        outside.now,
-        retry,
-        settings.decide_timeout_s,
-        services,
-        _seek_services(outside, served, settings),
-    )
+    services = recipe_services(store, served, outside, settings)
+    artifacts, now, limit_s = outside.artifacts, outside.now, settings.decide_timeout_s
+    kit = Kit(home, store, artifacts, trees, outbox, now, services.retry, limit_s, services)
+    kit = replace(kit, seekers=seek_services(served, outside, settings))
     handlers = build(bound, kit, executor)
     if handlers.loops:  # without a recipe nobody waits for what consumers would fetch
         broker.include_router(routes(handlers, name))
@@ -195,7 +184,10 @@ def host_service(
         await outside.close()
         await asyncio.to_thread(store.close)
 
-    facts = {"bindings": handlers.facts, "models": services.models.facts}
+    facts: dict[str, Callable[[], Any]] = {
+        "bindings": handlers.facts,
+        "models": services.models.facts,
+    }
     if services.programs is not None:
         facts["sandbox"] = services.programs.describe
     health = Health(name, {"jobs": handlers.check}, facts, broker)
