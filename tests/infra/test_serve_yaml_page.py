@@ -23,7 +23,7 @@ MODELS = {
 
 
 def test_every_section_has_its_table():
-    assert SECTIONS.keys() | {"top", "reef", "knobs"} == serve_yaml.SECTIONS.keys()
+    assert SECTIONS.keys() | {"top", "reef", "models", "knobs"} == serve_yaml.SECTIONS.keys()
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -41,4 +41,4 @@ def test_types_bounds_and_defaults_come_from_the_fields():
 
 def test_the_examples_can_be_used():
     examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert [len(parse(text).reef) for text in examples] == [1, 2]
+    assert [len(parse(text).reef) for text in examples] == [1, 2, 1]
