@@ -7,16 +7,29 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def limited(at_once: int, jobs: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Return the results in order. If a job fails, the others are cancelled."""
-    room = asyncio.Semaphore(at_once)
+async def limited(
+    at_once: int, jobs: Sequence[Callable[[], Awaitable[T]]], *, finish: bool = False
+) -> list[T]:
+    """Return the results in order. If a job fails, the others are cancelled.
+
+    With `finish`, those under way end first.
+    """
+    room, failures = asyncio.Semaphore(at_once), list[Exception]()
 
     async def run(job: Callable[[], Awaitable[T]]) -> T:
         async with room:
-            return await job()
+            if failures:
+                raise failures[0]
+            try:
+                return await job()
+            except Exception as error:
+                failures.append(error)
+                raise
 
     tasks = [asyncio.create_task(run(job)) for job in jobs]
     try:
+        if finish and tasks:
+            await asyncio.wait(tasks)
         return await asyncio.gather(*tasks)
     finally:
         # If one job fails, gather leaves the others running.

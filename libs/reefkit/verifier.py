@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from reefcommon.errors import Poison, Unavailable
 from reefcommon.evaluator import Evaluator, Scored, ScoreFunction, Task, as_scored
 from reefcommon.recipe_context import Limits, Outcome
-from reefkit.jobs.faults import MAX_HANGING, BoundedCall, place_of
-from reefkit.jobs.ports import StepTimeout
+from reefkit.jobs.faults import MAX_HANGING, BoundedCall, StepTimeout, place_of
 
 
 class VerifierFailed(Poison):

@@ -14,6 +14,7 @@ from reefkit.background import Periodic
 from reefkit.bus import fast_route, route
 from reefkit.ops import Health
 from reefkit.outside import Outside
+from reefkit.recipes.sandbox import Sandbox
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
 from reefkit.service import BackgroundTask, Service
@@ -61,7 +62,7 @@ def build(
 def application(system: SystemSettings, settings: Settings) -> Starlette:
     """Build the service on its real adapters. Raises BadConfig if the serve.yaml is unusable."""
     config = load(system.config or Path("serve.yaml"))
-    plans = Plans.load(config, limit_s=settings.episode_within_s)
+    plans = Plans.load(config, limit_s=settings.episode_within_s, run=Sandbox().run)
     outside, broker = Outside.connect(system, SERVICE)
     handlers = build(plans, settings, outside)
     broker.include_router(routes(handlers))

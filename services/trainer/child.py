@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from reefcommon.errors import Poison, Transient, Unavailable
 from reefcommon.recipe import WeightRecipe
-from reefkit.jobs.ports import StepTimeout
+from reefkit.jobs.faults import StepTimeout
 from reefkit.recipe_binding import Binding
 from services.trainer.ports import StateDamaged, StepReply, StepRequest
 

@@ -14,6 +14,7 @@ from reefcommon.evaluation import choose
 from reefcommon.evaluator import MAX_WORDS
 from reefcommon.events import CandidateEvaluated, CandidateProposed
 from reefcommon.recipe_context import Limits, Outcome
+from reefkit.recipes.sandbox import Sandbox
 from services.evaluator.plans import Plans
 from tests.evaluator import verifiers
 from tests.evaluator.conftest import World, candidate
@@ -112,6 +113,20 @@ async def test_a_program_of_the_answer_is_run_and_its_end_is_scored(world: World
     assert (found.verdict, found.candidate_score, found.head_score) == ("select", 7.0, 2.0)
     assert found.tasks[0].candidate_words == "ok"
     assert found.tasks[0].candidate_answer.startswith("Look:")
+
+
+async def test_programs_run_in_the_real_sandbox(world: World) -> None:
+    world.text = text("ProgramsRecipe")
+    world.nodes[0].answer = lambda model, *_: (
+        "```python\nprint(3 + 4)\n```" if "cand" in model else "raise SystemExit(1)"
+    )
+    process = await world.process()
+    plans = Plans.load(parse(world.text), run=Sandbox().run)
+    object.__setattr__(process.trials.judge, "plans", plans)
+    await world.on_candidate(ours("ProgramsRecipe"), process)
+    [found] = world.verdicts()
+    assert (found.verdict, found.candidate_score, found.head_score) == ("select", 7.0, 0.0)
+    assert (found.tasks[0].candidate_words, found.tasks[0].head_words) == ("ok", "failed")
 
 
 async def test_a_slow_verifier_is_ended_and_holds_up_no_other_scenario(world: World) -> None:

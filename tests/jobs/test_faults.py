@@ -7,8 +7,7 @@ import pytest
 
 from reefcommon.errors import Transient, Unavailable
 from reefcommon.recipe import Decision, Knobs
-from reefkit.jobs.faults import MAX_HANGING, BoundedCall, minimal_failing
-from reefkit.jobs.ports import StepTimeout
+from reefkit.jobs.faults import MAX_HANGING, BoundedCall, StepTimeout, minimal_failing
 from tests.jobs.rig import WordsRig
 from tests.jobs.words import WordsRecipe
 from tests.recipes.samples import sample

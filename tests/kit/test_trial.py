@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from reefcommon.config import parse
 from reefcommon.errors import Poison
 from reefcommon.harness.tree import Entry, Inadmissible, Tree
 from reefcommon.recipe_context import BudgetSpent, Limits, Messages, ModelFailed, Outcome, Reply
+from reefcommon.recipe_loading import load_recipe
 from reefkit.recipes.trial import Minibatches
 from reefkit.verifier import VerifierFailed
 
@@ -48,9 +49,8 @@ class Served:
 
 
 def minibatches(recipe: str = RECIPE, **evaluation: Any) -> Minibatches:
-    return Minibatches.of(
-        parse(f"reef: {{recipe: '{recipe}'}}\nevaluation: {evaluation}"), "default", recipe
-    )
+    section = parse(f"reef: {{recipe: '{recipe}'}}\nevaluation: {evaluation}").evaluation
+    return Minibatches("default", load_recipe(recipe, {}), section)
 
 
 TASKS = [{"id": "a", "prompt": "one"}, {"id": "b", "prompt": "two"}]
@@ -108,12 +108,11 @@ async def test_a_program_is_run_and_its_end_is_scored() -> None:
         return Outcome("ok", 0, str(len(program)))
 
     recipe = "tests.evaluator.recipes:ProgramsRecipe"
-    trials = Minibatches.of(parse(f"reef: {{recipe: '{recipe}'}}"), "default", recipe, run=run)
+    trials = replace(minibatches(recipe), run=run)
     (found,) = await trials.trial(Served(), [PARENT], ["one"])
     assert (found.scores, found.words) == ((5.0,), ("ok",))
-    without = Minibatches.of(parse(f"reef: {{recipe: '{recipe}'}}"), "default", recipe)
     with pytest.raises(VerifierFailed, match="needs a sandbox"):
-        await without.trial(Served(), [PARENT], ["one"])
+        await minibatches(recipe).trial(Served(), [PARENT], ["one"])
 
 
 async def test_calls_are_bounded_and_a_spent_budget_ends_the_trial() -> None:

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from reefcommon.errors import ReefError, Unavailable
-from reefkit.jobs.ports import StepTimeout
+from reefkit.recipes.thread import RecipeTimeout
 
 T = TypeVar("T")
 S = TypeVar("S")
 MAX_HANGING = 8
 _LAST_LINES = 6
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platlib"), "<")
+
+
+class StepTimeout(RecipeTimeout):
+    """The step took too long. The host does not look for the sample at fault."""
 
 
 @dataclass(slots=True)

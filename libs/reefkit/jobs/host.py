@@ -124,6 +124,7 @@ def recipe_services(
         signal_timeout_s=settings.signal_timeout_s,
         signal_log=outside.log_of(topics.SIGNALS).read,
         programs=Sandbox(),
+        evaluation=served.evaluation,
     )
 
 

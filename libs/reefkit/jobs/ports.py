@@ -11,13 +11,8 @@ from reefcommon.recipe import Decision
 from reefkit.jobs.model import Job
 from reefkit.jobs.recipe_store import Effects
 from reefkit.recipes.runtime import RecipeRuntime
-from reefkit.recipes.thread import RecipeTimeout
 
 Samples = Sequence[Unit]
-
-
-class StepTimeout(RecipeTimeout):
-    """The step took too long. The host does not look for the sample at fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from reefcommon.config_sections import SERVED, EvaluationSection
 from reefcommon.errors import BadConfig
+from reefcommon.evaluator import ScoreFunction
 from reefcommon.events import Event, Release
+from reefcommon.harness.tree import Tree
 from reefcommon.recipe import Recipe
-from reefcommon.recipe_context import Limits, Model, Outcome
+from reefcommon.recipe_context import Limits, Model, Outcome, TrialResult
 from reefkit.jobs.recipe_store import Effects
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
 from reefkit.recipes.models import Caller, Exchange, ModelPool, Models
 from reefkit.recipes.state import BufferedState
 from reefkit.recipes.thread import RecipeThread
+from reefkit.recipes.trial import Minibatches
 from reefkit.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -54,6 +59,9 @@ class RecipeServices:
     verdict_timeout_s: float = 600.0
     signal_log: Callable[[], Awaitable[Sequence[Event]]] | None = None
     programs: Programs | None = None
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    # By binding; a runtime puts in its own.
+    minibatches: dict[str, Minibatches] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,20 @@ class RecipeContext:
             raise BadConfig("this host runs no programs of recipes")
         return await programs.run(program, stdin=stdin, files=files, limits=limits)
 
+    async def trial(
+        self,
+        candidates: Sequence[Tree],
+        tasks: Sequence[Any],
+        *,
+        score: ScoreFunction | None = None,
+        samples: int = 1,
+        seed: int = 0,
+        **params: Any,
+    ) -> list[TrialResult]:
+        minibatches, served = self.services.minibatches[self.caller.binding], self.models[SERVED]
+        call = partial(minibatches.trial, served, candidates, tasks, score=score)
+        return await call(samples=samples, seed=seed, **params)
+
     def effects(self) -> Effects:
         """Return the traces of the call, to be saved with its result."""
         return self.store.effects(self.caller.subject)
@@ -105,6 +127,10 @@ class RecipeRuntime:
     def __init__(self, binding: Binding[Recipe], services: RecipeServices) -> None:
         self.binding, self.services = binding, services
         self.thread = RecipeThread(binding.dotted)
+        run = services.programs.run if services.programs is not None else None
+        services.minibatches[binding.key] = Minibatches(
+            binding.scenario, binding.recipe, services.evaluation, run
+        )
 
     def context(self, subject: str = "") -> RecipeContext:
         """Make the context of a call. Answers of models are kept for a `subject`."""

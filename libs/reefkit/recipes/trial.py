@@ -7,18 +7,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from math import fsum
 from typing import Any
 
-from reefcommon.config import ServeConfig
 from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import Poison
-from reefcommon.evaluation import choose, score_function
+from reefcommon.evaluation import score_function
 from reefcommon.evaluator import BadTask, Evaluator, ScoreFunction, Task, as_tasks
 from reefcommon.harness.admission import CHAT, Adapter, check_tree
 from reefcommon.harness.tree import Tree, episode_messages
+from reefcommon.recipe import Recipe
 from reefcommon.recipe_context import Model, ModelFailed, TrialResult
 from reefcommon.statistics import independent_seed
 from reefkit.limited import limited
@@ -29,31 +29,24 @@ AT_ONCE = 16
 """Calls of a trial under way; the model's own limit may be lower."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Minibatches:
-    """The trials of a binding, with the verifier of its evaluation."""
+    """The trials of a recipe in a scenario."""
 
     scenario: str
-    verifier: Verifier
-    sampling: EvaluationSection = field(default_factory=EvaluationSection)
+    recipe: Recipe
+    section: EvaluationSection
+    run: RunProgram | None = None
+    limit_s: float = 120.0
     adapter: Adapter = CHAT
 
-    @classmethod
-    def of(
-        cls,
-        config: ServeConfig,
-        scenario: str,
-        recipe: str,
-        *,
-        run: RunProgram | None = None,
-        limit_s: float = 120.0,
-        adapter: Adapter = CHAT,
-    ) -> "Minibatches":
-        """Raises BadConfig."""
-        evaluator = choose(config, scenario, recipe).evaluator or Evaluator()
-        function = score_function(config.evaluation, scenario, evaluator)
-        verifier = Verifier(scenario, function, evaluator, limit_s, run)
-        return cls(scenario, verifier, config.evaluation, adapter)
+    @cached_property
+    def verifier(self) -> Verifier:
+        """The verifier of the evaluation. Raises BadConfig."""
+        own = self.recipe.evaluation()
+        evaluator = own if isinstance(own, Evaluator) else Evaluator()
+        function = score_function(self.section, self.scenario, evaluator)
+        return Verifier(self.scenario, function, evaluator, self.limit_s, self.run)
 
     async def trial(
         self,
@@ -73,11 +66,12 @@ class Minibatches:
             raise Poison(f"ctx.trial: {error}") from error
         for tree in candidates:
             check_tree(tree, self.adapter)
-        sampling: dict[str, Any] = {"max_tokens": self.sampling.max_tokens, "n": samples}
-        sampling |= {"temperature": self.sampling.temperature, **params}
+        sampling: dict[str, Any] = {"max_tokens": self.section.max_tokens, "n": samples}
+        sampling |= {"temperature": self.section.temperature, **params}
         episode = partial(self._episode, served, score, sampling, seed)
         jobs = [partial(episode, tree, task) for tree in candidates for task in read]
-        rows = await limited(AT_ONCE, jobs)
+        # Those under way end: they are paid for, and kept for the next try.
+        rows = await limited(AT_ONCE, jobs, finish=True)
         size = len(read)
         parts = [rows[at * size : (at + 1) * size] for at in range(len(candidates))]
         return [_result(part) for part in parts]
@@ -91,7 +85,7 @@ class Minibatches:
         tree: Tree,
         task: Task,
     ) -> tuple[float, str, str]:
-        messages = episode_messages(tree, task.messages, rules_at=self.sampling.rules_at)
+        messages = episode_messages(tree, task.messages, rules_at=self.section.rules_at)
         drawn = {"seed": seed_of(self.scenario, task, seed), **sampling}
         replies = await served.chat(messages, purpose=PURPOSE, **drawn)
         if len(replies) != sampling["n"]:
