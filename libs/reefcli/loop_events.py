@@ -16,6 +16,7 @@ from reefkit.kafka_offsets import open_consumer
 LoopEvent = (
     e.StepCompleted | e.SampleRefused | e.CandidateProposed | e.CandidateEvaluated
     | e.ReleasePublished | e.ReleasePending | e.ReleaseRejected | e.ServingSynced | e.DeadLettered
+    | e.SignalComputed
 )  # fmt: skip
 _EVENT: TypeAdapter[LoopEvent] = TypeAdapter(Annotated[LoopEvent, Field(discriminator="type")])
 _SHOWN = {"reward_mean": "reward {:.2f}", "lag_mean": "lag {:.1f}", "pg_clipfrac": "masked {:.0%}"}
@@ -23,17 +24,22 @@ _TOPICS = (topics.TRAINING, topics.CANDIDATES, topics.EVALUATIONS, topics.RELEAS
 
 
 async def follow(
-    bootstrap: str, bodies: FilesystemBodies, since: datetime | None = None
+    bootstrap: str,
+    bodies: FilesystemBodies,
+    since: datetime | None = None,
+    *,
+    signals: bool = False,
 ) -> AsyncIterator[LoopEvent]:
     """Yield the loop's events and dead letters, in the order of each topic.
 
     Reads without a consumer group: it moves no offsets. With `since` it begins near the end of the
-    log, and skips older events.
+    log, and skips older events. With `signals` the recipes' signals are among them.
     """
     dead = [topic.dead for topic in topics.ALL]
+    more = [topics.SIGNALS.name] if signals else []
     begin = "earliest" if since is None else "latest"
     async with open_consumer(bootstrap, auto_offset_reset=begin) as consumer:
-        consumer.subscribe([*(topic.name for topic in _TOPICS), *dead])
+        consumer.subscribe([*(topic.name for topic in _TOPICS), *more, *dead])
         async for record in consumer:
             try:
                 value = await whole_value(record.value, record.headers, bodies)

@@ -2,8 +2,8 @@
 
 import io
 import json
+import random
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,16 +11,17 @@ import pytest
 import typer
 from rich.console import Console
 
+from recipes.sao.demo import DEMONSTRATIONS
 from reefcli.demo import report
 from reefcli.demo.command import demo
 from reefcli.demo.figures import Figures, Measurement
-from reefcli.demo.presets import PRESETS
 from reefcli.demo.run import Demo
-from reefcli.demo.users import Users
+from reefcli.demo.stage import LiveStage
 from reefcli.demo.view import View
 from reefcommon.events import CandidateProposed, utc_now
 
-SMOLLM2 = PRESETS["smollm2"]
+SMOLLM2 = DEMONSTRATIONS["smollm2"]()
+METHOD, PERMUTED = SMOLLM2.arms
 
 
 class Client:
@@ -37,38 +38,37 @@ class Client:
         return SimpleNamespace(choices=[message] * request["n"])
 
 
-def users(monkeypatch: pytest.MonkeyPatch, client: Client, seed: int = 0) -> Users:
-    @asynccontextmanager
-    async def given(_self):
-        yield client
-
-    monkeypatch.setattr(Users, "_client", given)
-    return Users(SMOLLM2, "http://nowhere", Figures(), seed)
+def stage(client, http=None, arm=METHOD) -> LiveStage:
+    figures, shown = Figures(), DEMONSTRATIONS["smollm2"]()
+    view = View(Console(file=io.StringIO()), shown, figures)
+    made = LiveStage(shown, "http://nowhere", figures, 0, arm, view, Path("nowhere"))
+    made._model, made._http = client, http
+    return made
 
 
 def ranges(client: Client) -> list[set[int]]:
     return [set(range(r["seed"], r["seed"] + r["n"])) for r in client.requests]
 
 
-async def test_no_two_measurements_share_a_stream_of_randomness(monkeypatch):
+async def test_no_two_measurements_share_a_stream_of_randomness():
     client = Client()
-    crowd = users(monkeypatch, client)
+    live = stage(client)
     for measurement in (1, 2, 3):
-        await crowd.heldout("r1-a", measurement, samples=8)
+        await live.demonstration.measure(live, "r1-a", measurement, 8)
     seeds = ranges(client)
     assert len(seeds) == 3 * len(SMOLLM2.test_tasks)
     assert len(set.union(*seeds)) == sum(map(len, seeds)), "neighbours of a seed count as its own"
 
 
-async def test_a_measurement_is_pinned_and_not_recorded(monkeypatch):
+async def test_a_measurement_is_pinned_and_not_recorded():
     client = Client()
-    found = await users(monkeypatch, client).heldout("r7-b", 1, samples=1)
+    live = stage(client)
+    found = await live.demonstration.measure(live, "r7-b", 1, 1)
     assert {tuple(sorted(r["extra_headers"].items())) for r in client.requests} == {
         (("x-reef-capture", "false"), ("x-reef-release-id", "r7-b"))
     }
-    mean, low, high, answers = found
-    assert (mean, answers) == (1.0, 24)
-    assert 0.8 < low < 1.0 == pytest.approx(high), "24 questions do not prove certainty"
+    assert (found.mean, found.answers) == (1.0, 24)
+    assert 0.8 < found.low < 1.0 == pytest.approx(found.high), "24 questions prove no certainty"
 
 
 class Http:
@@ -82,35 +82,39 @@ class Http:
         return SimpleNamespace(raise_for_status=lambda: None)
 
 
-def answering(text: str) -> SimpleNamespace:
-    """A client whose every answer is `text`."""
-    message = SimpleNamespace(message=SimpleNamespace(content=text))
-    raw = SimpleNamespace(
-        headers={"x-reef-agent-record-id": "rec-1"},
-        parse=lambda: SimpleNamespace(choices=[message]),
-    )
+class Answering:
+    """A client whose answers are the given texts, one after the other."""
 
-    async def create(**_request) -> SimpleNamespace:
-        return raw
+    def __init__(self, texts) -> None:
+        self._texts = iter(texts)
+        completions = SimpleNamespace(with_raw_response=SimpleNamespace(create=self._create))
+        self.chat = SimpleNamespace(completions=completions)
 
-    made = SimpleNamespace(with_raw_response=SimpleNamespace(create=create))
-    return SimpleNamespace(chat=SimpleNamespace(completions=made))
+    async def _create(self, **_request) -> SimpleNamespace:
+        message = SimpleNamespace(message=SimpleNamespace(content=next(self._texts)))
+        return SimpleNamespace(
+            headers={"x-reef-agent-record-id": "rec-1"},
+            parse=lambda: SimpleNamespace(choices=[message]),
+        )
 
 
 @pytest.mark.parametrize("permuted", [False, True])
 async def test_permuted_rewards_are_those_of_other_answers(permuted):
-    crowd, http, count = Users(SMOLLM2, "", Figures(), 0, permuted), Http(), 400
-    own = []
-    for number in range(count):
-        own.append(float(number % 3 == 0))
-        text = "A lamp" if own[-1] else "The lamp"
-        await crowd._ask(answering(text), http, "q", number)
-    assert crowd.figures.rewards == http.scores
+    own = [float(number % 3 == 0) for number in range(400)]
+    texts = ["A lamp" if score else "The lamp" for score in own]
+    http = Http()
+    live = stage(Answering(texts), http, PERMUTED if permuted else METHOD)
+    rng = random.Random(0)
+    for _ in own:
+        await live.demonstration.visit(live, rng)
+    assert live.figures.rewards == http.scores
+    assert live.figures.experienced == len(http.scores)
     if not permuted:
         assert http.scores == own
         return
-    assert len(http.scores) == count - SMOLLM2.batch
-    assert sum(http.scores) + sum(crowd._pool) == sum(own), "each reward is given once"
+    assert len(http.scores) == len(own) - SMOLLM2.batch
+    left = sum(live.demonstration._pool)
+    assert sum(http.scores) + left == sum(own), "each reward is given once"
     equal = sum(a == b for a, b in zip(http.scores, own[SMOLLM2.batch :], strict=True))
     assert 0.45 < equal / len(http.scores) < 0.66, "5 of 9, as of independent draws"
 
@@ -135,7 +139,7 @@ def point(low: float, sequence: int = 9) -> Measurement:
 
 @pytest.mark.parametrize(("low", "learned", "reached"), [(0.71, 5, True), (0.69, 5, False), (0.9, 4, False)])  # fmt: skip
 def test_the_fresh_measurement_decides_whether_the_goal_is_reached(low, learned, reached):
-    run = Demo(SMOLLM2, Path("nowhere"), 0, Console(file=io.StringIO()))
+    run = Demo(SMOLLM2, Path("nowhere"), 0, Console(file=io.StringIO()), METHOD)
     run.figures.heldout.append(point(0.99))
     assert not run.reached, "the figure that stopped the run is not the figure that counts"
     training = SimpleNamespace(release=SimpleNamespace(operation="training"))
@@ -165,7 +169,9 @@ def test_a_terminal_shows_the_status_in_place():
 
 
 def test_a_run_leaves_a_log_figures_and_a_picture(tmp_path):
-    figures = Figures(rewards=[0.0, 1.0] * 20, before=["The\x1b[2J lamp"], after=["A lamp"])
+    figures = Figures(
+        rewards=[0.0, 1.0] * 20, experienced=40, before=["The\x1b[2J lamp"], after=["A lamp"]
+    )
     figures.heldout += [point(0.1, 0), point(0.85, 1)]
     figures.final = point(0.8, 1)
     summary = figures.summary(model="smollm2", elapsed_s=1.0, reached=True)

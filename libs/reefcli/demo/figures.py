@@ -12,6 +12,7 @@ from reefcommon.events import (
     ReleasePublished,
     ReleaseRejected,
     SampleRefused,
+    SignalComputed,
     StepCompleted,
 )
 
@@ -51,6 +52,9 @@ class Figures:
     """Counters and curves. Times are seconds since the start."""
 
     rewards: list[float] = field(default_factory=list)
+    experienced: int = 0
+    """Answers of this run that become units of experience."""
+    signals: int = 0
     failures: list[str] = field(default_factory=list)
     restarts: list[str] = field(default_factory=list)
     steps: list[StepCompleted] = field(default_factory=list)
@@ -91,6 +95,8 @@ class Figures:
                 self.releases.append(event)
             case ReleaseRejected():
                 self.rejected.append(event)
+            case SignalComputed():
+                self.signals += 1
             case SampleRefused():
                 self.refused[event.reason] = self.refused.get(event.reason, 0) + 1
         return True
@@ -103,6 +109,11 @@ class Figures:
     def consumed(self) -> int:
         """Samples that a step has trained on, or that were refused."""
         return sum(len(step.sample_ids) for step in self.steps) + sum(self.refused.values())
+
+    @property
+    def waiting(self) -> int:
+        """Answers that no step has trained on and no recipe has refused."""
+        return max(self.experienced - self.consumed, 0)
 
     @property
     def recent_reward(self) -> float | None:
@@ -138,7 +149,8 @@ class Figures:
             "releases_of_earlier_runs": self.of_earlier_runs,
             "candidates_rejected": len(self.rejected),
             "steps": len(self.steps),
-            "requests": len(self.rewards) + len(self.failures),
+            "signals": self.signals,
+            "requests": self.experienced + len(self.failures),
             "failed_requests": len(self.failures),
             "restarts": len(self.restarts),
             "max_lag_trained": self.max_lag,

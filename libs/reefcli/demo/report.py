@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from reefcli.demo.figures import Figures, Measurement
-from reefcli.demo.presets import Preset, as_messages
 from reefcli.output import printable
+from reefcommon.demonstration import Demonstration, as_messages
 
 _WINDOW = 16
 _COLUMNS = ("release", "operation", "held-out reward", "won/lost/tied", "answers")
@@ -32,7 +32,7 @@ def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 1
     return str(plotext.uncolorize(plotext.build()))
 
 
-def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
+def draw_png(figures: Figures, shown: Demonstration, path: Path) -> Path:
     """The held-out curve with its intervals, and the users' rewards beside it, as a picture."""
     import matplotlib as mpl
 
@@ -53,7 +53,7 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
         # Labels at the edge are not clipped.
         place = {"textcoords": "offset points", "xytext": (-5, 7), "annotation_clip": False}
         left.annotate(f"r{p.sequence}", (p.at_s, p.mean), fontsize=8, ha="right", **place)
-    left.axhline(preset.reward_goal, linestyle=":", color="grey", label="goal of the lower bound")
+    left.axhline(shown.goal, linestyle=":", color="grey", label="goal of the lower bound")
     left.set(
         title="held-out reward by release (95 % interval)",
         xlabel="seconds since the start",
@@ -72,7 +72,7 @@ def draw_png(figures: Figures, preset: Preset, path: Path) -> Path:
         ylabel="mean reward",
         ylim=(-0.05, 1.08),
     )
-    figure.suptitle(f"{preset.about}\nreward: {preset.signal}", fontsize=10)
+    figure.suptitle(f"{shown.about}\nreward: {shown.signal}", fontsize=10)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
@@ -98,14 +98,14 @@ def chain_table(figures: Figures) -> Table:
     return table
 
 
-def show(console: Console, figures: Figures, preset: Preset, summary: dict[str, Any]) -> None:
+def show(console: Console, figures: Figures, shown: Demonstration, summary: dict[str, Any]) -> None:
 
     def put(text: str = "") -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     put()
-    question = as_messages(preset.test_tasks[0])[-1]["content"]
-    put(f"The question that nobody trained on: {question}")
+    for task in shown.test_tasks[:1]:
+        put(f"The question that nobody trained on: {as_messages(task)[-1]['content']}")
     for label, answers in (("before", figures.before), ("after", figures.after)):
         for answer in answers:
             put(f"  {label:<7} {' '.join(printable(answer).split())} …")

@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
 from rich.console import Console
 
 from reefcli.demo.figures import Figures, Measurement
-from reefcli.demo.presets import Preset
-from reefcli.demo.users import Users
+from reefcli.demo.stage import LiveStage
+from reefcli.demo.variant import variant
 from reefcli.demo.view import View
 from reefcli.loop_events import describe, follow
 from reefcommon import config as serve_config
-from reefcommon.events import Release, ReleasePublished, utc_now
+from reefcommon.demonstration import Arm, Demonstration
+from reefcommon.events import Release, ReleasePublished, SignalComputed, utc_now
 from reefkit.bodies import FilesystemBodies
 from reefstack.embedded import Options, Stack, embedded_stack
 from reefstack.restart_policy import StackEvent
@@ -33,11 +33,11 @@ _FINAL_TIMES = 2  # the last measurement asks more often, so that its interval i
 
 @dataclass(slots=True)
 class Demo:
-    preset: Preset
+    demonstration: Demonstration
     state_dir: Path
     seed: int
     console: Console
-    permuted: bool = False
+    arm: Arm
     figures: Figures = field(default_factory=Figures)
     started: float = field(default_factory=time.monotonic)
     view: View = field(init=False)
@@ -49,7 +49,7 @@ class Demo:
     _measurements: int = 0
 
     def __post_init__(self) -> None:
-        self.view = View(self.console, self.preset, self.figures)
+        self.view = View(self.console, self.demonstration, self.figures)
 
     @property
     def elapsed_s(self) -> float:
@@ -62,14 +62,16 @@ class Demo:
 
     def _passes(self, point: Measurement) -> bool:
         # Both: a lucky first release is no proof that the loop works.
-        enough = len(self.figures.learned) >= self.preset.releases_goal
-        return enough and point.low >= self.preset.reward_goal
+        enough = len(self.figures.learned) >= self.demonstration.releases_goal
+        return enough and point.low >= self.demonstration.goal
 
     async def run(self) -> None:
         """Start the stack, run the loop until the goal or the deadline, measure once more."""
-        config = serve_config.load(self.preset.config)
-        options = Options(config_path=self.preset.config)
+        path = self.demonstration.config
         async with contextlib.AsyncExitStack() as exits:
+            endpoints = exits.enter_context(self.demonstration.endpoints())
+            config = variant(serve_config.load(path), self.arm, endpoints)
+            options = Options(config_path=path)
             with view_for(self.console) as startup:
                 self._on_event = startup
                 stack = await exits.enter_async_context(
@@ -79,63 +81,75 @@ class Demo:
             await self._run(stack)
 
     async def _run(self, stack: Stack) -> None:
-        users = Users(self.preset, stack.urls["gateway"], self.figures, self.seed, self.permuted)
+        stage = LiveStage(
+            self.demonstration,
+            stack.urls["gateway"],
+            self.figures,
+            self.seed,
+            self.arm,
+            self.view,
+            self.state_dir,
+        )
         self.view.show_panel()
+        async with stage.connected():
+            await self._loop(stack, stage)
+
+    async def _loop(self, stack: Stack, stage: LiveStage) -> None:
         # The watcher first: it tells the first release, which is measured before the users begin.
-        work = self._watch(stack, users), self._ticker(), self._until_goal(users)
+        work = self._watch(stack, stage), self._ticker(), self._until_goal(stage)
         jobs, failed = [*map(asyncio.ensure_future, work)], asyncio.ensure_future(stack.failed())
         try:
-            ends: dict[str, Any] = {"return_when": asyncio.FIRST_COMPLETED}
-            done, _ = await asyncio.wait([*jobs, failed], timeout=self.preset.deadline_s, **ends)
+            limit_s, first = 60 * self.demonstration.minutes, asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait([*jobs, failed], timeout=limit_s, return_when=first)
             if failed in done:
                 raise failed.result()
             for job in done:
                 job.result()
             self.stopped = "goal" if done else "limit"
             if self.figures.heldout:
-                await self._finally(users)
+                await self._finally(stage)
         finally:
             for job in (*jobs, failed):
                 job.cancel()
             await asyncio.gather(*jobs, failed, return_exceptions=True)
 
-    async def _until_goal(self, users: Users) -> None:
-        await self._serving(users.gateway_url)
-        arm = "; PERMUTED: it is given to another answer" if self.permuted else ""
-        self.view.say(f"reward of an answer: {self.preset.signal}{arm}")
+    async def _until_goal(self, stage: LiveStage) -> None:
+        shown = self.demonstration
+        await self._serving(stage.gateway_url)
+        arm = f"; {self.arm.about}" if self.arm.about else ""
+        self.view.say(f"reward of an answer: {shown.signal}{arm}")
         self.view.say(
             f"measuring release {self._head.sequence}, which serves now, on "
-            f"{len(self.preset.test_tasks)} held-out questions, {self.preset.test_samples} "
+            f"{len(shown.test_tasks)} held-out questions, {shown.test_samples} "
             "fresh answers each; neither users nor the evaluator ask these"
         )
         first, self._doing = self._head, "measuring what serves at the start"
-        await self._measure(users, first)
-        self.figures.before = await users.shown(first.release_id)
+        await self._measure(stage, first)
+        self.figures.before = await stage.shown(first.release_id)
         self.view.say(
-            f"{self.preset.users} users ask and judge; a training step takes "
-            f"{self.preset.batch} judged answers"
+            f"{shown.users} users ask and judge; a training step takes {shown.batch} judged answers"
         )
         self._doing = ""
         # Users go on while a release is measured: measurements are pinned to it.
         async with asyncio.TaskGroup() as group:
-            asking = group.create_task(users.live())
+            asking = group.create_task(stage.crowd())
             while True:
                 # Releases that came during a measurement are skipped: only the newest is measured.
                 self._released.clear()
                 await self._released.wait()
                 self._doing = f"release {self._head.sequence} is being measured"
-                point = await self._measure(users, self._head)
+                point = await self._measure(stage, self._head)
                 self._doing = ""
                 if point is not None and self._passes(point):
                     break
             asking.cancel()
 
-    async def _finally(self, users: Users) -> None:
+    async def _finally(self, stage: LiveStage) -> None:
         self.view.say("the users have left; measuring the serving release once more, anew")
         head, self._doing = self._head, "the last measurement"
-        samples = _FINAL_TIMES * self.preset.test_samples
-        self.figures.final = await self._ask(users, head, samples)
-        self.figures.after = await users.shown(head.release_id)
+        samples = _FINAL_TIMES * self.demonstration.test_samples
+        self.figures.final = await self._ask(stage, head, samples)
+        self.figures.after = await stage.shown(head.release_id)
 
     async def _serving(self, gateway_url: str) -> None:
         """Wait until the newest release in the log is the release that serves."""
@@ -151,9 +165,9 @@ class Demo:
     def _head(self) -> Release:
         return self.figures.releases[-1].release
 
-    async def _measure(self, users: Users, release: Release) -> Measurement | None:
+    async def _measure(self, stage: LiveStage, release: Release) -> Measurement | None:
         try:
-            point = await self._ask(users, release, self.preset.test_samples)
+            point = await self._ask(stage, release, self.demonstration.test_samples)
         # The node keeps three adapters: an older release may be gone.
         except openai.ConflictError:
             return None
@@ -161,20 +175,26 @@ class Demo:
         self.view.say(f"held-out reward of release {release.sequence}: {point.counted}")
         return point
 
-    async def _ask(self, users: Users, release: Release, samples: int) -> Measurement:
+    async def _ask(self, stage: LiveStage, release: Release, samples: int) -> Measurement:
         # Part of the seed: no two measurements share a draw.
         self._measurements += 1
-        found = await users.heldout(release.release_id, self._measurements, samples=samples)
-        return Measurement(self.elapsed_s, release.sequence, release.release_id, *found)
+        named = release.release_id
+        found = await self.demonstration.measure(stage, named, self._measurements, samples)
+        figure = found.mean, found.low, found.high, found.answers
+        return Measurement(self.elapsed_s, release.sequence, named, *figure)
 
-    async def _watch(self, stack: Stack, users: Users) -> None:
+    async def _watch(self, stack: Stack, stage: LiveStage) -> None:
         bodies = FilesystemBodies(stack.state_dir / "bodies")
-        async for event in follow(stack.kafka_bootstrap, bodies):
+        async for event in follow(stack.kafka_bootstrap, bodies, signals=True):
             old = event.at < self._began_at  # with --continue the log begins with the last run
             if not self.figures.take(event, of_last_run=old):
                 continue
-            users.experience_consumed.set()
-            if not old and (line := describe(event, means=False)) is not None:
+            stage.experience_consumed.set()
+            if isinstance(event, SignalComputed):
+                line = None if old else self.demonstration.line(event)
+            else:
+                line = None if old else describe(event, means=False)
+            if line is not None:
                 self.view.say(line, short=line.partition("; rule: ")[0])
             if isinstance(event, ReleasePublished):
                 self._released.set()
@@ -182,10 +202,11 @@ class Demo:
     async def _ticker(self) -> None:
         while True:
             await asyncio.sleep(1)
-            figures, judged = self.figures, len(self.figures.rewards)
-            waiting = max(judged - figures.consumed, 0)
+            figures, judged = self.figures, self.figures.experienced
             slow = "" if figures.steps else "; the first step loads its libraries"
-            words = f"{judged} answers judged, {waiting} wait for a step or are in one{slow}"
+            words = (
+                f"{judged} answers judged, {figures.waiting} wait for a step or are in one{slow}"
+            )
             now = time.monotonic()
             waits = [
                 f"candidate {number} is being compared, {now - since:.0f} s"

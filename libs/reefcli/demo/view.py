@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reefcli.demo.figures import Figures
-from reefcli.demo.presets import Preset
+from reefcommon.demonstration import Demonstration
 
 SPARKS = "▁▂▃▄▅▆▇█"
 _BAR = 32
@@ -24,8 +24,8 @@ class View:
     at most every 15 s.
     """
 
-    def __init__(self, console: Console, preset: Preset, figures: Figures) -> None:
-        self._console, self._preset, self._figures = console, preset, figures
+    def __init__(self, console: Console, demonstration: Demonstration, figures: Figures) -> None:
+        self._console, self._demonstration, self._figures = console, demonstration, figures
         self._began = time.monotonic()
         self._status, self._printed_at = "", 0.0
         self.loop_began = 0.0
@@ -63,12 +63,12 @@ class View:
 
     def panel(self) -> Panel:
         """The goals as bars, the figures, and their meaning."""
-        figures, preset = self._figures, self._preset
+        figures, shown = self._figures, self._demonstration
         last = figures.heldout[-1] if figures.heldout else None
-        goal = f"goal: above {preset.reward_goal}"
+        goal = f"goal: above {shown.goal}"
         goals = Table.grid(padding=(0, 2))
         measured = f"{last} of release {last.sequence}" if last else "not measured"
-        releases, wanted, limit_s = len(figures.learned), preset.releases_goal, preset.deadline_s
+        releases, wanted, limit_s = len(figures.learned), shown.releases_goal, 60 * shown.minutes
         spent_s = time.monotonic() - self.loop_began if self.loop_began else 0.0
         within = f"{clock(spent_s)} (limit {clock(limit_s)}, --minutes)"
         for name, total, done, figure in (
@@ -79,15 +79,17 @@ class View:
             goals.add_row(name, ProgressBar(total=total, completed=done, width=_BAR), figure)
         recent = "-" if figures.recent_reward is None else f"{figures.recent_reward:.2f}"
         counts = (
-            f"requests {len(figures.rewards)}   failed {len(figures.failures)}   "
+            f"requests {figures.experienced}   failed {len(figures.failures)}   "
             f"steps {len(figures.steps)}   rejected {len(figures.rejected)}   "
             f"refused {sum(figures.refused.values())}   restarts {len(figures.restarts)}\n"
             f"users' reward {recent} (their last 32 answers, of several releases)"
         )
         curve = "".join(SPARKS[min(int(point.mean * 8), 7)] for point in figures.heldout)
-        words = (Text(counts), Text(f"held-out curve {curve}"), Text(self._status, style="cyan"))
+        rows = (Text(line, no_wrap=True, overflow="ellipsis") for line in shown.panel())
+        status = Text(self._status, style="cyan")
+        words = (Text(counts), Text(f"held-out curve {curve}"), *rows, status)
         body = Group(goals, *words)
-        return Panel(body, title=f"reef demo: {preset.about}", subtitle="Ctrl-C stops")
+        return Panel(body, title=f"reef demo: {shown.about}", subtitle="Ctrl-C stops")
 
 
 def clock(seconds: float) -> str:

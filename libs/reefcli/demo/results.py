@@ -1,0 +1,86 @@
+"""The results of the runs of a demonstration: a file for machines, a table for people."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from reefcli.demo.trial import Trial
+
+FILE = "results.json"
+_COLUMNS = ("arm", "seed", "held-out first", "held-out last", "steps", "releases", "failed", "s")
+
+
+def row(trial: Trial) -> dict[str, Any]:
+    """Return the result of a run. Intervals are of 95 %."""
+    run, found = trial.run, trial.summary
+    return {
+        "arm": run.arm.name,
+        "knobs": dict(run.arm.knobs),
+        "seed": run.seed,
+        "first": found["heldout_first"],
+        "first_interval": found["heldout_first_interval"],
+        # Measured after the run, by answers that decided nothing.
+        "last": found["heldout_last"],
+        "last_interval": found["heldout_last_interval"],
+        "answers": found["heldout_answers"],
+        "reached": found["reached"],
+        "stopped_by": found["stopped_by"],
+        "steps": found["steps"],
+        "releases": found["releases_published"],
+        "requests": found["requests"],
+        "requests_failed": found["failed_requests"],
+        "signals": found["signals"],
+        "seconds": found["elapsed_s"],
+        "failure": trial.failure,
+    }
+
+
+def summary(trials: Sequence[Trial]) -> dict[str, Any]:
+    shown = trials[0].run.demonstration
+    return {
+        "recipe": shown.recipe,
+        "model": shown.model,
+        "about": shown.about,
+        "measured": shown.signal,
+        "goal": {"releases": shown.releases_goal, "lower_bound_above": shown.goal},
+        "limit_s": 60 * shown.minutes,
+        "command": shlex.join(sys.argv),
+        "version": version("reef-agent"),
+        "runs": [row(trial) for trial in trials],
+    }
+
+
+def keep(directory: Path, found: dict[str, Any]) -> Path:
+    """Write the results file, whole or not at all."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path, part = directory / FILE, directory / f"{FILE}.part"
+    part.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return part.replace(path)
+
+
+def table(found: dict[str, Any]) -> Table:
+    shown = Table(title=f"{found['recipe']} on {found['model']}: held-out", show_edge=False)
+    for number, name in enumerate(_COLUMNS):
+        shown.add_column(name, justify="left" if number < 1 else "right", no_wrap=True)
+    for run in found["runs"]:
+        shown.add_row(
+            run["arm"],
+            str(run["seed"]),
+            _figure(run["first"], run["first_interval"]),
+            run["failure"].partition("\n")[0][:40] or _figure(run["last"], run["last_interval"]),
+            *(str(run[name]) for name in ("steps", "releases", "requests_failed")),
+            f"{run['seconds']:.0f}",
+        )
+    return shown
+
+
+def _figure(mean: float | None, interval: Sequence[float] | None) -> str:
+    if mean is None or interval is None:
+        return "-"
+    return f"{mean:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"

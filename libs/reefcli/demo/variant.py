@@ -1,0 +1,47 @@
+"""Demonstrations by name, and the `serve.yaml` of an arm."""
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from reefcommon.config import ServeConfig, parse
+from reefcommon.demonstration import Arm, Demonstration
+from reefcommon.errors import BadConfig
+from reefcommon.recipe_loading import resolve
+
+Factories = Mapping[str, Callable[[], Demonstration]]
+
+
+def demonstrations(recipe: str) -> Factories:
+    """Return model -> factory of a recipe's demonstrations, by its name or its package.
+
+    Raises:
+        BadConfig: it has none.
+    """
+    package = recipe if "." in recipe else f"recipes.{recipe.replace('-', '_')}"
+    try:
+        there = importlib.util.find_spec(f"{package}.demo") is not None
+    except ModuleNotFoundError:
+        there = False
+    if not there:
+        raise BadConfig(f"recipe {recipe!r} has no demonstration: there is no {package}.demo")
+    found: Factories = resolve(f"{package}.demo:DEMONSTRATIONS")
+    return found
+
+
+def variant(config: ServeConfig, arm: Arm, endpoints: Mapping[str, str]) -> ServeConfig:
+    """Return `config` with the arm's knobs, and with the addresses of running endpoints.
+
+    Raises:
+        BadConfig: a value is not allowed.
+    """
+    raw: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    for binding in raw["reef"]:
+        binding.update(arm.knobs)
+        if arm.recipe:
+            binding["recipe"] = arm.recipe
+    for name, url in endpoints.items():
+        raw.setdefault("models", {}).setdefault(name, {})["url"] = url
+    # YAML reads JSON
+    return parse(json.dumps(raw), source=f"serve.yaml of the arm {arm.name!r}")
