@@ -148,7 +148,8 @@ class HostSettings(ServiceSettings):
     seek_in_flight: int = Field(8, ge=1, le=1024)
     """questions of a seeking recipe under way at once"""
     seek_priority: int = Field(10, ge=0, le=100)
-    """priority of these questions: users have 0 and go first; 0 sends none"""
+    """priority of these, and of a recipe's other questions to the served model: users have 0 and go
+    first; 0 sends none"""
     decide_timeout_s: float = Field(60.0, gt=0, description="longest time of a recipe's decide")
 
 

@@ -39,7 +39,7 @@ class Host:
     def __init__(self, home, judge, gateway_url="", **entry):
         made = ModelEndpoint(url=judge.url, model="judge-1", **{"timeout_s": 0.5} | entry)
         self.store = JobStore(home / "ledger.sqlite")
-        self.pool = ModelPool(self.store, {"judge": made}, gateway_url=gateway_url)
+        self.pool = ModelPool(self.store, {"judge": made}, gateway_url=gateway_url, priority=10)
         binding = Binding("default", "tests:Words", WordsRecipe(None))
         services = RecipeServices(self.store, lambda: AT, self.pool, RetryPolicy(0.01, 0.05, 3))
         self.runtime = RecipeRuntime(binding, services)
@@ -217,7 +217,7 @@ async def test_reefs_own_model_is_asked_as_a_side_call(tmp_path, judge):
     assert headers["x-reef-tag-purpose"] == "wenn möglich kurz"
     assert headers["x-reef-scenario"] == "default"
     assert headers["x-reef-agent-record-id"].startswith("side-")
-    assert judge.bodies[0]["model"] == "reef"
+    assert (judge.bodies[0]["model"], judge.bodies[0]["priority"]) == ("reef", 10)
     await host.close()
 
 

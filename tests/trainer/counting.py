@@ -1,7 +1,7 @@
 """A recipe without torch, so that the trainer's own behaviour can be tested in milliseconds.
 
 Its policy is a list of the sample ids that it was trained on, its critic a count. Scores tell the learner what to do:
--1 the batch is poison, -2 the process dies (once per marker file), -3 it hangs, -4 it always dies,
+-1 the batch is poison, 7 the batch is skipped, -2 the process dies (once per marker file), -3 it hangs, -4 it always dies,
 -5 the learner raises.
 """
 
@@ -59,6 +59,8 @@ class CountingLearner:
             if sample.score == -3 and not marker.exists():
                 marker.touch()
                 time.sleep(60)
+        if any(sample.score == 7 for sample in batch):
+            return StepResult(step=self.critic, action="skip", metrics={"skipped": 1.0})
         self.actor += [sample.event_id for sample in batch]
         self.critic += 1
         return StepResult(

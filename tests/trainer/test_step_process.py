@@ -153,3 +153,30 @@ async def test_the_loop_runs_until_it_is_cancelled_and_leaves_no_process(tmp_pat
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     rig.store.close()
+
+
+async def test_a_batch_is_handed_over_as_a_file_and_the_file_is_gone_afterwards(tmp_path):
+    """Twelve megabytes a unit: a line in the pipe would not take them."""
+    rig, length = await ready(tmp_path, warmup=99), 500_000
+    for number in (0, 1):
+        tokens, ones = (7,) * (length + 2), (1,) * length
+        long = sample(number, tokens=tokens, loss_mask=ones, logprobs=(-0.123456789,) * length)
+        await rig.handlers.on_unit(long)
+    await rig.settle()
+    assert [step.sample_ids for step in rig.bus.steps] == [("smp-0", "smp-1")]
+    assert list((tmp_path / "batches").iterdir()) == []
+    await rig.stop()
+
+
+async def test_a_skipped_step_makes_no_candidate_and_uses_its_samples(tmp_path):
+    rig = await ready(tmp_path)
+    await arrive(rig, (7, 7, 1, 1))
+    await rig.settle()
+    skipped, taken = rig.bus.steps
+    assert (skipped.sample_ids, skipped.candidate_id) == (("smp-0", "smp-1"), None)
+    assert skipped.reason == "the recipe skipped the step: the batch changes nothing"
+    assert skipped.metrics["skipped"] == 1.0
+    assert [item.lineage.sample_ids for item in rig.bus.candidates] == [taken.sample_ids]
+    assert rig.store.counts("jobs", rig.key) == {"finished": 1, "announced": 1}
+    assert rig.store.counts("samples", rig.key) == {"used": 4}
+    await rig.stop()

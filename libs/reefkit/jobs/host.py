@@ -117,7 +117,11 @@ def recipe_services(
         store,
         outside.now,
         ModelPool(
-            store, served.models, gateway_url=system.gateway_url, model_name=system.model_name
+            store,
+            served.models,
+            gateway_url=system.gateway_url,
+            model_name=system.model_name,
+            priority=settings.seek_priority,
         ),
         RetryPolicy(settings.first_delay_s, settings.max_delay_s, settings.max_attempts),
         signals_at_once=settings.signals_at_once,

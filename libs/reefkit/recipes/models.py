@@ -41,8 +41,9 @@ class ModelPool:
         *,
         gateway_url: str = "",
         model_name: str = "reef",
+        priority: int = 0,
     ) -> None:
-        """Raises BadConfig if a key cannot be read."""
+        """`priority`: of questions to Reef's own model. Raises BadConfig if a key is unreadable."""
         every = dict(entries or {})
         own = every.get(SERVED, ModelEndpoint())
         if gateway_url:
@@ -50,7 +51,7 @@ class ModelPool:
             every[SERVED] = own.model_copy(update=at)
         self.endpoints = {name: Endpoint(name, entry) for name, entry in every.items()}
         self.budgets = {name: Budget(name, entry, store) for name, entry in every.items()}
-        self.store = store
+        self.store, self.priority = store, priority
 
     async def call(self, request: "Request") -> Answered:
         """Return the kept answer, or ask. Raises BudgetSpent, ModelFailed."""
@@ -168,6 +169,8 @@ class Caller:
             headers["x-reef-scenario"] = self.scenario
             headers["x-reef-tag-turn-type"] = "side"
             headers["x-reef-tag-purpose"] = purpose
+            if self.pool.priority:  # users have 0 and go first
+                body = {"priority": self.pool.priority, **body}
             if key is not None:
                 # The gateway answers the same receipt with the same answer.
                 headers[_GATEWAY_KEY] = headers["idempotency-key"].replace("reef-", "side-")
