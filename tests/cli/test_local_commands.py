@@ -301,6 +301,14 @@ def test_doctor_sees_that_nothing_can_be_kept_there(where: str, said: str, tmp_p
             "evaluation.score: nothing names nothing: write package.module:NAME",
         ),
         ("evaluation: {tasks: [a]}", "evaluation.score: missing"),
+        (
+            "evaluation: {tasks: {defualt: [a]}, score: 'math:fsum'}",
+            "evaluation.tasks.defualt: no such scenario; this file names default: correct the name",
+        ),
+        (
+            "evaluation: {tasks: {default: 7}, score: 'math:fsum'}",
+            "evaluation.tasks: scenario default: must be a list of tasks, or package.module:NAME",
+        ),
     ],
 )
 def test_serve_and_doctor_find_what_a_service_would_refuse(

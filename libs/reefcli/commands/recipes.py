@@ -15,6 +15,9 @@ from typing import Annotated, TypeGuard
 
 import typer
 from pydantic.fields import FieldInfo
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
 from reefcli.errors import CommandFailed
 from reefcli.field_words import default, kind
@@ -58,6 +61,7 @@ _NAMES = "A recipe (package.module:Class), or further packages to look in."
 _Names = Annotated[list[str] | None, typer.Argument(help=_NAMES)]
 _KNOBS = "All of each recipe: its knobs too, with defaults and meaning."
 _Knobs = Annotated[bool, typer.Option("--knobs", help=_KNOBS)]
+_LABELS = ("signal", "consumes", "does", "shown here")
 _COLUMNS = ("recipe", "signal", "acquisition", "target", "consumes", "what it does", "shown here")
 
 
@@ -107,11 +111,15 @@ def _print_groups(rows: Sequence[Listed]) -> None:
         table = [(*_cells(r)[:2], r.acquisition, r.target, *_cells(r)[2:]) for r in rows]
         print_table(_COLUMNS, table, empty="no recipe is installed")
         return
-    columns = tuple(name for name in _COLUMNS if name not in ("acquisition", "target"))
     for (acquisition, target), group in groupby(rows, lambda row: (row.acquisition, row.target)):
-        out.print(f"{acquisition}, evolves {target}", style="bold", markup=False)
-        print_table(columns, map(_cells, group))
-        out.print()
+        out.print(f"{acquisition}, target {target}", style="bold", markup=False)
+        for row in group:
+            out.print(f"  {row.recipe}", markup=False, soft_wrap=True)
+            grid = Table.grid(padding=(0, 2))
+            for label, text in zip(_LABELS, _cells(row)[1:], strict=True):
+                if text:
+                    grid.add_row(Text(label, style="dim"), Text(text))
+            out.print(Padding(grid, (0, 0, 0, 4)))
     out.print("`reef recipes RECIPE` shows the knobs of one, `--knobs` those of all.", style="dim")
 
 
