@@ -14,9 +14,11 @@ PAGE = (Path(__file__).parents[2] / "docs" / "write-a-recipe.md").read_text()
 
 @pytest.fixture
 def printed() -> dict[str, Any]:
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.S) if "Sums" in block]
+    (code,) = [
+        block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Sums" in block
+    ]
     names: dict[str, Any] = {"__name__": "printed"}
-    exec(code, names)  # noqa: S102 - it is our own page
+    exec(code, names)
     return names
 
 
