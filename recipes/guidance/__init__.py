@@ -1,0 +1,1 @@
+"""Guidance: the policy advises a frozen executor, and is rewarded for the executor's solutions."""
