@@ -25,12 +25,14 @@ from recipes.ttt_discover.examples.row_pattern.pattern import DIGITS, LENGTH
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
 from reefcommon.config import load
 from reefcommon.events import Sampling
-from reefcommon.ids import digest
 from tests.recipes.seeking import Answer, FakeSeekContext, World
 
 ARMS = ("frozen", "mean_baseline", "entropic")
 TINY_FILE = Path("recipes/ttt_discover/examples/row_pattern/serve.yaml")
-TABLE_LR = {"mean_baseline": 0.1, "entropic": 0.1, "frozen": 0.1}
+# Chosen on seed 100 among 0.1, 0.2 and 0.4, where it is the better rate of both arms that learn.
+TABLE_LR = 0.2
+# Groups and rollouts. The table does not see its parent: all rollouts are a group.
+GRIDS = {"tabular": (1, 64), "tiny": (8, 8)}
 # Two-sided 95 % quantiles of Student's t by degrees of freedom.
 T95 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -195,7 +197,7 @@ def knobs_of(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]
 
 def run(arm: str, seed: int, options: argparse.Namespace, model: Path | None) -> dict[str, Any]:
     recipe = TTTDiscoverRecipe(TTTDiscoverRecipe.knobs_type(**knobs_of(arm, seed, options)))
-    lr = TABLE_LR[arm] if options.lr is None else options.lr
+    lr = TABLE_LR if options.lr is None else options.lr
     policy: Policy = Table(arm, lr) if model is None else Model(recipe, model)
     world = World(recipe, scenario="row-pattern", train=policy.train)
     ctx, began = Batched(world, policy), time.perf_counter()
@@ -212,11 +214,11 @@ def run(arm: str, seed: int, options: argparse.Namespace, model: Path | None) ->
         "verifier_calls": len(world.reports),
         "trained_steps": len(world.trained),
         "seconds": round(time.perf_counter() - began, 1),
-        "text": digest_best(world),
+        "text": best_text(world),
     }
 
 
-def digest_best(world: World) -> str:
+def best_text(world: World) -> str:
     nodes = [n for n in world.committed["search"]["archive"]["nodes"] if not n["seed"]]
     best = max(nodes, key=lambda node: node["solution"]["value"], default=None)
     return "" if best is None else best["solution"]["text"]
@@ -255,8 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--rollouts", type=int, default=8)
+    parser.add_argument("--groups", type=int)
+    parser.add_argument("--rollouts", type=int)
     parser.add_argument("--policy", choices=["tabular", "tiny"], default="tabular")
     parser.add_argument("--lr", type=float)
     parser.add_argument("--kl", type=float)
@@ -264,6 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arms, seeds = options.arms.split(","), [int(seed) for seed in options.seeds.split(",")]
     if unknown := set(arms) - set(ARMS):
         parser.error(f"unknown arms: {', '.join(sorted(unknown))}")
+    groups, rollouts = GRIDS[options.policy]
+    options.groups, options.rollouts = options.groups or groups, options.rollouts or rollouts
     runs = []
     with tempfile.TemporaryDirectory() as cache:
         model = None
@@ -276,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 runs.append(run(arm, seed, options, model))
                 sys.stderr.write(json.dumps(runs[-1]) + "\n")
     whole = {"command": f"python -m tests.methods.row_pattern {' '.join(arguments or sys.argv[1:])}",
-             "id": digest(vars(options), length=12), "runs": runs, **summary(runs, arms)}  # fmt: skip
+             "runs": runs, **summary(runs, arms)}  # fmt: skip
     sys.stdout.write(json.dumps(whole, indent=1) + "\n")
     return 0
 

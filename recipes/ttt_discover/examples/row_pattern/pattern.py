@@ -5,6 +5,7 @@
 # centres alone and no program of a model runs.
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import linprog
@@ -72,6 +73,7 @@ def best_radii(centers: Sequence[Center]) -> list[float]:
     return [max(0.0, float(radius) - excess / 2 - _SLACK) for radius in radii]
 
 
+@lru_cache(maxsize=4096)  # a policy that has learned repeats itself
 def packing_of(digits: str, count: int) -> Packing | None:
     centers = centers_of(digits, count)
     return None if centers is None else Packing(tuple(centers), tuple(best_radii(centers)))
