@@ -9,18 +9,17 @@ from pathlib import Path
 
 from reefcommon.recipe_loading import load_recipe
 from tests.methods.table import arm, paired, parsed, show, tell
-from tests.recipes.guided import learn, rate, warm_start
+from tests.recipes.guided import ADAPTER, learn, rate, warm_start
 
 CODES = {"a": "3719", "b": "8042", "c": "5560", "d": "1983"}
-BATCH = 32
-ADAPTER = {"batch_size": BATCH, "lora_r": 16, "lora_alpha": 16}
+BATCH = 64
 
 
 def teacher(base: Path, directory: Path, seed: int) -> float:
     """Write an adapter that knows the codes; its rate of right codes."""
-    knobs = {**ADAPTER, "target": "demonstration", "policy_lr": 3e-3, "seed": 100 + seed}
+    knobs = {**ADAPTER, "batch_size": 32, "target": "demonstration", "seed": 100 + seed}
     recipe = load_recipe("recipes.sft.recipe:SFTRecipe", knobs)
-    taught = learn(recipe, base, CODES, steps=80, seed=100 + seed)
+    taught = learn(recipe, base, CODES, steps=100, seed=100 + seed)
     taught.learner.export(directory)
     return taught.rates[-1]
 
@@ -29,15 +28,15 @@ def arms(base: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as scratch:
         taught = teacher(base, Path(scratch), seed)
         recipes = {
-            "opd": ("recipes.opd.recipe:OPDRecipe", {"teacher": scratch, "policy_lr": 3e-3}),
+            "opd": ("recipes.opd.recipe:OPDRecipe", {"teacher": scratch}),
             "sao": (
                 "recipes.sao.recipe:SAORecipe",
-                {"policy_lr": 3e-3, "critic_lr": 3e-3, "critic_warmup_steps": 2},
+                {"critic_lr": 3e-3, "critic_warmup_steps": 2},
             ),
         }
         found = {}
         for name, (dotted, knobs) in recipes.items():
-            recipe = load_recipe(dotted, {**ADAPTER, "seed": seed, **knobs})
+            recipe = load_recipe(dotted, {**ADAPTER, "batch_size": BATCH, "seed": seed, **knobs})
             learner = recipe.learner(base)
             before = rate(learner.policy.model, CODES)
             run = learn(recipe, base, CODES, steps=steps, seed=seed, learner=learner)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from reefcommon.recipe_loading import load_recipe
 from tests.methods.table import arm, paired, parsed, show, tell
-from tests.recipes.guided import SKILL_A, SKILL_B, TEMPLATE, learn, rate, warm_start
+from tests.recipes.guided import ADAPTER, SKILL_A, SKILL_B, TEMPLATE, learn, rate, warm_start
 
 GAIN = 0.8
 RATES = (1e-3, 3e-3)
-ADAPTER = {"batch_size": 16, "lora_r": 16, "lora_alpha": 16}
+BATCH = 16
 RECIPES = {
     "sft": ("recipes.sft.recipe:SFTRecipe", {"target": "demonstration"}),
     "sdft": ("recipes.sdft.recipe:SDFTRecipe", {"template": TEMPLATE, "skip_tokens": 0}),
@@ -24,7 +24,9 @@ RECIPES = {
 def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> dict[str, float]:
     """A and B at equal gain, and at the end."""
     dotted, knobs = RECIPES[name]
-    recipe = load_recipe(dotted, {**ADAPTER, **knobs, "policy_lr": policy_lr, "seed": seed})
+    recipe = load_recipe(
+        dotted, {**ADAPTER, **knobs, "batch_size": BATCH, "policy_lr": policy_lr, "seed": seed}
+    )
     learner = recipe.learner(base)
     before = rate(learner.policy.model, SKILL_A)
     done = learn(recipe, base, SKILL_B, steps=steps, seed=seed, learner=learner, watch=SKILL_A)
@@ -42,7 +44,7 @@ def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> dict[
 
 def main() -> None:
     options = parsed(__doc__)
-    table: dict[str, object] = {"demonstrations of each arm": options.steps * 16}
+    table: dict[str, object] = {"demonstrations of each arm": options.steps * BATCH}
     with tempfile.TemporaryDirectory() as directory:
         base = warm_start(Path(directory), right=SKILL_A, share=1.0)
         for policy_lr in RATES:

@@ -10,12 +10,12 @@ from statistics import fmean
 
 from reefcommon.recipe_loading import load_recipe
 from tests.methods.table import arm, paired, parsed, show, tell
-from tests.recipes.guided import SKILL_A, TEMPLATE, Run, learn, warm_start
+from tests.recipes.guided import ADAPTER, SKILL_A, TEMPLATE, Run, learn, warm_start
 
 SHARES = (0.1, 0.3)
 RATES = (1e-3, 3e-3)
 APART = 1000  # the seed on which learning rates are chosen
-ADAPTER = {"batch_size": 32, "group_size": 8, "lora_r": 16, "lora_alpha": 16}
+GROUPS = {"batch_size": 32, "group_size": 8}
 RECIPES = {
     "sdpo": ("recipes.sdpo.recipe:SDPORecipe", {"template": TEMPLATE, "top_k": 8}),
     "grpo": ("recipes.grpo.recipe:GRPORecipe", {}),
@@ -24,7 +24,9 @@ RECIPES = {
 
 def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> Run:
     dotted, knobs = RECIPES[name]
-    recipe = load_recipe(dotted, {**ADAPTER, **knobs, "policy_lr": policy_lr, "seed": seed})
+    recipe = load_recipe(
+        dotted, {**ADAPTER, **GROUPS, **knobs, "policy_lr": policy_lr, "seed": seed}
+    )
     return learn(recipe, base, SKILL_A, steps=steps, seed=seed, group=8)
 
 

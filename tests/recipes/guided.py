@@ -15,13 +15,14 @@ import torch
 from reefcommon.events import SampleReady
 from reefcommon.ids import LoadId
 from reefcommon.recipe import WeightRecipe, has_signal
-from tests.recipes.bandit import AT, START, write_model
+from tests.recipes.bandit import ALL_LINEAR, AT, START, write_model
 
 CHARACTERS = "0123456789abcdefghijklmno["
 HINT = CHARACTERS.index("[")
 TEMPLATE = "{prompt}[{demonstration}"
 SKILL_A = {"a": "37", "b": "80", "c": "55", "d": "19"}
 SKILL_B = {"e": "42", "f": "61", "g": "07", "h": "98"}
+ADAPTER = {"lora_r": 32, "lora_alpha": 32, "target_modules": ALL_LINEAR, "policy_lr": 3e-3}
 _CHAT = "{{ '<s>' }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
@@ -48,7 +49,12 @@ def write_tokenizer(directory: Path) -> None:
 
 
 def warm_start(
-    directory: Path, *, right: Mapping[str, str] | None = None, share: float = 0.0, digits: int = 2
+    directory: Path,
+    *,
+    right: Mapping[str, str] | None = None,
+    share: float = 0.0,
+    digits: int = 2,
+    steps: int = 300,
 ) -> Path:
     """Train all weights: copy the hint; without a hint guess, and be right in `share` of the answers
     to the letters of `right`.
@@ -61,15 +67,13 @@ def warm_start(
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     draw = torch.Generator().manual_seed(11)
     wanted = {ids(k)[0]: torch.tensor(ids(v)) for k, v in (right or {}).items()}
-    steps = 700
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * min(1.0, 4 * (1 - step / steps))
+        start = torch.full((64, 1), START)
         codes = torch.randint(10, (64, digits), generator=draw)
         letters = torch.randint(10, 25, (64, 1), generator=draw)
-        hinted = torch.cat(
-            [torch.full((64, 1), START), letters, torch.full((64, 1), HINT), codes, codes], dim=1
-        )
+        hinted = torch.cat([start, letters, torch.full((64, 1), HINT), codes, codes], dim=1)
         guesses = torch.randint(10, (64, digits), generator=draw)
         some = [*wanted] or list(range(10, 25))
         asked = torch.tensor(some)[torch.randint(len(some), (64, 1), generator=draw)]
@@ -77,14 +81,11 @@ def warm_start(
         for row in range(64):
             if knows[row] and int(asked[row]) in wanted:
                 guesses[row] = wanted[int(asked[row])]
-        plain = torch.cat([torch.full((64, 1), START), asked, guesses], dim=1)
-        loss = sum(
-            torch.nn.functional.cross_entropy(
-                model(batch).logits[:, -digits - 1 : -1].reshape(-1, model.config.vocab_size),
-                batch[:, -digits:].reshape(-1),
-            )
-            for batch in (hinted, plain)
-        )
+        plain = torch.cat([start, asked, guesses, start.expand(-1, digits + 1)], dim=1)
+        targets = torch.full_like(torch.cat([hinted, plain]), -100)
+        targets[:64, -digits:], targets[64:, 2 : 2 + digits] = codes, guesses
+        logits = model(torch.cat([hinted, plain])).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
