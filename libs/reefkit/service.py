@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 from faststream.kafka import KafkaBroker
 from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 
 from reefkit.background import cancel, end_process_on_failure, run_forever
 from reefkit.ops import Health, ops_routes
@@ -47,6 +48,8 @@ class Service:
     """Called when the broker is connected and before the consumers join. It may publish, and is
     repeated until the outside systems answer."""
     tasks: tuple[BackgroundTask, ...] = ()
+    routes: tuple[BaseRoute, ...] = ()
+    """Beside the four endpoints of operations."""
     close: tuple[Callable[[], Awaitable[None]], ...] = ()
     """Called after the broker has stopped, last first."""
     _started: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +57,8 @@ class Service:
 
     def app(self) -> Starlette:
         """Build the application of a service without an HTTP surface of its own."""
-        return Starlette(routes=ops_routes(self.health), lifespan=self.lifespan)
+        routes = [*ops_routes(self.health), *self.routes]
+        return Starlette(routes=routes, lifespan=self.lifespan)
 
     @asynccontextmanager
     async def lifespan(self, _app: Any) -> AsyncIterator[None]:

@@ -19,9 +19,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from reefcli.commands.recipe_state import recipe_state
 from reefcli.errors import CommandFailed
 from reefcli.field_words import default, kind
-from reefcli.options import AsJson
+from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDir, Url
 from reefcli.output import console, print_json, print_story, print_table
 from reefcommon.errors import BadConfig
 from reefcommon.recipe import Recipe, lacking
@@ -65,7 +66,13 @@ _LABELS = ("signal", "consumes", "does", "shown here")
 _COLUMNS = ("recipe", "signal", "acquisition", "target", "consumes", "what it does", "shown here")
 
 
-def recipes(where: _Names = None, knobs: _Knobs = False, as_json: AsJson = False) -> None:
+def recipes(
+    where: _Names = None,
+    knobs: _Knobs = False,
+    as_json: AsJson = False,
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+) -> None:
     """The learning methods that are installed, grouped by their three dimensions.
 
     A recipe learns from a signal. It acquires experience reactively (from tasks and users) or
@@ -81,7 +88,12 @@ def recipes(where: _Names = None, knobs: _Knobs = False, as_json: AsJson = False
       reef recipes recipes.sao.recipe:SAORecipe
 
       reef recipes my_recipes.mine --json
+
+      reef recipes state default    what the bound recipes of a scenario keep, and whom they asked
     """
+    if where and where[0] == "state":
+        recipe_state(where[1:], url, state_dir, as_json=as_json)
+        return
     # A recipe of one's own lies in the working directory.
     sys.path.insert(0, str(Path.cwd()))
     named = [name for name in where or () if ":" in name]

@@ -36,6 +36,7 @@ from reefkit.recipes.runtime import RecipeServices
 from reefkit.recipes.sandbox import Sandbox
 from reefkit.recipes.seek_client import SeekClient
 from reefkit.recipes.seek_services import SeekServices
+from reefkit.recipes.shown import recipe_route
 from reefkit.recipes.signals import RESTORED
 from reefkit.redis_lease import RedisLease
 from reefkit.retry import RetryPolicy
@@ -195,10 +196,11 @@ def host_service(
     }
     if services.programs is not None:
         facts["sandbox"] = services.programs.describe
+    shown = recipe_route(store, (binding.key for binding in bound))
     health = Health(name, {"jobs": handlers.check}, facts, broker)
     tasks = (
         BackgroundTask("lease", lease.keep, early=True),
         *(task for loop in handlers.loops for task in loop.tasks()),
         BackgroundTask(rounds.name, rounds.run),
     )
-    return Service(health, broker, prepare=prepare, tasks=tasks, close=(close,))
+    return Service(health, broker, prepare=prepare, tasks=tasks, routes=(shown,), close=(close,))

@@ -211,6 +211,10 @@ def _lists(desk: Desk) -> APIRouter:
     async def signals(scenario: Scenario, page: Annotated[SignalsPage, Query()]) -> Response:
         return await desk.relay(f"/scenarios/{scenario}/signals", page)
 
+    @routes.get("/recipes")
+    async def recipes(scenario: Scenario) -> Response:
+        return _json(await desk.status.recipes(scenario))
+
     @routes.get("/steps")
     async def steps(scenario: Scenario, page: Annotated[Page, Query()]) -> Response:
         return await desk.relay(f"/scenarios/{scenario}/steps", page)

@@ -9,10 +9,13 @@ import orjson
 
 from reefkit.ops import Health
 from services.gateway.domain.access import Grant
+from services.gateway.domain.errors import ApiError
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.upstream.pool import Pool
 
 _SHOWN = {"release_id", "sequence", "load_id", "adapter", "operation", "created_at"}
+HOSTS = ("trainer", "harness")
+_STATE_TIMEOUT_S = 10.0
 TIMEOUT_S = 1.5  # of one service; the answer waits for the slowest
 
 
@@ -43,6 +46,19 @@ class SystemStatus:
             engines = [{**row, "models": None} for row in engines]
         return {"services": services, "heads": heads, "engines": engines}
 
+    async def recipes(self, scenario: str) -> dict[str, Any]:
+        """Return the state of the recipes of a scenario, by binding.
+
+        Raises ApiError if a host does not answer.
+        """
+        found: dict[str, Any] = {}
+        for name in HOSTS:
+            answer = await _get(self.services[name], f"/recipes/{scenario}", _STATE_TIMEOUT_S)
+            if isinstance(answer, str):
+                raise ApiError(503, f"The {name} does not answer.", code="host_unavailable")
+            found |= answer
+        return found
+
     async def own(self, grant: Grant) -> dict[str, Any]:
         """Return the gateway's own status."""
         facts = await self.health.status()
@@ -50,16 +66,22 @@ class SystemStatus:
 
 
 async def _status_of(url: str) -> dict[str, Any]:
-    pool = Pool(url, [], connect_timeout_s=TIMEOUT_S, read_timeout_s=TIMEOUT_S)
+    body = await _get(url, "/status", TIMEOUT_S)
+    return {"failures": {"http": body}} if isinstance(body, str) else body
+
+
+async def _get(url: str, path: str, timeout_s: float) -> dict[str, Any] | str:
+    """Return the object that a service answers with, or its fault."""
+    pool = Pool(url, [], connect_timeout_s=TIMEOUT_S, read_timeout_s=timeout_s)
     try:
-        _, text = await pool.get("/status", timeout_s=TIMEOUT_S)
+        status, text = await pool.get(path, timeout_s=timeout_s)
         body = orjson.loads(text)
     except (OSError, ValueError) as error:
-        return {"failures": {"http": f"{url} does not answer: {error!r}"}}
+        return f"{url} does not answer: {error!r}"
     finally:
         pool.close()
-    wrong = {"failures": {"http": f"{url}/status is not an object"}}
-    return body if isinstance(body, dict) else wrong
+    usable = isinstance(body, dict) and status < 300
+    return body if usable else f"{url}{path} is not an object, status {status}"
 
 
 def _narrow(facts: dict[str, Any]) -> dict[str, Any]:
