@@ -23,6 +23,8 @@ class KindRow:
     staged: bool = True
     # The gateway hands out its files.
     downloaded: bool = True
+    # Not made from its base: it may be compared with any head.
+    stands_alone: bool = False
     # The word in the chain; None: `training` if a recipe made it, else `manual`.
     operation: Operation | None = None
 
@@ -38,5 +40,5 @@ KINDS: Mapping[Kind, KindRow] = {
     "checkpoint": KindRow("weights", "whole", "nodes", staged=False, downloaded=False),
     "harness": KindRow("harness", "harness", "requests", operation="harness"),
     "routing": KindRow("routing", "never", "requests", operation="harness"),
-    "solution": KindRow("solution", "whole", "download"),
+    "solution": KindRow("solution", "whole", "download", stands_alone=True),
 }

@@ -81,6 +81,13 @@ def may_follow(on_stale: OnStale, base: Release | None, head: Release, kind: Kin
     return on_stale == "reevaluate" or loads_of(base)[group] == loads_of(head)[group]
 
 
+def may_be_compared(on_stale: OnStale, base: Release | None, head: Release, kind: Kind) -> bool:
+    """Return whether a candidate of `base` may be evaluated on another head."""
+    if KINDS[kind].stands_alone:
+        return on_stale != "refuse"
+    return may_follow(on_stale, base, head, kind)
+
+
 def base_weights(release: Release) -> str:
     """Return the content below the adapter: full weights, or the base model."""
     return release.contents.get("checkpoint", BASE_CONTENT_ID)

@@ -30,5 +30,8 @@ class Problem(Protocol):
     async def verify(self, answer: str, ctx: Context) -> Verified:
         """Score an answer. A wrong answer is a `Verified`, not an error."""
 
+    def check(self, figure: Mapping[str, Any]) -> Verified:
+        """Score a published figure anew. Exact: equal figures have equal rewards."""
+
     def picture(self, solution: Solution) -> bytes:
         """Draw a solution as PNG."""

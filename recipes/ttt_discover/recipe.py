@@ -37,14 +37,32 @@ from recipes.ttt_discover.knobs import Knobs
 from recipes.ttt_discover.problem import Problem
 from recipes.ttt_discover.search import Pending, Search, Tried, identity_of, load
 from reefcommon import recipe
+from reefcommon.evaluator import Evaluator, Score
 from reefcommon.events import Unit
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision, Dimensions, EvaluationPlan, Learner, Refusal, WeightRecipe
+from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
 from reefcommon.recipe_context import SeekContext
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
 
 UNCUT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+
+
+class Solutions(Evaluator):
+    """The published figure is verified again: the greater number serves."""
+
+    # Of weights every candidate serves: the next grid needs the new ones, better or not.
+    policy = "always"
+    exact = True
+    least = 0.0
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def judge_files(self, directory: Path) -> Score:
+        told = json.loads((directory / "solution.json").read_text(encoding="utf-8"))
+        found = self.problem.check(told["figure"])
+        return found.reward, found.words or f"{self.problem.name}: {found.reward:.10g}"
 
 
 class TTTDiscoverRecipe(WeightRecipe):
@@ -158,9 +176,8 @@ class TTTDiscoverRecipe(WeightRecipe):
     def proposes(self, step: int) -> bool:
         return step > 0 and step % self.knobs.candidate_every == 0
 
-    def evaluation(self) -> EvaluationPlan:
-        # The verifier has judged the solutions. The next grid needs the new weights, better or not.
-        return EvaluationPlan(policy="always")
+    def evaluation(self) -> Evaluator:
+        return Solutions(self.problem)
 
     def learner(self, model_path: Path) -> Learner:
         from recipes.ttt_discover.learner import TTTDiscoverLearner  # torch: in the step process

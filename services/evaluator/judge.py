@@ -8,7 +8,7 @@ from reefcommon.errors import Transient
 from reefcommon.evaluator import Evaluator, implements
 from reefcommon.events import CandidateProposed, Evaluation, Release
 from reefcommon.kinds import KINDS
-from reefcommon.releases import ReleaseHeads, may_follow
+from reefcommon.releases import ReleaseHeads, may_be_compared
 from services.evaluator.domain.policies import TEST, Rule, Ruling, decide
 from services.evaluator.domain.replay import HeldOut, lacking
 from services.evaluator.episodes import Episodes, Evidence, Scores
@@ -106,7 +106,7 @@ class Judge:
         if candidate.base_release_id == head.release_id:
             return True
         base = await self.heads.release(candidate.scenario, candidate.base_release_id)
-        return may_follow(plan.chosen.on_stale, base, head, candidate.kind)
+        return may_be_compared(plan.chosen.on_stale, base, head, candidate.kind)
 
     def _by_tasks(self, candidate: CandidateProposed, plan: Plan) -> bool:
         # A harness changes prompts, so that recorded tokens say nothing about it.

@@ -21,7 +21,7 @@ from reefcommon.errors import Conflict, Poison, Unavailable
 from reefcommon.events import Event, Release, ReleasePublished, ReleaseRejected, ServingSynced
 from reefcommon.ids import digest
 from reefcommon.kinds import KINDS
-from reefcommon.releases import ReleaseHeads, base_weights, may_follow
+from reefcommon.releases import ReleaseHeads, base_weights, may_be_compared
 from reefkit.bus import EventPublisher
 from reefkit.telemetry import current_traceparent
 from services.publisher.domain import releases
@@ -107,7 +107,7 @@ class WorkRunner:
             return False  # there is no new head to compare it with
         base = await self.heads.release(work.scenario, candidate.base_release_id)
         on_stale = self.on_stale(work.scenario, candidate.lineage.recipe)
-        if not may_follow(on_stale, base, head, candidate.kind):
+        if not may_be_compared(on_stale, base, head, candidate.kind):
             return False
         await self.events.publish(candidate, topics.CANDIDATES)
         await self.works.save(work.to("requeued"))

@@ -81,9 +81,15 @@ async def test_the_better_solution_becomes_the_head(redis_url: str, tmp_path: Pa
             candidate = solution(store, tmp_path, number, head.release_id)
             await events.publish(candidate, topics.CANDIDATES)
             await judge.trials.settled()
+        # Proposed before the head was known that its better predecessor has made.
+        for number in ("2.7", "2.8"):
+            candidate = solution(store, tmp_path, number, head.release_id)
+            await events.publish(candidate, topics.CANDIDATES)
+            await judge.trials.settled()
         chain = await heads.chain("default")
-    assert [release.candidate_id for release in chain] == ["cnd-2.6", "cnd-2.5", None]
-    best, first, _ = chain
+    numbers = ("2.8", "2.7", "2.6", "2.5")
+    assert [release.candidate_id for release in chain] == [*(f"cnd-{n}" for n in numbers), None]
+    *_, best, first, _ = chain
     assert (best.kind, best.operation, best.adapter) == ("solution", "training", None)
     assert best.evaluation is not None
     assert first.evaluation is not None

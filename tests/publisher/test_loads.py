@@ -69,6 +69,16 @@ async def test_a_solution_ages_nothing_but_solutions_and_needs_no_node(world: Wo
     assert solution.contents == weights.contents | {"solution": solution.content_id}
 
 
+async def test_a_solution_that_lost_a_race_is_compared_again(world: World) -> None:
+    upkeep = await world.started()
+    root = await world.head()
+    late = evaluated("default", root.release_id, "late", kind="solution")
+    await world.publish(upkeep, "early", kind="solution")
+    await upkeep.handlers.on_evaluated(late)
+    assert world.events.of(CandidateProposed) == [late.candidate]
+    assert world.rejections() == []
+
+
 async def test_an_old_chain_without_loads_is_continued(world: World) -> None:
     upkeep = await world.started()
     old = (await world.publish(upkeep, "w")).model_copy(update={"loads": {}})

@@ -8,7 +8,7 @@ from typing import Any
 
 from recipes.ttt_discover import packing as verifier
 from recipes.ttt_discover.archive import Node, Solution
-from recipes.ttt_discover.packing import Packing, read_output
+from recipes.ttt_discover.packing import Packing, check_packing, read_output
 from recipes.ttt_discover.picture import draw_png
 from recipes.ttt_discover.problem import Verified
 from reefcommon.recipe_context import Context, Limits, Outcome
@@ -104,6 +104,10 @@ class CirclePacking:
         figure = {**found.packing.figure(), "strict_value": found.strict_value}
         solution = Solution(found.value, program, words=printed, figure=figure)
         return Verified(found.value, solution, printed)
+
+    def check(self, figure: Mapping[str, Any]) -> Verified:
+        found = check_packing(figure["centers"], figure["radii"], self.count)
+        return Verified(found.value, words=found.reason)
 
     def picture(self, solution: Solution) -> bytes:
         centers = tuple((x, y) for x, y in solution.figure["centers"])

@@ -57,6 +57,10 @@ class RowPattern:
         solution = Solution(found.value, digits, words=words, figure=packing.figure())
         return Verified(found.value, solution, words)
 
+    def check(self, figure: Mapping[str, Any]) -> Verified:
+        found = check_packing(figure["centers"], figure["radii"], self.count)
+        return Verified(found.value, words=found.reason)
+
     def picture(self, solution: Solution) -> bytes:
         return draw_png(packing_in(solution.figure), f"{self.name}: {solution.value:.4f}")
 
