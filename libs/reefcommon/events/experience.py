@@ -111,12 +111,14 @@ class Signal(Value):
     """The result of a recipe's `signal`. `words`: a hint, a critique.
 
     `teacher`: messages that a teacher reads instead of the unit's own, without the answer.
+    `logprobs`: a teacher's log-probability of each response token, in nats; empty if not asked.
     """
 
     score: FiniteFloat | None = None
     weight: FiniteFloat = 1.0
     words: str = ""
     teacher: tuple[dict[str, Any], ...] = ()
+    logprobs: tuple[FiniteFloat, ...] = ()
     labels: dict[str, str | float] = {}
 
 
