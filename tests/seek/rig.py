@@ -54,14 +54,16 @@ class GridRecipe(WordsRecipe):
 class SeekRig:
     """One host process; `restart` is the next one on the same disk."""
 
-    def __init__(self, home, world, *recipes, in_flight=8):
+    def __init__(self, home, world, *recipes, in_flight=8, created=True):
         self.home, self.world, self.recipes, self.in_flight = home, world, recipes, in_flight
         self.bus, self.shelf = Bus(Mortal()), Shelf(home / "shelf", Mortal())
+        self.created = created
         self.begin()
 
     def begin(self):
         self.store = JobStore(self.home / "ledger.sqlite")
-        self.store.advance(release(5))
+        if self.created:
+            self.store.advance(release(5))
         services = SeekServices(self.client, MemoryReleaseHeads(), restarts=RetryPolicy(0.01, 0.1))
         self.kit = Kit(
             self.home,

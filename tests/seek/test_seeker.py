@@ -18,6 +18,7 @@ from tests.jobs.words import WordsRecipe
 from tests.recipes.samples import AT
 from tests.seek.rig import GridRecipe, SeekRig
 from tests.seek.world import World, error
+from tests.trainer.rig import release
 
 QUESTION = [{"role": "user", "content": "how?"}]
 
@@ -129,6 +130,37 @@ async def test_a_key_has_one_answer_and_one_request(tmp_path):
     assert first == again
     assert (first.release_id, first.load_id, first.finish_reason) == ("r5", "run:5", "stop")
     assert (len(world.answers), len(world.reports)) == (1, 1)
+    rig.store.close()
+
+
+async def test_no_question_is_asked_before_the_first_release(tmp_path):
+    async def asks(ctx):
+        await ctx.ask(QUESTION, key="k", tags={})
+
+    world = World()
+    rig = SeekRig(tmp_path, world, seeker(asks), created=False)
+    async with rig.running():
+        await until(lambda: "no release yet" in str(rig.loop.facts()["seek"]["state"]))
+        assert world.requests == []
+        rig.store.advance(release(5))
+        await asyncio.wait_for(rig.seeks[0], 20)
+    assert len(world.requests) == 1
+    rig.store.close()
+
+
+async def test_an_exchange_that_a_dying_gateway_cut_off_is_asked_anew(tmp_path):
+    seen = []
+
+    async def asks(ctx):
+        seen.append((await ctx.ask(QUESTION, key="k", tags={})).receipt)
+
+    world = World()
+    world.faults = [error(409, "exchange_aborted", "was cut off") for _ in range(2)]
+    rig = SeekRig(tmp_path, world, seeker(asks))
+    assert await rig.live()
+    keys = [request.headers["x-reef-agent-record-id"] for request in world.requests]
+    assert len(set(keys)) == 3, "each cut off key is given up"
+    assert seen == [keys[-1]]
     rig.store.close()
 
 

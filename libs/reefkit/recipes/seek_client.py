@@ -10,7 +10,7 @@ import httpx
 import orjson
 import structlog
 
-from reefcommon.errors import Poison
+from reefcommon.errors import Poison, Unavailable
 from reefcommon.recipe_context import ModelFailed
 from reefkit.retry import RetryPolicy
 
@@ -23,6 +23,14 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 # The token, the scenario or the address is wrong: a person mends it. The seeker waits.
 _SETUP = {401, 403, 404}
 _AGAIN = {408, 425, 429}
+
+
+class NoRelease(Unavailable):
+    """The scenario has no release yet."""
+
+
+class ExchangeAborted(ModelFailed):
+    """The gateway died while it answered under this key: it can never be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,7 @@ class SeekClient:
         """Ask until there is an answer. `key` is the receipt, `release` gives the one to ask.
 
         Raises:
+            ExchangeAborted: the key can be used no more.
             ModelFailed: the request is refused, or `key` was used with another.
             ValueError: a tag cannot be sent.
         """
@@ -69,7 +78,9 @@ class SeekClient:
         async with self._places:
             answer = await self._until_taken("/v1/chat/completions", content, headers, release)
         if answer.status_code >= 300:
-            raise ModelFailed(f"the gateway refuses {key}: {_reason(answer)}")
+            lost = answer.status_code == 409 and _code(answer) == "exchange_aborted"
+            kind = ExchangeAborted if lost else ModelFailed
+            raise kind(f"the gateway refuses {key}: {_reason(answer)}")
         self.asked += 1
         try:
             return Answer(orjson.loads(answer.content), answer.headers.get(RELEASE, ""))
@@ -93,13 +104,15 @@ class SeekClient:
         path: str,
         content: bytes,
         headers: Mapping[str, str],
-        release: Callable[[], str | None] = lambda: None,
+        release: Callable[[], str | None] | None = None,
     ) -> httpx.Response:
         failures = 0
         while True:
-            wait_s, pinned = 0.0, {RELEASE: name} if (name := release()) else {}
+            wait_s, reason = 0.0, ""
             try:
-                answer = await self._post(path, content, {**headers, **pinned})
+                answer = await self._post(path, content, {**headers, **_pinned(release)})
+            except NoRelease as error:
+                reason = str(error)
             except httpx.HTTPError as error:
                 reason = f"the gateway does not answer: {error!r}"
             else:
@@ -127,6 +140,15 @@ class SeekClient:
             )
         sent = [(name.encode(), value.encode()) for name, value in headers.items()]
         return await self._client.post(path, content=content, headers=sent)
+
+
+def _pinned(release: Callable[[], str | None] | None) -> dict[str, str]:
+    if release is None:
+        return {}
+    # Before the first release the base model answers, under no load: such units are refused.
+    if (name := release()) is None:
+        raise NoRelease("the scenario has no release yet")
+    return {RELEASE: name}
 
 
 def tag_headers(tags: Mapping[str, str]) -> dict[str, str]:

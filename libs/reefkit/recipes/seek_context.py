@@ -16,16 +16,18 @@ from reefkit.jobs.model import UNFINISHED
 from reefkit.jobs.unit_fates import UnitFate
 from reefkit.recipes.proposals import Proposals
 from reefkit.recipes.runtime import RecipeContext
-from reefkit.recipes.seek_client import SeekClient
+from reefkit.recipes.seek_client import ExchangeAborted, SeekClient
 
 POLL_S, POLL_AT_MOST_S = 0.05, 1.0
 _SLICE_S = 60.0
+ATTEMPTS = 8
 _ENDS = frozenset(get_args(Learned))
 
 
-def receipt_of(binding: str, key: str) -> str:
+def receipt_of(binding: str, key: str, attempt: int = 0) -> str:
     """Return the receipt under which a seeker asks: the gateway knows repeats by it."""
-    return "seek-" + ids.digest("seek", binding, key)
+    again = (attempt,) if attempt else ()
+    return "seek-" + ids.digest("seek", binding, key, *again)
 
 
 def report_key(receipt: str) -> str:
@@ -65,14 +67,21 @@ class SeekerContext(RecipeContext):
     ) -> Asked:
         """Raises ModelFailed if the request is refused, or `key` was used with another."""
         self.life.check()
-        receipt = receipt_of(self.key, key)
         body = {**params, "messages": list(messages), "model": self.model_name}
         if self.priority:
             body["priority"] = self.priority
-        # A session of its own: equal questions of a group are no repeats of each other.
-        tags = {"session": receipt, **tags}
-        asked = self.client.ask(self.scenario, receipt, body, tags, self._serving)
-        answer = await self.caller.on_host(asked)
+        # A gateway that died has cut off some; after a crash the same attempts are made again.
+        for attempt in range(ATTEMPTS):
+            receipt = receipt_of(self.key, key, attempt)
+            # A session of its own: equal questions of a group are no repeats of each other.
+            own = {"session": receipt, **tags}
+            asked = self.client.ask(self.scenario, receipt, body, own, self._serving)
+            try:
+                answer = await self.caller.on_host(asked)
+                break
+            except ExchangeAborted:
+                if attempt + 1 == ATTEMPTS:
+                    raise
         try:
             choice = answer.body["choices"][0]
             message: Mapping[str, Any] = choice["message"]
