@@ -64,7 +64,7 @@ class SeekRig:
         self.store = JobStore(self.home / "ledger.sqlite")
         if self.created:
             self.store.advance(release(5))
-        services = SeekServices(self.client, MemoryReleaseHeads(), restarts=RetryPolicy(0.01, 0.1))
+        services = SeekServices(self.client, MemoryReleaseHeads(), restarts=RetryPolicy(0.02, 0.5))
         self.kit = Kit(
             self.home,
             self.store,
@@ -129,7 +129,7 @@ class SeekRig:
         async with self.running():
             death = asyncio.create_task(self.world.killed.wait())
             done = asyncio.gather(*self.seeks)
-            await asyncio.wait({death, done}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+            await asyncio.wait({death, done}, return_when=asyncio.FIRST_COMPLETED, timeout=120)
             ended = done.done()
             death.cancel()
             if not ended:
