@@ -11,14 +11,18 @@ import pytest
 from reefcommon import config, recipe_loading
 from reefcommon.events import SampleReady, utc_now
 from reefcommon.ids import LoadId
-from reefcommon.recipe import Decision
+from reefcommon.recipe import Decision, Knobs
+from reefkit.recipes.sandbox import Sandbox
+from tests.jobs.words import WordsRecipe
+from tests.seek.rig import SeekRig
+from tests.seek.world import World
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "write-a-recipe.md").read_text()
 
 
-def block(language: str) -> str:
-    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
+def block(language: str, beginning: str = "") -> str:
+    return re.search(rf"```{language}\n({re.escape(beginning)}.*?)```", PAGE, re.DOTALL)[1]
 
 
 @pytest.fixture
@@ -75,3 +79,41 @@ def test_it_learns_on_the_tiny_model(written, tmp_path):
     result = learner.step([sample(1, 1.0), sample(2, 0.5)])
     assert result.step == 1
     assert result.metrics["policy_grad_norm"] > 0
+
+
+@pytest.fixture
+def sums(tmp_path, monkeypatch):
+    (tmp_path / "sums.py").write_text(block("python", '"""Sums:'))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield recipe_loading.load_recipe("sums:SumsRecipe", {"batch_size": 16})
+    sys.modules.pop("sums", None)
+
+
+def test_the_seeking_recipe_is_about_thirty_lines():
+    assert len([line for line in block("python", '"""Sums:').splitlines() if line.strip()]) <= 34
+
+
+async def test_the_seeking_recipe_asks_marks_and_learns(sums, tmp_path):
+    class OneStep(WordsRecipe):
+        """Its seek and attempt are those of the page."""
+
+        attempt = type(sums).attempt
+
+        def decide(self, waiting):
+            return Decision(batch=tuple(waiting) if len(waiting) >= 16 else ())
+
+        async def seek(self, ctx):
+            ctx.store.put("step", 99)
+            await type(sums).seek(self, ctx)
+
+    world = World()
+    rig = SeekRig(tmp_path, world, OneStep(Knobs()), programs=Sandbox(tmp_path))
+    assert await rig.live()
+    assert rig.state("step") == "100"
+    assert {request.url.path for request in world.requests} == {
+        "/v1/chat/completions",
+        "/reef/report",
+    }
+    assert [body["score"] for body in world.reports.values()] == [0.0] * 16, "no answer is a number"
+    assert rig.store.counts("jobs", rig.loop.binding.key) == {"published": 1}
+    rig.store.close()

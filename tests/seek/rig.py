@@ -13,6 +13,8 @@ from reefkit.jobs.host import build
 from reefkit.jobs.outbox import Outbox
 from reefkit.jobs.store import JobStore
 from reefkit.recipe_binding import Binding
+from reefkit.recipes.models import ModelPool
+from reefkit.recipes.runtime import RecipeServices
 from reefkit.recipes.seek_client import SeekClient
 from reefkit.recipes.seek_services import SeekServices
 from reefkit.retry import RetryPolicy
@@ -54,10 +56,10 @@ class GridRecipe(WordsRecipe):
 class SeekRig:
     """One host process; `restart` is the next one on the same disk."""
 
-    def __init__(self, home, world, *recipes, in_flight=8, created=True):
+    def __init__(self, home, world, *recipes, in_flight=8, created=True, programs=None):
         self.home, self.world, self.recipes, self.in_flight = home, world, recipes, in_flight
         self.bus, self.shelf = Bus(Mortal()), Shelf(home / "shelf", Mortal())
-        self.created = created
+        self.created, self.programs = created, programs
         self.begin()
 
     def begin(self):
@@ -74,6 +76,9 @@ class SeekRig:
             lambda: AT,
             QUICK,
             5.0,
+            recipes=RecipeServices(
+                self.store, lambda: AT, ModelPool(self.store), QUICK, programs=self.programs
+            ),
             seekers=services,
         )
         bound = [
