@@ -28,6 +28,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +46,7 @@ from reefcommon.recipe_context import SeekContext
 from reefcommon.recipe_loading import resolve
 from reefcommon.statistics import independent_seed
 
+FIRST_RELEASE = timedelta(seconds=1)
 UNCUT = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 
 
@@ -96,6 +98,8 @@ class TTTDiscoverRecipe(WeightRecipe):
 
     async def _explore(self, ctx: SeekContext, search: Search) -> Pending:
         """Ask for the whole grid and verify it."""
+        while ctx.head is None:  # an answer from before the first release names no weights
+            await ctx.sleep_until(ctx.now() + FIRST_RELEASE)
         parents = search.archive.select(self.knobs.groups_per_step)
         verifiers = asyncio.Semaphore(self.knobs.verify_in_flight)
         places = [

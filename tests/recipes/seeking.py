@@ -42,6 +42,7 @@ class World:
     """(prompt, seed) -> answer"""
     scenario: str = "packing"
     load: int = 0
+    first_release: int = 0
     committed: dict[str, Any] = field(default_factory=dict)
     asked: dict[str, Asked] = field(default_factory=dict)
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -97,15 +98,26 @@ class FakeSeekContext:
     """Dies at effect number `kill_at`: before it is done if that is even, after it if odd."""
 
     models: Mapping[str, Model] = {}
-    head: Release | None = None
 
     def __init__(self, world: World, kill_at: int | None = None) -> None:
+        self.slept = 0
         self.world, self.kill_at, self.moments = world, kill_at, 0
         self.store = Store(world.committed)
 
     @property
     def scenario(self) -> str:
         return self.world.scenario
+
+    @property
+    def head(self) -> Release | None:
+        """The first release appears while the seeker sleeps `world.first_release` times."""
+        if self.slept < self.world.first_release:
+            return None
+        return Release(
+            release_id=f"r{self.world.load}", scenario=self.scenario, sequence=self.world.load,
+            kind="lora", content_id="c", operation="training", load_id=f"run:{self.world.load}",
+            created_at=AT,
+        )  # fmt: skip
 
     def now(self) -> datetime:
         return AT
@@ -189,7 +201,9 @@ class FakeSeekContext:
         self._moment()
 
     async def sleep_until(self, when: datetime) -> None:
-        return None
+        assert when > AT
+        assert not self.world.asked
+        self.slept += 1
 
     async def run(
         self,

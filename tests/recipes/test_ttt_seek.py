@@ -147,6 +147,13 @@ def test_each_new_best_is_a_solution_with_its_picture(whole):
     assert max(rewards) == best == state(whole)["published"]
 
 
+def test_nothing_is_asked_before_the_first_release():
+    one = light()
+    one.first_release = 3
+    seek(one)
+    assert [row["outcome"] for row in state(one)["history"]] == ["published"] * 3
+
+
 def test_a_mask_is_asked_for():
     one = world(allowed_token_ids=(17, 18), steps=1)
     seek(one)
