@@ -42,6 +42,10 @@ class SAORecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="one score per rollout", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "held-out reward 0.085 [0.071, 0.101] -> 0.937 [0.927, 0.945] in 58 s; with permuted "
+        "rewards 0.117 [0.104, 0.132] (`reef demo --model tiny --seed 0`, `--permuted`)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

@@ -90,7 +90,7 @@ def test_the_units_and_the_demonstration_of_a_recipe_are_told(
         "class Shown(SAORecipe):\n"
         "    name = 'shown'\n    consumes = ('turn', 'session')\n"
         "    shown = 'share of answers 0.01 -> 0.9,\\n    seeds 0 to 2 (`reef demo`)'\n"
-        "class Silent(Shown):\n    name = 'silent'\n    shown = ''\n"
+        "class Silent(Shown):\n    name = 'silent'\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -217,7 +217,8 @@ def _listed(dotted: str, cls: type[Recipe]) -> Listed:
         evolves=tuple(cls.dimensions.evolves),
         consumes=tuple(cls.consumes),
         knobs={key: _knob(field) for key, field in cls.knobs_type.model_fields.items()},
-        shown=" ".join(cls.shown.split()),
+        # Its own: a recipe that varies another has not shown what that has.
+        shown=" ".join(vars(cls).get("shown", "").split()),
     )
 
 
