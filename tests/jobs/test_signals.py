@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+import signal
+import sys
 
 import pytest
 
@@ -77,10 +79,6 @@ async def test_units_are_judged_at_once_up_to_a_bound(rig_of, judge):
         f"smp-{n}" for n in range(6)
     ]
     assert judge.calls == 6 * CALLS
-
-
-class Death(BaseException):
-    pass
 
 
 async def lived(rig, deaths, rng):
@@ -253,7 +251,7 @@ async def test_a_spent_budget_stops_the_asking_until_it_is_raised(rig_of, judge)
     rig.restart()
     await rig.judge()
     assert judge.calls == 4 * CALLS
-    assert rig.store.counts("samples", rig.key) == {"used": 2, "waiting": 2} or rig.candidates
+    assert rig.store.counts("samples", rig.key) == {"used": 2, "waiting": 2}
 
 
 async def test_a_budget_that_ends_inside_a_unit_repeats_no_call(rig_of, judge):
@@ -312,3 +310,26 @@ async def test_a_recipe_that_lost_its_signal_goes_on_without(rig_of, judge):
     rig.restart()
     await rig.loop.signals.settle()
     assert rig.store.counts("samples", rig.key) == {"waiting": 1}
+
+
+async def test_a_process_that_is_killed_repeats_only_calls_in_flight(rig_of, judge, tmp_path):
+    rng, units, judge.delay_s = random.Random(3), 24, 0.02
+    rig = rig_of()
+    await rig.arrive(*(f"words {n}" for n in range(units)))
+    kills = 0
+    while rig.store.counts("samples", rig.key).get("unsignalled"):
+        command = (sys.executable, "-m", "tests.jobs.signal_host", str(tmp_path), judge.url)
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        await process.stdout.readline()
+        if kills < 4:
+            await asyncio.sleep(rng.uniform(0.0, 0.3))
+            if process.returncode is None:
+                process.kill()
+                kills += 1
+        assert await process.wait() in (0, -signal.SIGKILL)
+    await rig.kit.outbox.flush()
+    computed = [event.event_id for event in rig.bus.of(SignalComputed)]
+    assert len(computed) == len(set(computed)) == units
+    assert kills >= 1
+    assert len(judge.keys) == units * CALLS == rig.store.used("judge").calls
+    assert judge.calls - len(judge.keys) <= kills * 8 * VOTES

@@ -185,3 +185,21 @@ def test_the_newest_rejections_stay_as_long_as_a_recipe_is_shown_them(store):
     assert [job.state for job in store.rejections(KEY, 2)] == ["refused", "rejected"]
     assert store.forget(KEY, FAR_MS, (), 2)["jobs"] == 1
     assert len(store.rejections(KEY, 9)) == 2
+
+
+def test_a_unit_that_waits_is_parsed_once(store, monkeypatch):
+    """A grid of long rollouts arrives one by one, and each arrival asks for the window."""
+    from reefkit.jobs import store as module
+
+    parsed, load = [], module.load_unit
+    monkeypatch.setattr(module, "load_unit", lambda *row: parsed.append(1) or load(*row))
+    for number in range(20):
+        put(store, sample(number))
+        assert waiting(store) == [f"smp-{n}" for n in range(number + 1)]
+    assert len(parsed) == 20
+    job = take(store, *store.window(KEY, 99)[:5])
+    assert [item.event_id for item in store.samples(job)] == list(job.sample_ids)
+    assert len(parsed) == 20
+    store.reopen(job, {"smp-0": "odd"})
+    assert waiting(store) == [f"smp-{n}" for n in range(1, 20)]
+    assert store.window(KEY, 2) == [sample(1), sample(2)]

@@ -4,6 +4,7 @@ Each method is a transaction that is on disk when it returns. Calls block for mi
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import orjson
 
@@ -27,6 +28,12 @@ _UNIT = (
 
 
 class JobStore(SignalStore, UnitFates):
+    def __init__(self, path: Path, recipes: Mapping[str, str] | None = None) -> None:
+        super().__init__(path, recipes)
+        # By binding and id, those of the last window: a grid of long rollouts is parsed once, not
+        # at each arrival. A unit does not change once it waits for `decide`.
+        self._parsed: dict[str, dict[str, Unit]] = {}
+
     # ------------------------------------------------------------------ samples
 
     def put(
@@ -60,8 +67,11 @@ class JobStore(SignalStore, UnitFates):
             return new > 0
 
     def window(self, binding: str, limit: int) -> list[Unit]:
-        query = f"select {_UNIT} where samples.binding = ? and state = 'waiting' order by seq"
-        return [load_unit(*row) for row in self._rows(f"{query} limit ?", binding, limit)]
+        query = "select sample_id from samples where binding = ? and state = 'waiting' order by seq"
+        names = [name for (name,) in self._rows(f"{query} limit ?", binding, limit)]
+        units = self._units(binding, names)
+        self._parsed[binding] = {name: units[name] for name in names if name in units}
+        return list(self._parsed[binding].values())
 
     def used_records(self, binding: str, record_ids: Collection[str]) -> set[str]:
         query = (
@@ -92,9 +102,8 @@ class JobStore(SignalStore, UnitFates):
                 db.executemany("insert into records values (?, ?, ?)", rows)
 
     def samples(self, job: Job) -> list[Unit]:
-        query = f"select sample_id, {_UNIT} where job_id = ?"
-        found = {sample_id: row for sample_id, *row in self._rows(query, job.job_id)}
-        return [load_unit(*found[sample_id]) for sample_id in job.sample_ids]
+        units = self._units(job.binding, job.sample_ids)
+        return [units[sample_id] for sample_id in job.sample_ids]
 
     def save(
         self,
@@ -239,6 +248,16 @@ class JobStore(SignalStore, UnitFates):
         return dict(self._rows(f"{query} group by reason", binding))
 
     # ------------------------------------------------------------------ inside
+
+    def _units(self, binding: str, sample_ids: Sequence[str]) -> dict[str, Unit]:
+        known = self._parsed.get(binding, {})
+        missing = _json([name for name in sample_ids if name not in known])
+        query = (
+            f"select sample_id, {_UNIT} where samples.binding = ? and samples.body is not null"
+            " and sample_id in (select value from json_each(?))"
+        )
+        rows = self._rows(query, binding, missing)
+        return {**known, **{name: load_unit(*parts) for name, *parts in rows}}
 
     def _jobs(self, condition: str, *values: object) -> list[Job]:
         rows = self._rows(f"select body from jobs where {condition}", *values)
