@@ -20,6 +20,7 @@ from reefcli.options import program
 from reefcommon import topics
 from reefcommon.config import parse
 from reefkit.kafka_topics import ensure_topics
+from reefkit.recipes.sandbox import KINDS
 from reefstack import seaweedfs, tansu
 from reefstack.embedded import Stack
 from reefstack.supervisor import Supervisor
@@ -226,6 +227,7 @@ def test_doctor_checks_a_file_and_says_what_to_do(
         )
     }
     assert found["broker (Tansu)"]["state"] == "ok"
+    assert found["sandbox for programs"]["detail"] in KINDS
     assert found[str(good)]["state"] == "ok"
     assert "batch_sise" in reef("doctor", "-c", str(bad), code=1)
 

@@ -4,13 +4,17 @@ import asyncio
 import sys
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from reefcommon.config import parse
 from reefcommon.errors import Poison
 from reefcommon.recipe import Knobs
 from reefcommon.recipe_context import BudgetSpent, ModelFailed
+from reefcommon.settings import HostSettings, SystemSettings
+from reefkit.jobs.host import seek_services
 from reefkit.jobs.unit_fates import UnitFate
 from reefkit.recipes.seek_client import tag_headers
 from reefkit.recipes.seek_context import learned_from
@@ -267,6 +271,26 @@ def test_what_was_learned_is_the_end_of_the_last_job():
     assert learned_from(["a", "c"], fates | {"c": UnitFate("refused")}) == "published"
     assert learned_from(["c"], {"c": UnitFate("refused")}) == "refused"
     assert learned_from(["a"], {"a": UnitFate("used", "pending", 1)}) == "pending"
+
+
+async def test_a_seeker_has_the_token_of_the_served_model(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    served = parse(
+        f"reef: {{recipe: 'a.b:C'}}\nmodels: {{served: {{key_file: {key}, timeout_s: 9}}}}\n"
+    )
+    system = SystemSettings(gateway_url="http://gateway", model_name="mine")
+    outside = SimpleNamespace(system=system, heads=None)
+    settings = HostSettings(seek_in_flight=3, seek_priority=0)
+    services = seek_services(served, outside, settings)
+    client = services.client()
+    assert (client.in_flight, client.timeout_s) == (3, 9.0)
+    assert (services.model_name, services.priority) == ("mine", 0)
+    world = World()
+    client.transport = httpx.MockTransport(world.handle)
+    await client.ask("default", "k", {"messages": QUESTION}, {}, lambda: "r5")
+    await client.close()
+    assert world.requests[0].headers["authorization"] == "Bearer secret"
 
 
 def test_tags_are_headers():

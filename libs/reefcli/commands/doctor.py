@@ -16,6 +16,7 @@ from reefcli.checks import check_config, check_state_dir, read_config
 from reefcli.options import DEFAULT_STATE_DIR, AsJson, StateDirOfFile
 from reefcli.output import console, print_json, print_table
 from reefcommon.errors import ReefError
+from reefkit.recipes.sandbox import Sandbox
 from reefstack import ports, seaweedfs, tansu, valkey
 from reefstack.disk import check_disk
 from reefstack.state import StackState, running
@@ -85,6 +86,7 @@ def examine(config: Path | None, named: Path | None) -> Iterator[Finding]:
         there = "installed" if importlib.util.find_spec(module) else None
         yield _found(f"library {module}", there, "missing", advice)
     yield _found("git-lfs", shutil.which("git-lfs"), "warning", _LFS_ADVICE)
+    yield _attempt("sandbox for programs", lambda: Sandbox().kind, "warning")
     place = _attempt("state directory", lambda: _state_dir(state_dir), "wrong")
     yield place
     if place.state == "ok":

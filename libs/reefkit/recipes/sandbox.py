@@ -22,15 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
-import structlog
-
 from reefcommon.artifacts import safe_path
 from reefcommon.errors import BadConfig, ReefError, Unavailable
 from reefcommon.recipe_context import Limits, Outcome
 from reefkit.jail.launcher import Job
 from reefkit.recipes.sandbox_process import Ended, watch
-
-log = structlog.get_logger()
 
 KINDS = ("bubblewrap", "namespaces", "landlock")
 _PYTHON = str(Path(sys.executable).resolve())
@@ -75,7 +71,6 @@ class Sandbox:
                 try:
                     found = self._run("print(6 * 7)", "", {}, _TRIAL, threading.Event(), kind)
                     if found.stdout == "42\n":
-                        log.info("sandbox_found", kind=kind)
                         return kind
                     fault = found.stderr[-200:] or found.status
                 except (ReefError, OSError) as error:
