@@ -46,6 +46,7 @@ class Greeted(Demonstration):
     arms: tuple[Arm, ...] = (
         Arm("combine"),
         Arm("opd", "hints alone", {"objective": "opd"}),
+        Arm("opd-jsd", "hints alone, by JSD", {"objective": "opd", "distillation": "jsd"}),
         Arm("binary", "votes alone", {"objective": "binary"}),
     )
     _rounds: deque[Round] = field(default_factory=lambda: deque(maxlen=_SHOWN_ROUNDS))
@@ -143,8 +144,8 @@ def _tiny() -> Demonstration:
         test_tasks=persona.TINY_TEST,
         max_tokens=6,
         batch=16,
-        minutes=4,
-        goal=0.9,
+        minutes=5,
+        goal=0.8,
     )
 
 

@@ -23,11 +23,11 @@ class Knobs(PolicyGradientKnobs):
     opd_weight: float = Field(1.0, ge=0, description="weight of the hints' loss")
     eps_clip: float = Field(0.2, gt=0, le=1, description="the ratio is clipped below at 1 - this")
     eps_clip_high: float = Field(0.28, gt=0, description="the ratio is clipped above at 1 + this")
-    distillation: Literal["jsd", "topk_select"] = Field(
-        "jsd", description="the hints' loss: over the teacher's, or over the student's tokens"
+    distillation: Literal["jsd", "forward_kl", "topk_select"] = Field(
+        "jsd", description="the hints' loss: over the teacher's likeliest tokens, or the student's"
     )
     teacher_top_k: int = Field(
-        50, ge=1, description="jsd: the teacher's likeliest tokens; the rest is one tail"
+        50, ge=1, description="the teacher's likeliest tokens; the rest is one tail"
     )
     student_top_k: int = Field(4, ge=1, description="topk_select: the student's likeliest tokens")
     diff_clip: float = Field(

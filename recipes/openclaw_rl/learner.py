@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from recipes.distillation.comparison import kept_ids, of_token
-from recipes.distillation.divergences import jsd, restrict
+from recipes.distillation.divergences import divergence, restrict
 from recipes.distillation.placement import at_trained, in_place
 from recipes.distillation.tokens import PromptTokenizer
 from recipes.openclaw_rl.knobs import Knobs
@@ -50,9 +50,10 @@ def clipped(ratio: Tensor, advantage: Tensor, knobs: Knobs) -> Tensor:
 
 def taught(p_NV: Tensor, t_NV: Tensor, knobs: Knobs) -> Tensor:
     """Return the loss of each token [N] against the teacher. Inputs are log-probabilities."""
-    if knobs.distillation == "jsd":
+    if knobs.distillation != "topk_select":
         ids_NK = kept_ids(t_NV, knobs.teacher_top_k)
-        return jsd(restrict(p_NV, ids_NK, "tail"), restrict(t_NV, ids_NK, "tail"), 0.5)
+        p_NK, t_NK = (restrict(logp, ids_NK, "tail") for logp in (p_NV, t_NV))
+        return divergence(p_NK, t_NK, knobs.distillation)
     # The student's likeliest tokens in this forward, each weighted by its share among them. There
     # is one optimizer step for each batch: the old policy is this forward without its gradient.
     ids_NK = kept_ids(p_NV, knobs.student_top_k)

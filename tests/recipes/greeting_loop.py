@@ -117,7 +117,8 @@ class Loop:
 TINY_KNOBS = {
     "batch_size": 16,
     "max_staleness": 0,
-    "policy_lr": 3e-3,
+    "policy_lr": 5e-3,
+    "distillation": "forward_kl",
     "lora_alpha": 32,
     "judge_votes": 1,
     "target_modules": [

@@ -68,7 +68,7 @@ def test_an_objective_leaves_the_other_term_out(model_path, monkeypatch):
         assert moved(*states) == 0.0, objective
 
 
-@pytest.mark.parametrize("distillation", ["jsd", "topk_select"])
+@pytest.mark.parametrize("distillation", ["jsd", "forward_kl", "topk_select"])
 def test_a_hint_moves_the_policy_to_what_the_hinted_base_says(
     model_path, monkeypatch, distillation
 ):

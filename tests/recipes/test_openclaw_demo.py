@@ -1,0 +1,129 @@
+"""The greeting demonstration: its users, its judge over HTTP, and what a terminal shows."""
+
+import json
+import random
+from urllib.request import Request, urlopen
+
+import pytest
+
+from recipes.openclaw_rl import judge
+from recipes.openclaw_rl.demo import DEMONSTRATIONS
+from recipes.openclaw_rl.examples.greeting import judge_server, persona
+from reefcommon.demonstration import Answer
+from reefcommon.events import Signal, SignalComputed
+from reefcommon.ids import unit_id
+from tests.recipes.samples import AT
+
+
+class Stage:
+    """Gives the answers of a list, and keeps the requests."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.asked, self.felt = iter(texts), [], []
+
+    async def ask(self, task, *, max_tokens, seed, headers=None):
+        self.asked.append(([dict(message) for message in task], dict(headers or {}), seed))
+        return Answer(next(self.texts), f"rec-{len(self.asked)}", "r1-a")
+
+    def experienced(self, release_id, reward=None):
+        self.felt.append(reward)
+
+
+async def visited(*texts: str):
+    stage, shown = Stage(*texts), DEMONSTRATIONS["tiny"]()
+    await shown.visit(stage, random.Random(0))
+    return stage, shown
+
+
+async def test_a_user_thanks_at_once_if_he_is_greeted_as_he_likes():
+    stage, _ = await visited("Hello", "Ahoy")
+    first, last = (messages for messages, *_ in stage.asked)
+    assert [m["role"] for m in last] == ["user", "assistant", "user"]
+    assert last[-1]["content"] in persona.THANKS
+    assert first[0]["content"] in persona.TINY
+    assert stage.felt == [1.0, None]
+
+
+async def test_a_user_complains_until_he_is_greeted_as_he_likes():
+    stage, _ = await visited("Ahoy", "Yo", "Hello there", "Tach")
+    said = [messages[-1]["content"] for messages, *_ in stage.asked]
+    assert said[1] in persona.COMPLAINTS
+    assert said[2] in persona.COMPLAINTS
+    assert said[3] in persona.THANKS
+    assert stage.felt == [0.0, None, None, None], "later answers have read a complaint"
+
+
+async def test_a_user_gives_up_and_says_so_in_the_same_session():
+    stage, _ = await visited("Ahoy", "Yo", "Tach", "Moin")
+    headers = [headers for _, headers, _ in stage.asked]
+    assert len({h["x-reef-tag-session"] for h in headers}) == 1
+    assert [h.get("x-reef-session-end") for h in headers] == [None, None, None, "true"]
+    assert len({seed for *_, seed in stage.asked}) == 4
+    other, _ = await visited("Hello", "Yo")
+    assert other.asked[0][1] == headers[0], "the seed of the user alone decides"
+
+
+def test_the_wish_is_in_no_question():
+    for questions in (persona.TINY, persona.TINY_TEST, persona.SMOLLM2, persona.SMOLLM2_TEST):
+        assert not any(persona.WISH.lower() in question.lower() for question in questions)
+    for train, test in (
+        (persona.TINY, persona.TINY_TEST),
+        (persona.SMOLLM2, persona.SMOLLM2_TEST),
+    ):
+        assert len(test) == 24
+        assert not {*train} & {*test}
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("Hello", True), (" Hello, Ada", True), ('"Hello"', True), ("Helloo", False), ("Ahoy", False)],
+)
+def test_the_first_word_decides(answer, right):
+    assert persona.greeted(answer) == right
+
+
+async def test_a_signal_is_shown_beside_its_round():
+    _, shown = await visited("Ahoy", "Hello", "Yo")
+    assert shown.panel() == []
+    said = Signal(score=-1.0, words="Greet the user so.", labels={"votes": "-1 -1 +1"})
+    event = SignalComputed(
+        event_id="sig-1",
+        at=AT,
+        scenario="default",
+        recipe="openclaw_rl",
+        unit_id=unit_id("turn", ("rec-1",)),
+        signal=said,
+    )
+    line = shown.line(event)
+    assert line.startswith("round 1 ")
+    for words in ("Ahoy", "votes -1 -1 +1", "hint: Greet the user so."):
+        assert words in line
+        assert words in shown.panel()[-1]
+    assert shown.line(event) is None, "a repeat"
+    assert shown.line(event.model_copy(update={"unit_id": "unt-other"})) is None
+    refused = event.model_copy(update={"unit_id": unit_id("turn", ("rec-2",)), "signal": None})
+    assert shown.line(refused) is None
+
+
+def test_the_scripted_judge_answers_over_http():
+    asked = judge.directive(
+        [{"role": "user", "content": "I am Ada."}],
+        {"role": "assistant", "content": "Ahoy"},
+        [{"role": "user", "content": "Please greet me with Hello first."}],
+    )
+    with judge_server.serving() as url:
+        body = json.dumps({"model": "scripted", "messages": asked, "n": 2}).encode()
+        with urlopen(Request(f"{url}/chat/completions", data=body)) as response:
+            answer = json.load(response)
+    texts = [choice["message"]["content"] for choice in answer["choices"]]
+    assert [judge.hint_in(text) for text in texts] == ["Greet the user with Hello first."] * 2
+    assert answer["usage"]["total_tokens"] > 0
+
+
+def test_words_of_a_model_do_no_harm_to_the_terminal():
+    from recipes.openclaw_rl.demo import Round
+
+    shown = str(Round("I am Ada.", "A\x1b[2J\nhoy" * 20, "words", right=False))
+    assert "\x1b" not in shown
+    assert "\n" not in shown
+    assert len(shown) < 140
