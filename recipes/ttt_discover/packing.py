@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 TOLERANCE = 1e-12
 MOST_CHARACTERS = 64 * 1024
@@ -17,6 +17,11 @@ class Packing:
 
     def figure(self) -> dict[str, Any]:
         return {"centers": [list(center) for center in self.centers], "radii": list(self.radii)}
+
+    @classmethod
+    def of_figure(cls, figure: Mapping[str, Any]) -> Self:
+        """Read a packing from the figure of a solution, as `solution.json` holds it."""
+        return cls(tuple((x, y) for x, y in figure["centers"]), tuple(figure["radii"]))
 
 
 @dataclass(frozen=True, slots=True)

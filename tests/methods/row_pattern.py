@@ -123,13 +123,14 @@ class Model:
     def _generate(self, prompts: list[list[int]], seeds: Sequence[int]) -> list[Answer]:
         import torch
 
-        model = self.learner.policy.model
+        model = self.learner.policy.causal
         draws = torch.tensor(np.array([np.random.default_rng(s).random(LENGTH) for s in seeds]))
         ids, past = torch.tensor(prompts), None
         chosen, logps, fed = [], [], ids
         with torch.no_grad():
             for place in range(LENGTH):
-                out = model(input_ids=fed, past_key_values=past, use_cache=True)
+                # By position: the cache's name differs between versions of transformers.
+                out = model(fed, None, None, past, use_cache=True)
                 past = out.past_key_values
                 logp = torch.log_softmax(out.logits[:, -1, list(self.allowed)].double(), -1)
                 ends = logp.exp().cumsum(-1)

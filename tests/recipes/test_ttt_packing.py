@@ -139,6 +139,11 @@ def test_an_output_that_is_no_packing_scores_0(stdout):
     assert found.reason
 
 
+def test_a_packing_is_read_back_from_its_figure():
+    packing = check_packing(*FOUR, 4).packing
+    assert Packing.of_figure(json.loads(json.dumps(packing.figure()))) == packing
+
+
 def test_prints_before_the_result_are_allowed():
     assert read_output(f"step 1\nstep 2\n{LINE}\r\n", 4).value == 1.0
 

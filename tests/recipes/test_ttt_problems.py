@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,7 @@ from recipes.ttt_discover.packing import check_packing, largest_excess
 from reefcommon.config import load
 from reefcommon.recipe_context import Limits, Outcome
 from reefcommon.recipe_loading import load_recipe
+from reefkit.recipes.sandbox import Sandbox
 from tests.recipes.seeking import FakeSeekContext, World
 
 EXAMPLES = Path("recipes/ttt_discover/examples")
@@ -64,6 +66,14 @@ def test_a_scripted_program_with_a_known_packing_gets_its_sum(problem):
     assert found.solution.figure["strict_value"] <= found.reward
     assert found.solution.text.startswith("centers = ")
     assert verify(problem, scripted(problem.count, shift=1e-9)).reward == 0.0
+
+
+@pytest.mark.parametrize("problem", [PROBLEM_26, PROBLEM_32])
+def test_the_sandbox_gives_a_scripted_program_the_same_sum(problem, tmp_path):
+    """Through the host's sandbox, as a seeker runs it."""
+    context = SimpleNamespace(run=Sandbox(tmp_path).run)
+    found = asyncio.run(problem.verify(scripted(problem.count), context))
+    assert found.reward == pytest.approx(KNOWN[str(problem.count)]["sum"], abs=1e-12)
 
 
 def test_a_program_with_numpy_arrays_and_a_future_import():

@@ -110,8 +110,7 @@ class CirclePacking:
         return Verified(found.value, words=found.reason)
 
     def picture(self, solution: Solution) -> bytes:
-        centers = tuple((x, y) for x, y in solution.figure["centers"])
-        packing = Packing(centers, tuple(solution.figure["radii"]))
+        packing = Packing.of_figure(solution.figure)
         return draw_png(packing, f"{self.name}: {solution.value:.6f}")
 
 

@@ -62,12 +62,8 @@ class RowPattern:
         return Verified(found.value, words=found.reason)
 
     def picture(self, solution: Solution) -> bytes:
-        return draw_png(packing_in(solution.figure), f"{self.name}: {solution.value:.4f}")
-
-
-def packing_in(figure: Mapping[str, Any]) -> Packing:
-    centers = tuple((x, y) for x, y in figure["centers"])
-    return Packing(centers, tuple(figure["radii"]))
+        packing = Packing.of_figure(solution.figure)
+        return draw_png(packing, f"{self.name}: {solution.value:.4f}")
 
 
 PROBLEM = RowPattern(26)
