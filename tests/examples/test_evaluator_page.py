@@ -15,7 +15,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "write-a-recipe.md").read_text()
 @pytest.fixture
 def printed() -> dict[str, Any]:
     (code,) = [
-        block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "Sums" in block
+        block
+        for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+        if "class Sums(" in block
     ]
     names: dict[str, Any] = {"__name__": "printed"}
     exec(code, names)
