@@ -9,6 +9,7 @@ from pathlib import Path
 
 from reefcommon.config import ServeConfig, load
 from reefcommon.errors import BadConfig
+from reefcommon.evaluation import evaluation_of
 from reefcommon.evaluator import Evaluator
 from reefcommon.recipe_loading import load_recipe
 from reefstack.errors import CannotStart
@@ -31,7 +32,7 @@ def read_config(path: Path) -> ServeConfig:
 
 def check_config(config: ServeConfig) -> None:
     """Raise for everything that a started service would refuse."""
-    recipes = [load_recipe(binding.recipe, binding.knobs) for binding in config.reef]
+    own = [evaluation_of(load_recipe(b.recipe, b.knobs), b.recipe) for b in config.reef]
     try:
         check(config.model.name)
     except UnknownModelError as error:
@@ -41,8 +42,11 @@ def check_config(config: ServeConfig) -> None:
         from services.gateway.edge import tokens
 
         tokens.read(config.gateway.tokens_file)
-    own = any(isinstance(recipe.evaluation(), Evaluator) for recipe in recipes)
-    if own or config.evaluation.tasks or config.evaluation.score:
+    if (
+        any(isinstance(each, Evaluator) for each in own)
+        or config.evaluation.tasks
+        or config.evaluation.score
+    ):
         # Imported here for the same reason.
         from services.evaluator.plans import Plans
 

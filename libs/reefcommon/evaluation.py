@@ -12,7 +12,7 @@ from reefcommon.config_sections import EvaluationSection, OnStale, RecipeBinding
 from reefcommon.errors import BadConfig
 from reefcommon.evaluator import Evaluator, ScoreFunction, implements
 from reefcommon.events import Policy
-from reefcommon.recipe import EvaluationPlan
+from reefcommon.recipe import EvaluationPlan, Recipe
 from reefcommon.recipe_loading import load_recipe, resolve
 
 HELD_OUT_SHARE = 5
@@ -52,7 +52,8 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
     bindings = bound(config, scenario, recipe)
     own: EvaluationPlan | Evaluator = EvaluationPlan()
     if bindings:
-        own = load_recipe(bindings[0].recipe, bindings[0].knobs).evaluation()
+        dotted = bindings[0].recipe
+        own = evaluation_of(load_recipe(dotted, bindings[0].knobs), dotted)
     evaluator = own if isinstance(own, Evaluator) else None
     plan = own if isinstance(own, EvaluationPlan) else _plan_of(own)
     method = "tasks" if section.tasks_of(scenario) else plan.method
@@ -65,6 +66,19 @@ def choose(config: ServeConfig, scenario: str, recipe: str) -> ChosenPlan:
         on_stale=bindings[0].on_stale if bindings else "merge",
         evaluator=evaluator,
     )
+
+
+def evaluation_of(recipe: Recipe, dotted: str) -> EvaluationPlan | Evaluator:
+    """Return the recipe's own plan or evaluator. Raises BadConfig."""
+    try:
+        own: object = recipe.evaluation()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise BadConfig(f"{dotted}: evaluation() failed: {said}") from error
+    if not isinstance(own, EvaluationPlan | Evaluator):
+        forms = "an EvaluationPlan or an Evaluator"
+        raise BadConfig(f"{dotted}: evaluation() must return {forms}, not {own!r:.80}")
+    return own
 
 
 def _plan_of(evaluator: Evaluator) -> EvaluationPlan:

@@ -98,6 +98,9 @@ class Guided:
     async def verify(self, answer: str, ctx: Context) -> Verified:
         return await self.task.verify(answer, ctx)
 
+    def check(self, figure: Mapping[str, Any]) -> Verified:
+        return self.task.check(figure)
+
     def picture(self, solution: Solution) -> bytes:
         return self.task.picture(solution)
 

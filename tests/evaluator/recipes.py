@@ -69,6 +69,20 @@ class BrokenRecipe(SAORecipe):
         return Broken()
 
 
+class FailingRecipe(SAORecipe):
+    name = "failing"
+
+    def evaluation(self) -> Evaluator:
+        raise KeyError("tasks.json")
+
+
+class NoPlanRecipe(SAORecipe):
+    name = "no_plan"
+
+    def evaluation(self) -> Evaluator:
+        return "always"  # type: ignore[return-value]
+
+
 class PackingKnobs(Knobs):
     exact: bool = Field(True, description="says that its numbers are exact")
     least: float = Field(0.0, description="the number that every solution must beat")

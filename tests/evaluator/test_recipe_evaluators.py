@@ -13,7 +13,9 @@ from reefcommon.errors import BadConfig
 from reefcommon.evaluation import choose
 from reefcommon.evaluator import MAX_WORDS
 from reefcommon.events import CandidateEvaluated, CandidateProposed
+from reefcommon.recipe import WeightRecipe
 from reefcommon.recipe_context import Limits, Outcome
+from reefkit.recipe_binding import bindings
 from reefkit.recipes.sandbox import Sandbox
 from services.evaluator.plans import Plans
 from tests.evaluator import verifiers
@@ -166,6 +168,12 @@ async def test_a_slow_verifier_is_ended_and_holds_up_no_other_scenario(world: Wo
     ("recipe", "evaluation", "words"),
     [
         ("UnscoredRecipe", {}, "evaluation.score: missing for .*UnscoredRecipe in scenario"),
+        ("FailingRecipe", {}, r"evaluation\(\) failed: KeyError: 'tasks.json'"),
+        (
+            "NoPlanRecipe",
+            {},
+            r"evaluation\(\) must return an EvaluationPlan or an Evaluator, not 'a",
+        ),
         ("BrokenRecipe", {}, r"tasks\('default'\) failed: FileNotFoundError: no tasks of default"),
         (
             "LengthsRecipe",
@@ -194,7 +202,10 @@ def test_mistakes_of_an_evaluation_teach(recipe: str, evaluation: Any, words: st
 def test_the_plan_of_an_evaluator_withholds_samples_only_for_replay(
     recipe: str, method: str, policy: str, *, withholds: bool
 ) -> None:
-    plan = choose(parse(text(recipe)), "default", f"{HERE}:{recipe}")
+    config = parse(text(recipe))
+    plan = choose(config, "default", f"{HERE}:{recipe}")
+    (binding,) = bindings(config, WeightRecipe)
+    assert binding.holds_out is withholds
     assert (plan.method, plan.policy, plan.withholds_samples) == (method, policy, withholds)
     weighed = choose(parse(text(recipe, policy="no_regression")), "default", f"{HERE}:{recipe}")
     assert weighed.withholds_samples is (method == "replay")

@@ -10,6 +10,7 @@ from recipes.ttt_discover.examples.circle_packing.problem import PROBLEM_26
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
 from reefcommon.config import parse
 from reefcommon.evaluation import choose
+from reefcommon.recipe_loading import load_recipe
 from tests.recipes.seeking import FakeSeekContext, World
 
 RECIPE = "recipes.ttt_discover.recipe:TTTDiscoverRecipe"
@@ -72,3 +73,10 @@ def test_every_candidate_of_weights_serves_and_no_report_is_withheld():
     plan = choose(parse(f"reef: {{recipe: '{RECIPE}', problem: '{ROWS}'}}"), "default", RECIPE)
     assert (plan.policy, plan.withholds_samples) == ("always", False)
     assert plan.evaluator.exact
+
+
+def test_a_guided_search_has_its_solutions_verified_again(published):
+    _, _, value, directory = published
+    knobs = {"problem": ROWS, "executor": "builtins:str"}
+    guided = load_recipe("recipes.guidance.recipe:GuidanceRecipe", knobs)
+    assert guided.evaluation().judge_files(directory)[0] == value

@@ -14,7 +14,7 @@ from typing import Any
 
 from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import Poison
-from reefcommon.evaluation import score_function
+from reefcommon.evaluation import evaluation_of, score_function
 from reefcommon.evaluator import BadTask, Evaluator, ScoreFunction, Task, as_tasks
 from reefcommon.harness.admission import CHAT, Adapter, check_tree
 from reefcommon.harness.tree import Tree, episode_messages
@@ -43,7 +43,7 @@ class Minibatches:
     @cached_property
     def verifier(self) -> Verifier:
         """The verifier of the evaluation. Raises BadConfig."""
-        own = self.recipe.evaluation()
+        own = evaluation_of(self.recipe, self.recipe.name)
         evaluator = own if isinstance(own, Evaluator) else Evaluator()
         function = score_function(self.section, self.scenario, evaluator)
         return Verifier(self.scenario, function, evaluator, self.limit_s, self.run)
