@@ -7,7 +7,7 @@
 # signal      the teacher's probability of each sampled token
 # target      a LoRA adapter on the served model
 # teacher     a directory: a PEFT adapter on the same base (also of another rank), or a whole model
-#             with the same tokens. It shares the base weights, if it is an adapter
+#             with the same tokens. An adapter shares the base weights. A served teacher: served.py
 # staleness   0: the batch is trained on once, by the weights that sampled it
 # refused     staler units; tokens of a truncated or penalised distribution. A score is ignored. A
 #             unit whose teacher reads more than max_teacher_tokens is skipped and counted

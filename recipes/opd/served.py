@@ -1,0 +1,95 @@
+"""OPD with a served teacher: a model of the `models:` section grades every sampled token."""
+
+#     g_t = log p(y_t) - log t(y_t)             t from the endpoint's `prompt_logprobs`, asked once
+#     L   = mean over units of mean over tokens of  g_t,  its gradient  g_t d log p(y_t)
+#
+# signal      the teacher's log-probabilities of the tokens: kept in the log, within the budget of
+#             the model, and not asked again after a crash or in a replay
+# target      a LoRA adapter on the served model
+# teacher     an endpoint with the SAME tokens as the served model (vLLM, or a Reef engine); this
+#             cannot be checked here. Only sampled tokens are compared: no top-K
+# staleness   0, as OPD
+# refused     as OPD; a temperature other than 1, which the endpoint does not know; longer sequences
+#             than max_teacher_tokens; units that the teacher cannot score
+# run         bind `recipe: recipes.opd.served:ServedOPDRecipe` with `teacher: NAME` in serve.yaml
+# expect      as OPD: equal numbers give an equal step (tests/recipes/test_served_teacher.py)
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from recipes.policy_gradient.knobs import PolicyKnobs
+from recipes.policy_gradient.rollouts import admit
+from reefcommon import recipe
+from reefcommon.events import Signal, Unit
+from reefcommon.ids import LoadId
+from reefcommon.recipe import Decision, Dimensions, Learner, Refusal, WeightRecipe
+from reefcommon.recipe_context import Context
+
+
+class ServedKnobs(PolicyKnobs):
+    teacher: str = Field(min_length=1, description="name of a model under `models:` in serve.yaml")
+    batch_size: int = Field(32, ge=1, description="units per optimizer step")
+    # One update a batch, on the weights that sampled it: no correction is needed.
+    max_staleness: int = Field(0, ge=0, le=0, description="only 0: nothing corrects staleness")
+    max_teacher_tokens: int = Field(10240, ge=2, description="a longer unit is refused")
+    chunk_positions: int = Field(
+        512, ge=1, description="positions whose distributions are in memory at once"
+    )
+
+
+class ServedOPDRecipe(WeightRecipe):
+    name: ClassVar[str] = "opd_served"
+    summary: ClassVar[str] = "a served teacher grades every token that the policy has sampled"
+    dimensions: ClassVar[Dimensions] = Dimensions(
+        signal="a teacher's log-probabilities", acquisition="reactive", evolves=("lora",)
+    )
+    knobs_type: ClassVar[type[recipe.Knobs]] = ServedKnobs
+    knobs: ServedKnobs
+
+    async def signal(self, unit: Unit, ctx: Context) -> Signal | None:
+        if self.ungradable(unit) is not None:
+            return Signal(score=unit.score)  # `decide` refuses it, and says why
+        scores = await ctx.models[self.knobs.teacher].score(unit.tokens, purpose="opd teacher")
+        return Signal(score=unit.score, logprobs=tuple(scores[unit.prompt_length - 1 :]))
+
+    def decide(self, waiting: Sequence[Unit], serving: LoadId) -> Decision:
+        knobs = self.knobs
+        fit = admit(waiting, serving, knobs.max_staleness, knobs.score_range, scored=False)
+        graded: list[Unit] = []
+        refused: list[Refusal] = list(fit.refused)
+        for unit in fit.batch:
+            reason = self.ungradable(unit) or ungraded(unit)
+            if reason is None:
+                graded.append(unit)
+            else:
+                refused.append((unit, reason, None))
+        full = len(graded) >= knobs.batch_size
+        return Decision(tuple(graded[: knobs.batch_size]) if full else (), tuple(refused))
+
+    def ungradable(self, unit: Unit) -> str | None:
+        """Return why the teacher is not asked about a unit, or None."""
+        if unit.untrainable is not None:
+            return f"untrainable: {unit.untrainable}"
+        if unit.temperature != 1:
+            return "teacher_knows_no_temperature"
+        return "teacher_sequence_too_long" if self._too_long(unit) else None
+
+    def _too_long(self, unit: Unit) -> bool:
+        return len(unit.tokens) > self.knobs.max_teacher_tokens
+
+    def proposes(self, step: int) -> bool:
+        return step > 0 and step % self.knobs.candidate_every == 0
+
+    def learner(self, model_path: Path) -> Learner:
+        from recipes.opd.learner import GradedLearner  # torch: in the step process only
+
+        return GradedLearner(self.knobs, model_path)
+
+
+def ungraded(unit: Unit) -> str | None:
+    """Return why a unit has no grade for each of its response tokens, or None."""
+    grades = unit.signal.logprobs if unit.signal else ()
+    return None if len(grades) == len(unit.loss_mask) else "not_graded"
