@@ -213,7 +213,13 @@ def test_a_wrong_form_scores_0():
 
 
 @pytest.mark.parametrize(
-    "name", ["row_pattern/serve.yaml", "row_pattern/smollm2.yaml", "circle_packing/serve.yaml"]
+    "name",
+    [
+        "row_pattern/serve.yaml",
+        "row_pattern/smollm2.yaml",
+        "row_pattern/arms.yaml",
+        "circle_packing/serve.yaml",
+    ],
 )
 def test_an_example_loads(name):
     for binding in load(EXAMPLES / name).reef:
