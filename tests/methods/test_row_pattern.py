@@ -43,6 +43,16 @@ def test_the_same_seed_gives_the_same_figures(capsys):
     assert first == again
 
 
+@pytest.mark.learning
+@pytest.mark.timeout(1800)
+def test_the_entropic_arm_finds_more_than_the_others(capsys):
+    assert main(["--seeds", "0,1,2", "--steps", "30"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {one["verifier_calls"] for one in told["runs"]} == {1920}
+    assert told["differences_of_best"]["entropic - mean_baseline"]["mean"] >= 0.01
+    assert told["differences_of_best"]["entropic - frozen"]["mean"] >= 0.1
+
+
 def test_an_interval_of_known_numbers():
     assert interval([1.0, 2.0, 3.0]) == {"mean": 2.0, "low": -0.4843, "high": 4.4843}
     assert interval([1.5]) == {"mean": 1.5}
