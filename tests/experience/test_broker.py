@@ -261,7 +261,7 @@ def published(scenario: str) -> events.ReleasePublished:
 
 @contextlib.asynccontextmanager
 async def process(
-    bootstrap: str, state_dir: Path, port: int
+    bootstrap: str, state_dir: Path, port: int, **more: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The service as it is started for real; killed at the end if it still runs."""
     own = {
@@ -270,6 +270,7 @@ async def process(
         "REEF_EXPERIENCE_URL": f"http://127.0.0.1:{port}",
         "REEF_EXPERIENCE_BATCH_RECORDS": "50",
         "PYTHONPATH": os.pathsep.join(sys.path),
+        **more,
     }
     with (state_dir / "log").open("ab") as log:
         child = await asyncio.create_subprocess_exec(
@@ -334,19 +335,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def conversation(n: int) -> Sequence[events.InferenceRecorded]:
+def conversation(n: int, scenario: str = "killed") -> Sequence[events.InferenceRecorded]:
     """Three turns."""
     said = [user(f"question {n}")]
     tokens = [n, n + 1]
     turns = []
     for turn in range(3):
-        shard = ids.shard_of("killed", f"question {n}")
+        shard = ids.shard_of(scenario, f"question {n}")
         turns.append(
             inference(
                 said,
                 f"answer {turn}",
                 record_id=ids.new_record_id(shard),
-                scenario="killed",
+                scenario=scenario,
                 at=turn,
                 prompt=tokens,
                 sampled=(7, 8),
@@ -364,10 +365,11 @@ async def up(client: httpx.AsyncClient) -> bool:
         return False
 
 
-def summary_has(client: httpx.AsyncClient, records: int) -> Callable[[], Any]:
+def summary_has(
+    client: httpx.AsyncClient, records: int, scenario: str = "killed"
+) -> Callable[[], Any]:
     async def check() -> bool:
-        return (await client.get("/scenarios/killed/summary")).json()["records"].get(
-            "ok", 0
-        ) >= records
+        found = (await client.get(f"/scenarios/{scenario}/summary")).json()
+        return found["records"].get("ok", 0) >= records
 
     return check
