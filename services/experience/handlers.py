@@ -25,7 +25,7 @@ from services.experience.metrics import CONFLICTS, EVICTED, OPEN, PARKED, REPEAT
 from services.experience.ports import Arrival
 from services.experience.reports import DeadArrivals, Reports
 from services.experience.units import Horizon, Units
-from services.experience.wants import Wants
+from services.experience.wants import Periods, Wants
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ class Handlers(Reports):
         limits = self.settings
         self.book = SessionBook(max_open=limits.max_open_sessions, ttl_s=limits.session_ttl_s)
         self.parking = Parking(limit=limits.max_parked)
-        parts = (limits, self.wants, self.store, self.publisher)
+        parts = (limits, Periods.begun(self.wants), self.store, self.publisher)
         self.units = Units(*parts, self.with_texts)
 
     async def on_start(self) -> None:
@@ -59,6 +59,7 @@ class Handlers(Reports):
             oldest = sessions[-1].last_at - timedelta(seconds=within_s)
             self.book.forget(sessions[0].last_at if len(sessions) == limit else oldest)
         self.parking.expired = await self.store.has_expired()
+        await self.units.begin(self.wants, self.now())
         log.info("sessions_restored", open=len(self.book))
 
     async def on_events(self, arrivals: Sequence[Arrival]) -> None:
@@ -128,7 +129,7 @@ class Handlers(Reports):
         if entries:
             # Only now: a session that is put out of memory must be in the store.
             self.book.settle(entries, newest=max(entry.at for entry in entries.values()))
-        if self.wants:
+        if self.units.periods.rows:
             first = {event.event_id: arrival for arrival, event in reversed(arrivals)}
             partitions = {key: first[key].partition for key in entries}
             await self.units.take(entries.values(), records, partitions, known)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import structlog
@@ -94,7 +94,7 @@ class Lifecycle:
             "store": lambda: self.database.where,
             "kept_days": lambda: self.settings.kept_days,
             "sessions": self.handlers.session_facts,
-            "wanted_units": lambda: {s: sorted(k) for s, k in self.handlers.wants.kinds.items()},
+            "wanted_units": lambda: [asdict(row) for row in self.handlers.units.periods.rows],
             "parked_reports": lambda: len(self.handlers.parking),
             "oldest_parked_report": self.handlers.waiting_facts,
         }

@@ -11,6 +11,7 @@ from services.experience.domain.line import Mark
 from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
+from services.experience.wants import Period
 
 
 class UnknownCursor(ReefError):
@@ -100,6 +101,15 @@ class ExperienceStore(Protocol):
 
     async def insert_marks(self, marks: Sequence[tuple[Key, Mark]]) -> None:
         """Insert rows, all or none. An earlier state never replaces a later one."""
+
+    async def has_records(self) -> bool:
+        """Return whether any exchange was recorded."""
+
+    async def periods(self) -> Sequence[Period]:
+        """Return the times in which recipes want units."""
+
+    async def insert_periods(self, periods: Sequence[Period]) -> None:
+        """Insert rows. A row replaces the row that began at the same time."""
 
     async def insert_units(self, units: Sequence[Unit]) -> None:
         """Insert rows of turns and sessions."""

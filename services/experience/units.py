@@ -16,7 +16,7 @@ import structlog
 
 from reefcommon import topics
 from reefcommon.errors import Poison
-from reefcommon.events import InferenceRecorded, SessionEnded, TurnFollowed, unit_kind
+from reefcommon.events import InferenceRecorded, SessionEnded, TurnFollowed, UnitKind, unit_kind
 from reefkit.bus import EventPublisher
 from services.experience import ports
 from services.experience.domain.conversation import request_messages
@@ -26,7 +26,7 @@ from services.experience.domain.sessions import Entry, Key
 from services.experience.domain.units import is_side_call, session_units, turn_unit
 from services.experience.metrics import UNITS, UNITS_REFUSED
 from services.experience.settings import Settings
-from services.experience.wants import Wants
+from services.experience.wants import EVER, Periods, Wants
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class Units:
     """The lines of the sessions. They are not shared: batches and sweeps come in turns."""
 
     settings: Settings
-    wants: Wants
+    periods: Periods
     store: ports.ExperienceStore
     publisher: EventPublisher
     texts: Texts
@@ -75,6 +75,15 @@ class Units:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    async def begin(self, wants: Wants, now: datetime) -> None:
+        """Keep since when units are wanted, and until when. Raises Unavailable."""
+        known = Periods(tuple(await self.store.periods()))
+        # In a store that is new all exchanges of the log are to come.
+        since = now if wants and await self.store.has_records() else EVER
+        changed = known.changed(wants, now, since)
+        await self.store.insert_periods(changed)
+        self.periods = known.updated(changed)
 
     def forget(self) -> None:
         """Read all lines from the store again: another process has handled their log meanwhile."""
@@ -95,7 +104,7 @@ class Units:
         known, sessions = set(known), dict[Key, list[Entry]]()
         for entry in entries:
             self._reached(partitions[entry.record_id], entry.at)
-            if self.wants.of(entry.scenario):
+            if self.periods.covers(entry.scenario, entry.at):
                 place = records[entry.record_id].place
                 sessions.setdefault((entry.scenario, place.session_id), []).append(entry)
         if not sessions:
@@ -120,7 +129,7 @@ class Units:
 
         May be repeated.
         """
-        if not self.wants:
+        if not self.periods.rows:
             return
         if horizon.partitions != self._partitions:
             self._partitions = horizon.partitions
@@ -134,7 +143,7 @@ class Units:
         due = [
             key
             for key, (last_at, place) in self._open.items()
-            if self.wants.of(key[0]) and (at := until[place]) and last_at + self.idle < at
+            if (at := until[place]) is not None and last_at + self.idle < at
         ]
         for start in range(0, len(due), SWEEP_PAGE):
             page = due[start : start + SWEEP_PAGE]
@@ -206,16 +215,16 @@ class Units:
         self, changes: Mapping[Key, Changes], records: Records
     ) -> AsyncIterator[list[Made]]:
         # In parts, which bound the records that are in memory at once.
-        turns = [end for key, c in changes.items() if self._wanted(key, "turn") for end in c.turns]
-        runs = [end for key, c in changes.items() if self._wanted(key, "session") for end in c.runs]
+        turns = [end for key, c in changes.items() if self._may(key, "turn") for end in c.turns]
+        runs = [end for key, c in changes.items() if self._may(key, "session") for end in c.runs]
         for start in range(0, len(turns), PART):
             ends = turns[start : start + PART]
             whole = await self._whole([end.record_id for end in ends], records)
-            # A record whose retention is over is gone, and so is its unit.
-            yield [turn_unit(whole[e.record_id], e) for e in ends if e.record_id in whole]
+            pairs = [(self._wanted(whole, [end.record_id], "turn"), end) for end in ends]
+            yield [turn_unit(found[0], end) for found, end in pairs if found]
         for end in runs:
             whole = await self._whole(end.record_ids, records)
-            yield [*session_units(list(whole.values()), end)]
+            yield [*session_units(self._wanted(whole, end.record_ids, "session"), end)]
 
     async def _whole(self, names: Sequence[str], records: Records) -> dict[str, Record]:
         missing = set(names) - records.keys()
@@ -226,8 +235,14 @@ class Units:
             if name in found
         }
 
-    def _wanted(self, key: Key, kind: str) -> bool:
-        return kind in self.wants.of(key[0])
+    def _may(self, key: Key, kind: str) -> bool:
+        return any((row.scenario, row.kind) == (key[0], kind) for row in self.periods.rows)
+
+    def _wanted(self, records: Records, names: Sequence[str], kind: UnitKind) -> list[Record]:
+        # A record whose retention is over is gone, and so is its unit.
+        found = [records[name] for name in names if name in records]
+        events = ((record, record.event) for record in found)
+        return [r for r, e in events if self.periods.covers(e.scenario, e.at, kind)]
 
     async def _emit(self, units: Sequence[Made]) -> None:
         if not units:

@@ -12,9 +12,10 @@ from reefkit.jobs import host
 from services.evaluator import app as evaluator
 from services.experience import app as experience
 from services.experience.settings import Settings
+from services.experience.wants import Wants
 from services.publisher import app as publisher
 
-WITHOUT_GROUP = {"gateway", "publisher"}
+WITHOUT_GROUP = {"gateway", "publisher", "trainer", "harness"}
 
 
 def bare(app: ModuleType, **given: Any) -> Any:
@@ -35,7 +36,8 @@ def read() -> set[tuple[str, str]]:
         broker.include_router(host.routes(bare(host), service))
     for app in (evaluator, publisher):
         broker.include_router(app.routes(bare(app)))
-    broker.include_router(experience.routes(bare(experience, settings=Settings()), Settings()))
+    handlers = bare(experience, settings=Settings(), wants=Wants())
+    broker.include_router(experience.routes(handlers, Settings()))
     return {
         (topic.name, subscriber.group_id or "")
         for subscriber in broker.subscribers

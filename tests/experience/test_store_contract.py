@@ -19,6 +19,7 @@ from services.experience.domain.samples import Record, make_samples
 from services.experience.domain.sessions import Assignment, Node, Session
 from services.experience.domain.units import session_units, turn_unit
 from services.experience.ports import ExperienceStore, OpenRun, ReportRow
+from services.experience.wants import Period
 from tests.experience.factory import T0, inference, report, user
 from tests.experience.test_broker import published
 from tests.fakes.experience import MemoryExperienceStore
@@ -36,6 +37,7 @@ TABLES = (
     "turns",
     "units",
     "signals",
+    "periods",
     "migrations",
 )
 
@@ -196,6 +198,16 @@ async def test_the_latest_state_of_an_exchange_counts_and_tells_the_open_session
     assert await any_store.open_runs() == runs
 
 
+async def test_a_period_ends_once_and_is_kept(any_store: ExperienceStore) -> None:
+    one, two = Period("s", "turn", T0), Period("s", "session", T0 + timedelta(seconds=1))
+    assert not await any_store.has_records()
+    await any_store.insert_periods([one, two])
+    await any_store.insert_periods([replace(one, until=two.since)])
+    assert await any_store.periods() == [replace(one, until=two.since), two]
+    await any_store.insert_records([record(inference())])
+    assert await any_store.has_records()
+
+
 @pytest.mark.store
 async def test_units_are_read_as_they_were_written(store: ClickHouseStore) -> None:
     event = record(inference(tags={"a": "b"}, record_id="rec-1", sampling=events.Sampling(top_k=9)))
@@ -221,7 +233,9 @@ async def test_units_are_read_as_they_were_written(store: ClickHouseStore) -> No
 async def test_a_signal_is_shown_beside_its_unit(store: ClickHouseStore) -> None:
     event = record(inference(record_id="rec-1"))
     turn = turn_unit(event, TurnEnd("rec-1", "idle", T0))
-    said = events.Signal(score=-1.0, words="greet", teacher=(user("x"),), labels={"votes": 3.0})
+    said = events.Signal(
+        score=-1.0, words="greet", teacher=(user("x"),), labels={"votes": 3.0}, logprobs=(-0.5,)
+    )
     signals = [
         events.SignalComputed(
             event_id=f"sig-{n}", at=T0, scenario="default", recipe="r", unit_id=turn.event_id,
@@ -240,6 +254,7 @@ async def test_a_signal_is_shown_beside_its_unit(store: ClickHouseStore) -> None
         "greet",
         {"votes": 3.0},
     )
+    assert (one["scored_tokens"], none["scored_tokens"]) == (1, 0)
     assert (none["abstained"], none["score"], none["tokens"]) == (1, None, 2**40)
     view = await reads.record("rec-1")
     assert view is not None

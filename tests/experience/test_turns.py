@@ -17,7 +17,7 @@ from services.experience.handlers import Handlers
 from services.experience.ports import Arrival
 from services.experience.settings import Settings
 from services.experience.units import Horizon
-from services.experience.wants import Wants
+from services.experience.wants import Periods, Wants
 from tests.experience.factory import (
     T0,
     Bodies,
@@ -54,6 +54,8 @@ class Rig:
     handlers: Handlers = field(init=False)
 
     def __post_init__(self) -> None:
+        rows = Periods.begun(self.wants).rows
+        self.store.store.period_rows = {(r.scenario, r.kind, r.since): r for r in rows}
         self.begin()
 
     def begin(self) -> None:
@@ -120,6 +122,34 @@ async def test_only_the_kinds_that_a_recipe_wants_are_made(kind: str) -> None:
     types = {"turn": TurnFollowed, "session": SessionEnded}
     assert {type(unit) for unit in rig.published.events} == {types[kind]}
     assert {unit.scenario for unit in rig.published.events} == {"default"}
+
+
+async def test_a_recipe_gets_the_units_of_its_own_time() -> None:
+    """Bound after the first exchange, and gone before the third: a second reading is told when."""
+    rig = Rig(wants=Wants())
+    one, two, three, four = talk(4, session_tag="t")
+
+    async def bound(wants: Wants, at: float) -> None:
+        rig.wants = wants
+        rig.begin()
+        rig.handlers.now.time = T0 + timedelta(seconds=at)  # type: ignore[attr-defined]
+        await rig.handlers.on_start()
+
+    await rig.take(one)
+    await bound(BOTH, 0.5)
+    await rig.take(two)
+    await bound(Wants(), 1.5)
+    await rig.take(three)
+    await bound(Wants({"default": frozenset({"turn"})}), 2.5)
+    await rig.take(four)
+    await rig.sweep()
+    assert rig.turns == [("rec-q-1", "followed", ["more 1"]), ("rec-q-3", "idle", [])]
+    assert [session.record_ids for session in rig.sessions] == [("rec-q-1",)]
+    again = Rig()
+    again.handlers.units.periods = rig.handlers.units.periods
+    await again.take(one, two, three, four)
+    await again.sweep()
+    assert unique(again) == unique(rig)
 
 
 async def test_with_reports_alone_the_store_is_asked_for_nothing_more() -> None:

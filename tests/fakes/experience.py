@@ -1,7 +1,7 @@
 """ExperienceStore in memory: of two rows with one key the later state counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from reefcommon.events import Event, SampleReady, Unit
 from services.experience.domain.line import CURRENT, Mark
@@ -9,6 +9,7 @@ from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
 from services.experience.ports import Known, OpenRun, ReportRow
+from services.experience.wants import Period
 
 
 class MemoryExperienceStore:
@@ -22,6 +23,7 @@ class MemoryExperienceStore:
         self.outcomes: dict[str, Event] = {}
         self.mark_rows: dict[tuple[Key, str], Mark] = {}
         self.unit_rows: dict[str, Unit] = {}
+        self.period_rows: dict[tuple[str, str, datetime], Period] = {}
 
     async def places(self, record_ids: Sequence[str]) -> Mapping[str, tuple[str, Assignment]]:
         found = await self.records(record_ids)
@@ -88,6 +90,15 @@ class MemoryExperienceStore:
             known = self.mark_rows.get((key, mark.record_id))
             if known is None or late.get(known.state, 2) <= late.get(mark.state, 2):
                 self.mark_rows[key, mark.record_id] = mark
+
+    async def has_records(self) -> bool:
+        return bool(self.record_rows)
+
+    async def periods(self) -> Sequence[Period]:
+        return sorted(self.period_rows.values(), key=lambda row: row.since)
+
+    async def insert_periods(self, periods: Sequence[Period]) -> None:
+        self.period_rows |= {(row.scenario, row.kind, row.since): row for row in periods}
 
     async def insert_units(self, units: Sequence[Unit]) -> None:
         self.unit_rows |= {unit.event_id: unit for unit in units}

@@ -164,7 +164,7 @@ def _plan(
 
 
 def _config_of(state_dir: Path) -> Path | None:
-    """Return the `serve.yaml` of the deployment: its recipes say which units are made."""
+    """Return the `serve.yaml` of the deployment: its recipes say which units a restore makes."""
     kept = state_dir / "serve.yaml"
     return SystemSettings.load().config or (kept if kept.exists() else None)
 

@@ -23,7 +23,7 @@ from services.experience.kafka import arrival
 from services.experience.ports import Arrival
 from services.experience.settings import Settings
 from services.experience.units import Horizon
-from services.experience.wants import Wants
+from services.experience.wants import Periods, Wants
 
 # With doubled delays about a minute: a store that restarts is back by then.
 RETRIES = RetryPolicy(max_delay_s=32.0, max_attempts=8)
@@ -105,8 +105,11 @@ class Rebuild:
         outside = (store, nowhere, nowhere, self.bodies, self.clock)
         self.handlers = Handlers(settings, *outside, wants=wants)
 
-    async def begin(self, *, resumed: bool) -> None:
-        """Make the tables. Raises CommandFailed if there are rows of another origin."""
+    async def begin(self, periods: Periods | None, *, resumed: bool) -> None:
+        """Make the tables. `periods`: those of the running store, when units are made.
+
+        Raises CommandFailed if there are rows of another origin.
+        """
         await self.database.migrate()
         # Rows of another origin would look like differences, or be overwritten.
         tables = ("records", "reports", "releases")
@@ -116,6 +119,8 @@ class Rebuild:
             fault = f"{self.database.where} is not empty ({rows} rows)"
             raise CommandFailed(f"{fault}; name another place, or empty it first")
         await self.handlers.on_start()
+        if periods is not None:
+            self.handlers.units.periods = periods
 
     async def take(self, records: Sequence[ConsumerRecord]) -> None:
         """Handle a batch; returns when its rows are durable. Raises GaveUp."""

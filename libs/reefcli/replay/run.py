@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import TypeAdapter
 
 from reefcli.errors import CommandFailed
 from reefcli.replay import heads as release_heads
@@ -27,7 +28,7 @@ from services.experience.clickhouse import Database
 from services.experience.clickhouse.audit import IGNORED
 from services.experience.ports import Audit
 from services.experience.settings import Settings
-from services.experience.wants import Wants
+from services.experience.wants import Period, Periods, Wants
 
 # Longer than the service's pause between two sweeps, in which reports expire and sessions end.
 GIVE_UP_AFTER = 15  # looks at a row that stays different while both sides have handled the same log
@@ -47,7 +48,7 @@ Say = Callable[[str, int, int], None]
 class Plan:
     """The systems and files of a replay. `into`: a directory (chDB) or a URL (a server).
 
-    `config`: the `serve.yaml` whose recipes say which units are made.
+    `config`: the `serve.yaml` whose recipes say which units a restore makes.
     """
 
     bootstrap: str
@@ -97,9 +98,8 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     Raises:
         CommandFailed, Unavailable, BadConfig: the same call goes on from there.
     """
-    if not plan.restore:
-        # Before the log is read, not after it.
-        await _check_running(plan)
+    # Before the log is read, not after it.
+    periods = None if plan.restore else await _check_running(plan)
     if plan.fresh:
         discard(plan)
     positions = plan.checkpoint.read()
@@ -108,7 +108,7 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     async with _store(plan) as new:
         run = _Run(plan, say, log, new, Verdict(into=plan.into))
         run.verdict.resumed_at = log.read()
-        await new.begin(resumed=positions is not None)
+        await new.begin(periods, resumed=positions is not None)
         plan.checkpoint.write(log.positions)
         await run.read()
         if not plan.restore:
@@ -120,16 +120,18 @@ async def replay(plan: Plan, say: Say) -> Verdict:
     return run.verdict
 
 
-async def _check_running(plan: Plan) -> None:
+async def _check_running(plan: Plan) -> Periods:
+    """Return the times in which the running service makes units."""
     await release_heads.reachable(plan.redis_url)
     url = plan.experience_url
     try:
         async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False) as http:
-            (await http.get("/healthz")).raise_for_status()
+            status = (await http.get("/status")).raise_for_status().json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         fault = f"no experience service answers at {url} ({error})"
         remedy = "Start it, or build a store in its place with --into"
         raise CommandFailed(f"{fault}; there is nothing to compare with. {remedy}") from None
+    return Periods(tuple(TypeAdapter(list[Period]).validate_python(status["wanted_units"])))
 
 
 @dataclass(frozen=True, slots=True)

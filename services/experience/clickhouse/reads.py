@@ -59,7 +59,7 @@ _LISTS = {
     "signals": Table(
         "signal_id",
         "signal_id, scenario, at, recipe, unit_id, abstained, score, weight, words, labels, "
-        "calls, tokens",
+        "length(logprobs) AS scored_tokens, calls, tokens",
         filters={"unit": "unit_id = {unit:String}"},
     ),
     "steps": Table("job_id"),

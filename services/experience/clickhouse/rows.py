@@ -150,6 +150,8 @@ UNITS: Columns = {
     "parts": lambda u: getattr(u, "parts", 1),
 }
 
+PERIODS: Columns = _plain("scenario kind since until")
+
 # A zombie of a process must not bring an earlier state back.
 _VERSIONS = {"open": 0, "passed": 1}
 _MARK = "record_id sequence run request tails at state"
@@ -217,6 +219,7 @@ SIGNALS: Columns = {
     "words": lambda s: s.signal.words if s.signal else "",
     "teacher": lambda s: dump(s.signal and s.signal.teacher),
     "labels": lambda s: dump(s.signal and s.signal.labels),
+    "logprobs": lambda s: s.signal.logprobs if s.signal else (),
 }
 
 

@@ -12,6 +12,7 @@ from services.experience.domain.parking import Parked
 from services.experience.domain.samples import Record
 from services.experience.domain.sessions import Assignment, Key, Session
 from services.experience.ports import Known, OpenRun, ReportRow
+from services.experience.wants import Period
 
 _IDS, _SCENARIOS, _TAILS, _REQUESTS = (
     f"JSONExtract({{{name}:String}}, 'Array(String)')"
@@ -113,6 +114,16 @@ class ClickHouseStore:
 
     async def insert_marks(self, marks: Sequence[tuple[Key, Mark]]) -> None:
         await self._insert("turns", rows.TURNS, marks)
+
+    async def has_records(self) -> bool:
+        return bool(await self.database.query("SELECT 1 AS n FROM records LIMIT 1"))
+
+    async def periods(self) -> Sequence[Period]:
+        found = await self.database.query("SELECT * FROM periods FINAL ORDER BY since")
+        return [Period(**row) for row in found]
+
+    async def insert_periods(self, periods: Sequence[Period]) -> None:
+        await self._insert("periods", rows.PERIODS, periods)
 
     async def insert_units(self, units: Sequence[Unit]) -> None:
         await self._insert("units", rows.UNITS, units)
