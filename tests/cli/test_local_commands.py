@@ -476,3 +476,23 @@ def test_ctrl_c_while_serve_still_imports_is_one_line(tmp_path: Path) -> None:
         "reef: stopped before anything was started\n",
     )
     assert not (tmp_path / ".reef").exists()
+
+
+def test_on_a_terminal_recipes_are_blocks_under_their_dimensions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = io.StringIO()
+    out = Console(file=shown, force_terminal=True, width=100, color_system=None)
+    monkeypatch.setattr(sys.modules["reefcli.commands.recipes"], "console", lambda: out)
+    reef("recipes")
+    lines = [line.rstrip() for line in shown.getvalue().splitlines()]
+    headings = [line for line in lines if line and not line.startswith((" ", "`"))]
+    assert len(set(headings)) == len(headings) >= 2
+    assert "reactive, target lora" in headings
+    at = lines.index("  recipes.feedback_rules.recipe:FeedbackRulesRecipe")
+    assert lines[at - 1] == "reactive, target harness"
+    assert lines[at + 1] == "    signal    score and a sentence per report"
+    assert lines[at + 2] == "    consumes  report"
+    assert not any(line.startswith("    shown here") for line in lines[at : at + 4])
+    assert any(line.startswith("    shown here  held-out reward 0.085") for line in lines)
+    assert lines[-1].startswith("`reef recipes RECIPE` shows the knobs of one")
