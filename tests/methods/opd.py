@@ -7,6 +7,8 @@ was shown the codes. OPD asks the teacher; SAO gets 1 for a right code. Both sam
 import tempfile
 from pathlib import Path
 
+from transformers import LlamaForCausalLM
+
 from reefcommon.recipe_loading import load_recipe
 from tests.methods.table import arm, paired, parsed, show, tell
 from tests.recipes.guided import ADAPTER, learn, rate, warm_start
@@ -40,20 +42,27 @@ def arms(base: Path, seed: int, steps: int) -> dict[str, dict[str, float]]:
             learner = recipe.learner(base)
             before = rate(learner.policy.model, CODES)
             run = learn(recipe, base, CODES, steps=steps, seed=seed, learner=learner)
-            found[name] = {"before": before, "after": run.rates[-1], "teacher": taught}
-            tell(f"seed {seed} {name}: {before:.5f} -> {run.rates[-1]:.4f}, teacher {taught:.3f}")
+            after = run.rates[-1]
+            found[name] = {
+                "after": after,
+                "teacher": taught,
+                "of the teacher": min(after / taught, 1),
+            }
+            tell(f"seed {seed} {name}: {before:.5f} -> {after:.4f}, teacher {taught:.3f}")
     return found
 
 
 def main() -> None:
-    options = parsed(__doc__)
+    options = parsed(__doc__, steps=150)
     with tempfile.TemporaryDirectory() as directory:
         base = warm_start(Path(directory), digits=4)
+        base_rate = rate(LlamaForCausalLM.from_pretrained(base), CODES)
         found = {seed: arms(base, seed, options.steps) for seed in options.seeds}
     after = {name: [found[s][name]["after"] for s in found] for name in ("opd", "sao")}
     show(
         {
             "answers of each arm": options.steps * BATCH,
+            "rate before": base_rate,
             **{name: arm({s: found[s][name] for s in found}) for name in after},
             "opd - sao": paired(after["opd"], after["sao"]),
         }

@@ -13,7 +13,6 @@ from tests.methods.table import arm, paired, parsed, show, tell
 from tests.recipes.guided import ADAPTER, SKILL_A, SKILL_B, TEMPLATE, learn, rate, warm_start
 
 GAIN = 0.8
-RATES = (1e-3, 3e-3)
 BATCH = 16
 RECIPES = {
     "sft": ("recipes.sft.recipe:SFTRecipe", {"target": "demonstration"}),
@@ -43,11 +42,11 @@ def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> dict[
 
 
 def main() -> None:
-    options = parsed(__doc__)
+    options = parsed(__doc__, steps=60, rates=(1e-3, 3e-3))
     table: dict[str, object] = {"demonstrations of each arm": options.steps * BATCH}
     with tempfile.TemporaryDirectory() as directory:
         base = warm_start(Path(directory), right=SKILL_A, share=1.0)
-        for policy_lr in RATES:
+        for policy_lr in options.rates:
             kept = {}
             for name in RECIPES:
                 found = {}

@@ -13,7 +13,6 @@ from tests.methods.table import arm, paired, parsed, show, tell
 from tests.recipes.guided import ADAPTER, SKILL_A, TEMPLATE, Run, learn, warm_start
 
 SHARES = (0.1, 0.3)
-RATES = (1e-3, 3e-3)
 APART = 1000  # the seed on which learning rates are chosen
 GROUPS = {"batch_size": 32, "group_size": 8}
 RECIPES = {
@@ -31,14 +30,17 @@ def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> Run:
 
 
 def main() -> None:
-    options = parsed(__doc__)
+    options = parsed(__doc__, steps=60, rates=(1e-3, 3e-3))
     table: dict[str, object] = {"attempts of each arm": options.steps * 32}
     for share in SHARES:
         with tempfile.TemporaryDirectory() as directory:
             base = warm_start(Path(directory), right=SKILL_A, share=share)
             whole = {}
             for name in RECIPES:
-                tried = {lr: fmean(run(base, name, lr, APART, options.steps).rates) for lr in RATES}
+                tried = {
+                    lr: fmean(run(base, name, lr, APART, options.steps).rates)
+                    for lr in options.rates
+                }
                 best = max(tried, key=tried.__getitem__)
                 found = {}
                 for seed in options.seeds:

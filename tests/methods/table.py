@@ -13,11 +13,13 @@ Seeds = Mapping[int, Mapping[str, float]]
 """Seed -> figures, each in [0, 1]."""
 
 
-def parsed(about: str) -> argparse.Namespace:
-    """`--seeds 0 1 2` and `--steps N`."""
+def parsed(about: str, *, steps: int, rates: Sequence[float] = ()) -> argparse.Namespace:
+    """`--seeds 0 1 2`, `--steps N`, and `--rates` if learning rates are tried."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=150, help="updates of each arm at most")
+    parser.add_argument("--steps", type=int, default=steps, help="updates of each arm")
+    if rates:
+        parser.add_argument("--rates", type=float, nargs="+", default=[*rates])
     return parser.parse_args()
 
 
