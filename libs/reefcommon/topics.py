@@ -69,7 +69,7 @@ SIGNALS = Topic(
     "reef.signals.v1",
     (events.SignalComputed,),
     ("trainer", "harness"),
-    (),
+    ("experience", "trainer", "harness"),
     "what the recipes' judges said about units, so that nobody is asked twice",
 )
 TRAINING = Topic(
