@@ -13,7 +13,7 @@ Seeds = Mapping[int, Mapping[str, float]]
 """Seed -> figures, each in [0, 1]."""
 
 
-def parsed(about: str, *, steps: int, rates: Sequence[float] = ()) -> argparse.Namespace:
+def parsed(about: str, *, steps: int = 150, rates: Sequence[float] = ()) -> argparse.Namespace:
     """`--seeds 0 1 2`, `--steps N`, and `--rates` if learning rates are tried."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
