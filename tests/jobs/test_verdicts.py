@@ -77,6 +77,28 @@ async def test_a_verdict_survives_a_kill_before_it_is_given(rig):
     assert [outcome for _, outcome, _ in seen(rig)] == ["published"]
 
 
+async def test_a_verdict_that_meets_a_move_of_its_job_is_kept(rig, monkeypatch):
+    """The loop announces the job after the verdict's handler has read it."""
+    await rig.publish(5)
+    await rig.arrive("a", "b")
+    while not rig.jobs().get("stored"):
+        await rig.loop.once()
+    await rig.loop.kit.outbox.flush()
+    (candidate,) = (one.event_id for one in rig.candidates)
+    read = rig.store.of_candidate
+    stale = [read(candidate)]
+    await rig.settle()
+    assert rig.jobs() == {"announced": 1}
+    monkeypatch.setattr(
+        rig.store, "of_candidate", lambda name: stale.pop() if stale else read(name)
+    )
+    await rig.publish(6, candidate=candidate)
+    assert stale == []
+    assert rig.jobs() == {"published": 1}
+    await rig.loop.verdicts.settle()
+    assert [outcome for _, outcome, _ in seen(rig)] == ["published"]
+
+
 async def test_a_failure_is_tried_again_and_leaves_no_writes(rig):
     candidate = await proposed(rig)
     Learning.fails = 2

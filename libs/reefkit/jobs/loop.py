@@ -138,10 +138,20 @@ class HostLoop:
             self.verdicts.arrived.set()
         elif job.binding != self.binding.key:
             return
-        elif (after := model.after_verdict(job, publication)) is not None:
-            evaluation = model.evaluation_in(publication)
-            await self.context.save(after, expected=job.state, evaluation=evaluation)
-            self.verdicts.arrived.set()
+        else:
+            await self._keep_verdict(job, publication)
+
+    async def _keep_verdict(self, job: Job, publication: Publication) -> None:
+        evaluation = model.evaluation_in(publication)
+        while (after := model.after_verdict(job, publication)) is not None:
+            if await self.context.save(after, expected=job.state, evaluation=evaluation):
+                self.verdicts.arrived.set()
+                return
+            # The loop has moved the job since it was read, as from stored to announced.
+            moved = await asyncio.to_thread(self.store.of_candidate, str(job.candidate_id))
+            if moved is None:
+                return
+            job = moved
 
     # ------------------------------------------------------------------ samples -> output
 
