@@ -46,6 +46,8 @@ INSTRUCTION = (
 )
 FOLLOW = "Follow this guidance:\n{guidance}"
 KEPT = "executed-"
+Execute = Callable[[str, Node], str]
+"""(guidance, parent) -> a solution, as the problem's verifier reads it"""
 _SEED = Node("seed", Solution(0.0, ""), seed=True)
 
 
@@ -122,9 +124,7 @@ class GuidanceRecipe(TTTDiscoverRecipe):
         super().__init__(knobs)
         self.task, self.problem = self.problem, Guided(self.problem, self.knobs)
         named = ":" in self.knobs.executor
-        self.function: Callable[[str, Node], str] | None = None
-        if named:
-            self.function = resolve(self.knobs.executor)
+        self.function: Execute | None = resolve(self.knobs.executor) if named else None
 
     async def _explore(self, ctx: SeekContext, search: Search) -> Pending:
         try:

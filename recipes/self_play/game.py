@@ -68,14 +68,14 @@ class Game:
         assert self.pending is not None
         played = list(self.pending.played(self.round).values())
         self.pool.add(played)
-        faults = Counter(one.fault for one in self.pending.proposals if one.fault)
+        faults = dict(Counter(one.fault for one in self.pending.proposals if one.fault))
         row = {"round": self.round, "outcome": outcome, "valid": len(played), "faults": faults}
         if played:
             row |= {
                 "plain": fmean(one.plain for one in played),
                 "hinted": fmean(one.hinted for one in played),
                 "regret": fmean(one.regret for one in played),
-                "bands": Counter(one.band for one in played),
+                "bands": dict(Counter(one.band for one in played)),
             }
         self.history.append(row)
         self.round, self.pending = self.round + 1, None

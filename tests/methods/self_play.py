@@ -9,15 +9,18 @@ plays included:
     uniform         letters by chance; proposals and hinted plays become plays that train
     uniform_same    letters by chance, as many plays a task as in self-play
 
-The learning rate of each arm is the better of two on a seed apart. The figures are the probability
-of the right code of the letters that can be learned: its mean over the run, halfway, and at the end.
+The figures are the probability of the right code of the letters that can be learned: its mean over
+the run, halfway, and at the end.
 """
 
+import argparse
 import asyncio
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,7 +31,7 @@ import torch
 from recipes.self_play.recipe import SelfPlayRecipe
 from reefcommon.events import Sampling
 from tests.methods.row_pattern import Batched
-from tests.methods.table import arm, paired, parsed, show, tell
+from tests.methods.table import arm, paired, show, tell
 from tests.recipes.bandit import ALL_LINEAR
 from tests.recipes.letters import (
     ALLOWED,
@@ -46,8 +49,6 @@ from tests.recipes.seeking import Answer, World
 
 COUNT, PLAYS, HINTS = 8, 4, 2
 ROUND = COUNT * (1 + PLAYS + HINTS)  # calls of a round at most
-RATES = (1e-3, 3e-3)
-APART = 1000  # the seed on which learning rates are chosen
 GAME = {"plays": PLAYS, "hint_plays": HINTS}
 ARMS: dict[str, dict[str, Any]] = {
     "self_play": GAME,
@@ -158,6 +159,7 @@ def run(base: Path, name: str, policy_lr: float, seed: int, rounds: int) -> dict
     spent = Counter(one["prompt"][0] in LEARNABLE for one in half)
     shares = designs(player.model)
     return {
+        "calls": float(len(ctx.world.asked)),
         "first": grid[0],
         "halfway": grid[50],
         "last": grid[100],
@@ -171,24 +173,32 @@ def run(base: Path, name: str, policy_lr: float, seed: int, rounds: int) -> dict
 
 
 def main() -> None:
-    options = parsed(__doc__)
-    table: dict[str, Any] = {"calls of each arm": options.steps * ROUND}
-    mean, last = {}, {}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=60, help="whole rounds that the calls pay for")
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
+    options = parser.parse_args()
+    found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in options.arms}
     with tempfile.TemporaryDirectory() as directory:
         base = warm_start(Path(directory))
-        for name in ARMS:
-            tried = {lr: run(base, name, lr, APART, options.steps)["mean"] for lr in RATES}
-            best = max(tried, key=tried.__getitem__)
-            found = {}
-            for seed in options.seeds:
-                found[seed] = run(base, name, best, seed, options.steps)
-                tell(f"{name} at {best:g}, seed {seed}: {found[seed]}")
-            table[name] = {"learning rate": best, **arm(found)}
-            mean[name] = [figures["mean"] for figures in found.values()]
-            last[name] = [figures["last"] for figures in found.values()]
-    for other in list(ARMS)[1:]:
-        table[f"mean rate, self_play - {other}"] = paired(mean["self_play"], mean[other])
-        table[f"last rate, self_play - {other}"] = paired(last["self_play"], last[other])
+        with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
+            runs = {
+                (name, seed): pool.submit(run, base, name, options.lr, seed, options.steps)
+                for seed in options.seeds
+                for name in options.arms
+            }
+            for (name, seed), future in runs.items():
+                found[name][seed] = future.result()
+                tell(f"{name}, seed {seed}: {found[name][seed]}")
+    table: dict[str, Any] = {"calls of each arm": options.steps * ROUND, "lr": options.lr}
+    table |= {name: arm(figures) for name, figures in found.items()}
+    first, *others = options.arms
+    for other in others:
+        for figure in ("mean", "last"):
+            pairs = ([one[figure] for one in found[name].values()] for name in (first, other))
+            table[f"{figure} rate, {first} - {other}"] = paired(*pairs)
     show(table)
 
 
