@@ -9,7 +9,9 @@ import pytest
 
 from reefcommon.events import CandidateProposed, SignalComputed
 from reefcommon.recipe import Knobs
+from reefkit.jobs.host import take_over
 from reefkit.recipes import endpoint as endpoints
+from reefkit.recipes.signals import RESTORED
 from reefkit.retry import RetryPolicy
 from tests.fakes.judge import Judge
 from tests.jobs.judged import VOTES, JudgedRecipe, endpoint
@@ -136,6 +138,36 @@ async def test_a_lost_ledger_is_rebuilt_from_the_log(rig_of, judge):
     assert [event.unit_id for event in new if isinstance(event, SignalComputed)] == ["smp-4"]
     assert {c.lineage.sample_ids for c in bus.of(CandidateProposed)} == {("smp-0", "smp-2")}
     assert fresh.store.refusals(fresh.key) == {"no_signal": 1}
+
+
+class Lease:
+    """Gives out the tokens one after the other."""
+
+    def __init__(self, *tokens):
+        self.tokens, self.token = list(tokens), 0
+
+    async def acquire(self, floor):
+        self.token = self.tokens.pop(0)
+        return self.token
+
+
+async def test_the_log_is_read_again_after_another_host_has_acted(rig_of, judge):
+    """Its signals are not in this store, though the store is not new."""
+    bus, lease = Bus(Mortal()), Lease(1, 2, 2, 5)
+    mine, other = rig_of(home="a", bus=bus), rig_of(home="b", bus=bus)
+    await take_over(mine.store, lease)
+    await mine.arrive("a")
+    await mine.judge()
+    for _ in range(2):  # a restart, and a start that is tried again
+        await take_over(mine.store, lease)
+        assert mine.store.mark(mine.key, RESTORED) is not None
+    await other.arrive("b", first=1)
+    await other.judge()
+    await take_over(mine.store, lease)
+    await mine.arrive("b", first=1)
+    await mine.judge()
+    assert judge.calls == 2 * CALLS
+    assert mine.store.counts("samples", mine.key) == {"waiting": 2}
 
 
 async def test_signals_of_other_knobs_are_not_used(rig_of, judge):

@@ -104,6 +104,15 @@ async def seed(handlers: Handlers, heads: ReleaseHeads) -> None:
             await asyncio.to_thread(handlers.store.advance, release)
 
 
+async def take_over(store: JobStore, lease: RedisLease) -> None:
+    """Acquire the lease and fence the job store. Raises Unavailable."""
+    before = store.token
+    store.fence(await lease.acquire(before))
+    # If another host has acted since, its signals are in the log alone.
+    if lease.token not in (before, before + 1):
+        await asyncio.to_thread(store.drop_marks, RESTORED)
+
+
 def build(bound: Sequence[Binding[Any]], kit: Kit, executor: MakeExecutor) -> Handlers:
     loops = (HostLoop(binding, executor(binding, kit), kit) for binding in bound)
     return Handlers(tuple(loops), kit.store)
@@ -175,11 +184,7 @@ def host_service(
 
     # Before the consumers join: a host that stands by takes no partition from the active host.
     async def prepare() -> None:
-        before = store.token
-        store.fence(await lease.acquire(before))
-        # Another host has acted since: its signals are in the log alone.
-        if lease.token not in (before, before + 1):
-            await asyncio.to_thread(store.drop_marks, RESTORED)
+        await take_over(store, lease)
         log.info("lease_acquired", lease=name, token=lease.token)
         await seed(handlers, outside.heads)
 

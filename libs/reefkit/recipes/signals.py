@@ -216,7 +216,9 @@ class SignalStage:
         effects = ctx.effects()
         await asyncio.to_thread(store.keep_signal, self._key, computed, refusal, effects)
         self._tries.pop(unit.event_id, None)
-        self.computed, self._pauses, self.waits = self.computed + 1, 0, ""
+        self.computed, self._pauses = self.computed + 1, 0
+        if not self._spent:  # another unit may have met the limit meanwhile
+            self.waits = ""
         self.ready()
 
     @staticmethod
