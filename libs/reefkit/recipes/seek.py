@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 
 from reefcommon.errors import ReefError
-from reefcommon.recipe_context import BudgetSpent
+from reefcommon.recipe_context import BudgetSpent, SeekContext
 from reefkit.jobs.context import Kit
 from reefkit.jobs.faults import last_lines, place_of
 from reefkit.recipes.models import Caller
@@ -72,7 +72,7 @@ class Seeker:
     async def once(self) -> None:
         """Call `seek`, and keep the writes that it leaves. Raises as `seek`."""
         life = SeekLife()
-        context = self._context(life)
+        context: SeekContext = self._context(life)
         try:
             await self.runtime.call(self.runtime.binding.recipe.seek, context, timeout_s=None)
             await self.runtime.call(context.commit, timeout_s=None)
