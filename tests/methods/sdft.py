@@ -8,6 +8,8 @@ demonstrations a step; learning rates are tried for both.
 import tempfile
 from pathlib import Path
 
+from transformers import LlamaForCausalLM
+
 from reefcommon.recipe_loading import load_recipe
 from tests.methods.table import arm, paired, parsed, show, tell
 from tests.recipes.guided import ADAPTER, SKILL_A, SKILL_B, TEMPLATE, learn, rate, warm_start
@@ -27,12 +29,10 @@ def run(base: Path, name: str, policy_lr: float, seed: int, steps: int) -> dict[
         dotted, {**ADAPTER, **knobs, "batch_size": BATCH, "policy_lr": policy_lr, "seed": seed}
     )
     learner = recipe.learner(base)
-    before = rate(learner.policy.model, SKILL_A)
     done = learn(recipe, base, SKILL_B, steps=steps, seed=seed, learner=learner, watch=SKILL_A)
     reached = next((i for i, b in enumerate(done.rates) if b >= GAIN), None)
     at = len(done.rates) - 1 if reached is None else reached
     return {
-        "A before": before,
         "B at gain": done.rates[at],
         "A at gain": done.watched[at],
         "B at end": done.rates[-1],
@@ -46,6 +46,7 @@ def main() -> None:
     table: dict[str, object] = {"demonstrations of each arm": options.steps * BATCH}
     with tempfile.TemporaryDirectory() as directory:
         base = warm_start(Path(directory), right=SKILL_A, share=1.0)
+        table["A before"] = rate(LlamaForCausalLM.from_pretrained(base), SKILL_A)
         for policy_lr in options.rates:
             kept = {}
             for name in RECIPES:
