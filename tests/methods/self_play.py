@@ -179,10 +179,13 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--base", type=Path, help="the warm-started model; kept for other runs")
     options = parser.parse_args()
     found: dict[str, dict[int, dict[str, float]]] = {name: {} for name in options.arms}
     with tempfile.TemporaryDirectory() as directory:
-        base = warm_start(Path(directory))
+        base = options.base or Path(directory)
+        if not (base / "model.safetensors").exists():
+            warm_start(base)
         with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
             runs = {
                 (name, seed): pool.submit(run, base, name, options.lr, seed, options.steps)
