@@ -34,11 +34,11 @@ def test_every_key_says_what_it_means(name):
 def test_types_bounds_and_defaults_come_from_the_fields():
     table = serve_yaml.section("evaluation")
     assert "| `samples_per_task` | integer, >= 1, <= 256 | `4` |" in table
-    assert "| `tasks` | text or list | `[]` |" in table
+    assert "| `tasks` | text or list or mapping of name to text or list | `[]` |" in table
     assert "| `recipe` | text | required |" in serve_yaml.table(RecipeBinding)
     assert "| `kafka_idempotence` | true, false | `true` |" in serve_yaml.section("external")
 
 
 def test_the_examples_can_be_used():
     examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert [len(parse(text).reef) for text in examples] == [1, 2, 1]
+    assert [len(parse(text).reef) for text in examples] == [1, 2, 1, 1]
