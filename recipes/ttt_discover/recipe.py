@@ -113,11 +113,15 @@ class TTTDiscoverRecipe(WeightRecipe):
             for group, parent in enumerate(parents)
             for number in range(self.knobs.rollouts_per_group)
         ]
-        async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(self._try(ctx, place, parent, verifiers))
-                for place, parent in places
-            ]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(self._try(ctx, place, parent, verifiers))
+                    for place, parent in places
+                ]
+        except ExceptionGroup as failed:
+            # By its own type: a spent budget waits, a lost lease ends, others are tried again.
+            raise failed.exceptions[0] from None
         tried, width = [task.result() for task in running], self.knobs.rollouts_per_group
         groups = (tuple(tried[i : i + width]) for i in range(0, len(tried), width))
         return Pending(tuple(parent.id for parent in parents), tuple(groups))

@@ -11,7 +11,8 @@ from recipes.ttt_discover.examples.row_pattern.pattern import is_pattern
 from recipes.ttt_discover.examples.row_pattern.problem import RowPattern
 from recipes.ttt_discover.problem import Verified
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
-from reefcommon.errors import BadConfig
+from reefcommon.errors import BadConfig, Unavailable
+from reefcommon.recipe_context import BudgetSpent
 from tests.recipes.seeking import FakeSeekContext, Killed, World
 
 KNOBS = {"steps": 3, "groups_per_step": 2, "rollouts_per_group": 3, "max_tokens": 18, "seed": 4}
@@ -152,6 +153,24 @@ def test_nothing_is_asked_before_the_first_release():
     one.first_release = 3
     seek(one)
     assert [row["outcome"] for row in state(one)["history"]] == ["published"] * 3
+
+
+@pytest.mark.parametrize("error", [BudgetSpent("no calls left"), Unavailable("no sandbox")])
+def test_a_failure_keeps_its_kind_and_the_search_goes_on_afterwards(error):
+    one, whole = light(), light()
+    seek(whole)
+
+    def failing(prompt, seed):
+        if len(one.asked) == 8:
+            raise error
+        return digits(prompt, seed)
+
+    one.policy = failing
+    with pytest.raises(type(error), match=str(error)):
+        seek(one)
+    one.policy = digits
+    seek(one)
+    assert outcome_of(one) == outcome_of(whole)
 
 
 def test_a_mask_is_asked_for():

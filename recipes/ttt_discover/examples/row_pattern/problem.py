@@ -10,7 +10,9 @@ from typing import Any
 from recipes.ttt_discover.archive import Node, Solution
 from recipes.ttt_discover.examples.row_pattern.pattern import (
     DIGITS,
+    HEIGHTS,
     LENGTH,
+    SHIFTS,
     canonical,
     is_pattern,
     packing_of,
@@ -33,7 +35,8 @@ class RowPattern:
         return f"row-pattern-{self.count}"
 
     def identity(self) -> Mapping[str, Any]:
-        return {"prompt": PROMPT, "count": self.count, "digits": DIGITS, "length": LENGTH}
+        shape = {"digits": DIGITS, "length": LENGTH, "shifts": SHIFTS, "heights": HEIGHTS}
+        return {"prompt": PROMPT, "count": self.count, **shape}
 
     def messages(self, parent: Node) -> list[dict[str, Any]]:
         # Short: a prompt costs the tiny model more than its answer.
