@@ -7,6 +7,16 @@ REFUSED = Counter(
     "reef_job_samples_refused_total", "samples that a recipe will never use", ["binding", "reason"]
 )
 WAITING = Gauge("reef_job_samples_waiting", "samples that may still be used", ["binding"])
+SIGNALS = Counter(
+    "reef_recipe_signals_total",
+    "tries of a recipe's signal: computed, none (the recipe abstains), put_off, refused",
+    ["binding", "outcome"],
+)
+MODEL_CALLS = Counter(
+    "reef_recipe_model_calls_total",
+    "questions of recipes to models: ok, away, failed",
+    ["model", "outcome"],
+)
 LAST = Gauge(
     "reef_job_step_metric",
     "figures of the last step, by their names in StepCompleted",

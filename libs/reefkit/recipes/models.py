@@ -15,6 +15,7 @@ import orjson
 from reefcommon.config_sections import SERVED, ModelEndpoint
 from reefcommon.ids import digest
 from reefcommon.recipe_context import Messages, ModelFailed, Reply
+from reefkit.jobs import metrics
 from reefkit.jobs.recipe_store import CallEnd, CallKey, RecipeStore
 from reefkit.recipes.budget import Budget, use_of
 from reefkit.recipes.endpoint import Answered, Endpoint, ModelAway, replies, scores
@@ -68,10 +69,13 @@ class ModelPool:
                 request.read(answered)
             except ModelFailed as error:
                 # A call without an answer is not counted: a key counts once for all its tries.
-                returned = key is None and isinstance(error, ModelAway)
+                away = isinstance(error, ModelAway)
+                returned = key is None and away
+                metrics.MODEL_CALLS.labels(request.model, "away" if away else "failed").inc()
                 outcome = str(error)[:200]
                 await self._end(request, began, answered, outcome=outcome, returned=returned)
                 raise
+            metrics.MODEL_CALLS.labels(request.model, "ok").inc()
             await self._end(request, began, answered)
             return answered
 

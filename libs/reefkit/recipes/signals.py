@@ -22,6 +22,7 @@ from reefcommon.events import SampleRefused, Signal, SignalComputed, Unit
 from reefcommon.ids import digest
 from reefcommon.recipe import has_signal
 from reefcommon.recipe_context import BudgetSpent
+from reefkit.jobs import metrics
 from reefkit.jobs.faults import last_lines, place_of
 from reefkit.jobs.recipe_store import Effects, StateConflict
 from reefkit.jobs.usable import unusable
@@ -217,6 +218,7 @@ class SignalStage:
         await asyncio.to_thread(store.keep_signal, self._key, computed, refusal, effects)
         self._tries.pop(unit.event_id, None)
         self.computed, self._pauses = self.computed + 1, 0
+        self._count("none" if signal is None else "computed")
         if not self._spent:  # another unit may have met the limit meanwhile
             self.waits = ""
         self.ready()
@@ -239,6 +241,7 @@ class SignalStage:
             tries.failures += 1
         tries.others = self.computed
         tries.not_before = now + retry.delay_s(max(tries.failures, 1))
+        self._count("put_off")
         log.warning("signal_put_off", binding=self._key, unit=unit.event_id, reason=reason)
         if retry.exhausted(tries.failures):
             await self._refuse(unit, f"signal failed: {reason}")
@@ -254,8 +257,12 @@ class SignalStage:
         store, effects = self.runtime.services.store, Effects(self._key, unit.event_id)
         refusals, events = {unit.event_id: reason}, [(refusal, topics.TRAINING)]
         await asyncio.to_thread(store.refuse_unsignalled, self._key, refusals, events, effects)
+        self._count("refused")
         self._tries.pop(unit.event_id, None)
         self.ready()
+
+    def _count(self, outcome: str) -> None:
+        metrics.SIGNALS.labels(self._key, outcome).inc()
 
     def _event(self, unit: Unit, signal: Signal | None, asked: tuple[int, int]) -> SignalComputed:
         binding = self.runtime.binding
