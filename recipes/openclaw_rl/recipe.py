@@ -70,6 +70,11 @@ class OpenClawRLRecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="the next state of each turn", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "held-out share of the liked greeting, without a report: 0.000 [0.000, 0.151] -> 0.875 "
+        "[0.821, 0.914] in 185 s with rl_weight 1; votes alone 0.000 [0.000, 0.151] (`reef demo "
+        "--recipe openclaw-rl --model tiny`, `--arms binary`; one seed)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     consumes = ("turn",)
     knobs: Knobs
