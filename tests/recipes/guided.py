@@ -107,7 +107,12 @@ def rate(model: torch.nn.Module, codes: Mapping[str, str], *, hint: bool = False
 
 @torch.no_grad()
 def play(
-    model: torch.nn.Module, codes: Mapping[str, str], letters: str, step: int, draw: torch.Generator
+    model: torch.nn.Module,
+    codes: Mapping[str, str],
+    letters: str,
+    step: int,
+    draw: torch.Generator,
+    load: int = 0,
 ) -> list[SampleReady]:
     """A sampled answer to each letter, with its score (1 if the whole code is right) and its code as
     a demonstration.
@@ -126,7 +131,7 @@ def play(
             at=AT,
             scenario="codes",
             record_ids=(f"rec-{step}-{i}",),
-            load_id=f"run:{step}",
+            load_id=f"run:{load}",
             score=float(text(row[2:]) == codes[letter]),
             metadata={"demonstration": codes[letter]},
             tokens=tuple(row),
@@ -174,13 +179,20 @@ def learn(
     model = run.learner.policy.model  # type: ignore[attr-defined]
     draw = torch.Generator().manual_seed(seed)
     size = recipe.knobs.batch_size  # type: ignore[attr-defined]
+    waiting: list[SampleReady] = []
+    load = 0
     for step in range(steps):
         order = torch.randint(len(codes), (size // group,), generator=draw)
         letters = "".join([*codes][i] * group for i in order.tolist())
-        units = [signalled(recipe, one) for one in play(model, codes, letters, step, draw)]
-        decision = recipe.decide(units, LoadId("run", step))
+        waiting += [signalled(recipe, one) for one in play(model, codes, letters, step, draw, load)]
+        decision = recipe.decide(waiting, LoadId("run", load))
+        settled = {one.event_id for one in decision.batch}
+        settled |= {one.event_id for one, _, _ in decision.refused}
+        # The others wait, as they do in a host: the weights are still those that sampled them.
+        waiting = [one for one in waiting if one.event_id not in settled]
         if decision.batch:
             run.reports.append(dict(run.learner.step(decision.batch).metrics))  # type: ignore[attr-defined]
+            load += 1
         run.rates.append(rate(model, codes))
         if watch:
             run.watched.append(rate(model, watch))
