@@ -19,7 +19,8 @@
 # crash       the state is kept after the proposals, after the plays and after the step; asked again
 #             under the same key, an answer is the same
 # run         reef serve -c recipes/self_play/examples/sums/serve.yaml
-# expect      python -m tests.methods.self_play
+# expect      python -m tests.methods.self_play (docs/methods.md): the designer finds the tasks that
+#             can be learned; the solver was not faster than on tasks by chance
 #
 # Regret needs a solver that can use a hint: without this all regrets are noise around 0.
 

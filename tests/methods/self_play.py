@@ -136,7 +136,9 @@ def at(curve: Sequence[tuple[int, float]], calls: float) -> float:
     return float(np.interp(calls, [n for n, _ in curve], [rate for _, rate in curve]))
 
 
-def run(base: Path, name: str, policy_lr: float, seed: int, rounds: int) -> dict[str, float]:
+def run(
+    base: Path, name: str, policy_lr: float, seed: int, rounds: int, entropy: float = 0.0
+) -> dict[str, float]:
     knobs = {
         **ARMS[name],
         "domain": "tests.recipes.letters:DOMAIN",
@@ -144,6 +146,7 @@ def run(base: Path, name: str, policy_lr: float, seed: int, rounds: int) -> dict
         "count": COUNT,
         "frontier_shown": 3,
         "policy_lr": policy_lr,
+        "entropy_coef": entropy,
         "target_modules": ALL_LINEAR,
         "lora_r": 16,
         "seed": seed,
@@ -178,6 +181,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="whole rounds that the calls pay for")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--entropy", type=float, default=0.03, help="its weight as a reward")
     parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
     parser.add_argument("--base", type=Path, help="the warm-started model; kept for other runs")
     options = parser.parse_args()
@@ -188,7 +192,9 @@ def main() -> None:
             warm_start(base)
         with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
             runs = {
-                (name, seed): pool.submit(run, base, name, options.lr, seed, options.steps)
+                (name, seed): pool.submit(
+                    run, base, name, options.lr, seed, options.steps, options.entropy
+                )
                 for seed in options.seeds
                 for name in options.arms
             }
@@ -196,6 +202,7 @@ def main() -> None:
                 found[name][seed] = future.result()
                 tell(f"{name}, seed {seed}: {found[name][seed]}")
     table: dict[str, Any] = {"calls of each arm": options.steps * ROUND, "lr": options.lr}
+    table["entropy"] = options.entropy
     table |= {name: arm(figures) for name, figures in found.items()}
     first, *others = options.arms
     for other in others:
