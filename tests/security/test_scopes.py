@@ -35,6 +35,7 @@ EXPECTED: dict[tuple[str, str], str | None] = {
     ("GET", "/reef/scenarios/{scenario}/samples"): "read",
     ("GET", "/reef/scenarios/{scenario}/steps"): "read",
     ("GET", "/reef/scenarios/{scenario}/units"): "read",
+    ("GET", "/reef/scenarios/{scenario}/recipes"): "read",
     ("GET", "/reef/scenarios/{scenario}/signals"): "read",
     ("GET", "/reef/records/{record_id}"): "read",
     ("GET", "/reef/status"): "read",
