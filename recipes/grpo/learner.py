@@ -1,15 +1,12 @@
-"""The step of GRPO: credit, score, correction, loss, backward, update."""
-
-# Shapes: B rollouts, R response positions.
+"""The step of GRPO: the credit of each rollout, then a step by it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.grpo.knobs import Knobs
-from recipes.policy_gradient.learner import PolicyLearner, TokenTotals, reward_metrics
-from recipes.policy_gradient.losses import dis_weight
+from recipes.policy_gradient.learner import PolicyLearner
 from recipes.policy_gradient.returns import group_advantages
-from recipes.policy_gradient.rollouts import Rollout, micro_batches, rollout
+from recipes.policy_gradient.rollouts import Rollout, rollout
 from reefcommon.events import Unit
 from reefcommon.recipe import StepResult
 
@@ -35,20 +32,5 @@ class GRPOLearner(PolicyLearner):
         self.knobs = knobs
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
-        knobs = self.knobs
-        rollouts = [rollout(sample, knobs.score_range) for sample in batch]
-        totals = TokenTotals(sum(len(one.response) for one in rollouts))
-        advantages = credit(rollouts)
-
-        for indices in micro_batches(rollouts, knobs.micro_batch_tokens):
-            scored = self.policy.score([rollouts[i] for i in indices])
-            advantage_B = scored.mask_BR.new_tensor([advantages[i] for i in indices])
-            weight_BR = dis_weight(scored.ratio(), knobs.eps_clip, knobs.eps_clip_high)
-            mean = self.policy_loss(scored, weight_BR, advantage_B[:, None])
-            loss = mean * (len(indices) / len(rollouts))  # its share of the batch's mean
-            loss.backward()  # type: ignore[no-untyped-call]
-            totals.add(scored, weight_BR, loss)
-
-        metrics = {**reward_metrics(rollouts), **totals.metrics()}
-        metrics["policy_grad_norm"] = self.policy.update()
-        return self._done(metrics)
+        rollouts = [rollout(sample, self.knobs.score_range) for sample in batch]
+        return self.step_by(rollouts, credit(rollouts))

@@ -11,9 +11,9 @@ from typing import Literal
 from torch import Tensor
 
 from recipes.policy_gradient.knobs import PolicyGradientKnobs, PolicyKnobs
-from recipes.policy_gradient.losses import policy_loss
+from recipes.policy_gradient.losses import dis_weight, policy_loss
 from recipes.policy_gradient.policy import LoraPolicy, Scored
-from recipes.policy_gradient.rollouts import Rollout
+from recipes.policy_gradient.rollouts import Rollout, micro_batches
 from reefcommon.metrics import DistillationMetric, StepMetric
 from reefcommon.recipe import StepResult
 
@@ -53,7 +53,24 @@ class PolicyLearner(AdapterLearner):
 
     def __init__(self, knobs: PolicyGradientKnobs, model_path: Path) -> None:
         super().__init__(knobs, model_path)
-        self.entropy_coef = knobs.entropy_coef
+        self.entropy_coef, self._knobs = knobs.entropy_coef, knobs
+
+    def step_by(self, rollouts: Sequence[Rollout], advantages: Sequence[float]) -> StepResult:
+        """Make a step with one advantage for each rollout."""
+        # score, correction, loss, backward, update
+        knobs = self._knobs
+        totals = TokenTotals(sum(len(one.response) for one in rollouts))
+        for indices in micro_batches(rollouts, knobs.micro_batch_tokens):
+            scored = self.policy.score([rollouts[i] for i in indices])
+            advantage_B = scored.mask_BR.new_tensor([advantages[i] for i in indices])
+            weight_BR = dis_weight(scored.ratio(), knobs.eps_clip, knobs.eps_clip_high)
+            mean = self.policy_loss(scored, weight_BR, advantage_B[:, None])
+            loss = mean * (len(indices) / len(rollouts))  # its share of the batch's mean
+            loss.backward()  # type: ignore[no-untyped-call]
+            totals.add(scored, weight_BR, loss)
+        metrics = {**reward_metrics(rollouts), **totals.metrics()}
+        metrics["policy_grad_norm"] = self.policy.update()
+        return self._done(metrics)
 
     def policy_loss(self, scored: Scored, weight_BR: Tensor, advantage_BR: Tensor) -> Tensor:
         """Return the mean loss of a forward. Weight and advantage carry no gradient."""
