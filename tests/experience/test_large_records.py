@@ -53,10 +53,11 @@ async def test_a_chat_of_9_mb_that_failed_stops_no_later_record(
         await until(summary(client, "large", samples={"failed": 1, "trainable": 3}))
     samples = {}
     for record in await everything(kafka_bootstrap, topics.SAMPLES.name):
-        sample = SampleReady.model_validate_json(
-            await whole_value(record.value, record.headers, bodies)
-        )
-        samples[sample.record_ids] = sample
+        value = await whole_value(record.value, record.headers, bodies)
+        # The broker is shared: units of other tests are on the topic too.
+        if orjson.loads(value)["scenario"] == "large":
+            sample = SampleReady.model_validate_json(value)
+            samples[sample.record_ids] = sample
     assert len(samples[failed.event_id,].messages[0]["content"]) == 9_000_000
     assert samples[long.event_id,].tokens == (*range(200_000), 1, 2)
     assert len(samples[long.event_id,].feedback["why"]) == 800_000
