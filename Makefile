@@ -6,6 +6,8 @@ SEED ?= 1
 N ?= 50
 WITHIN ?= 900
 export OMP_NUM_THREADS ?= 1
+# Without the compiled files each process of a stack compiles a thousand modules again: 2 s of each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test lint types bench soak chaos up down clean
