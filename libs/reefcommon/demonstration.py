@@ -5,6 +5,10 @@
 # by that name, starts the stack of its `serve.yaml`, lets its users in, measures each release, and
 # ends when the goal is reached or the time is up. Every run has an instance of its own, which may
 # keep whatever its users need to remember.
+#
+# A recipe that seeks has `users=0`: nobody visits, the seed of the run is the binding's `seed`, and
+# the run ends when the seeker is done, so that all arms have the same budget. Its figure may be
+# another than the share of right answers: override `measure`, and name it with `figure` and `most`.
 
 import asyncio
 import random
@@ -46,7 +50,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A held-out figure with its 95 % interval, and the number of answers behind it."""
+    """A figure with its 95 % interval, and the number of answers behind it."""
 
     mean: float
     low: float
@@ -121,6 +125,14 @@ class Demonstration:
     # near 1 both sides win all tasks, and no candidate can be told from its head
     goal: float = 0.7
     releases_goal: int = 5
+    figure: str = "held-out reward"
+    """The measured quantity."""
+    most: float = 1.0
+    """The end of the figure's scale, which begins at 0."""
+
+    @property
+    def seeks(self) -> bool:
+        return self.users == 0
 
     def score(self, task: Task, answer: str) -> float:
         """Return the worth of a held-out answer, in [0, 1]."""
@@ -161,3 +173,7 @@ class Demonstration:
     def panel(self) -> list[str]:
         """Return the lines that a terminal shows, and draws anew each moment."""
         return []
+
+    def files(self) -> Mapping[str, bytes]:
+        """Return files that are kept beside the figures after the run."""
+        return {}

@@ -78,7 +78,7 @@ def demo(
     first = factories[model]()
     chosen = _chosen_arms(first, "permuted" if permuted else arms)
     drawn = _chosen_seeds(seeds) or [seed]
-    if not fresh:
+    if not fresh and not first.seeks:
         # the last run's draws are not drawn again
         drawn = [independent_seed(one, time_ns()) for one in drawn]
     several = len(chosen) * len(drawn) > 1

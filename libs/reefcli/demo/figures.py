@@ -1,5 +1,6 @@
 """The figures of a demonstration, for the view, the report and the JSON line."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from time import monotonic
@@ -17,9 +18,14 @@ from reefcommon.events import (
 )
 
 
+def interval_text(mean: float, interval: Sequence[float]) -> str:
+    low, high = interval
+    return f"{mean:.4f}" if low == high else f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The held-out reward of a release: mean of `answers` fresh answers, 95 % interval."""
+    """The figure of a release: mean of `answers` fresh answers, 95 % interval."""
 
     at_s: float
     sequence: int
@@ -30,7 +36,7 @@ class Measurement:
     answers: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return interval_text(self.mean, (self.low, self.high))
 
     @property
     def counted(self) -> str:

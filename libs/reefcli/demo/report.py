@@ -15,17 +15,26 @@ from reefcli.output import printable
 from reefcommon.demonstration import Demonstration, as_messages
 
 _WINDOW = 16
-_COLUMNS = ("release", "operation", "held-out reward", "won/lost/tied", "answers")
+_COLUMNS = ("release", "operation", "figure", "won/lost/tied", "answers")
+
+_HELD_OUT = (
+    ", the mean of fresh answers to questions that neither users nor the evaluator\n"
+    "ask, with a 95 % interval over questions and answers"
+)
+_ANEW = "; the second figure was measured after the run, with fresh answers that decided nothing"
+_NOT_ANEW = "; the second figure is the last of the run, stopped before it was measured anew"
 
 
-def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 14) -> str:
-    """The held-out reward over the release chain, as text."""
+def draw_terminal(
+    points: list[Measurement], shown: Demonstration, *, width: int = 72, height: int = 14
+) -> str:
+    """The figure over the release chain, as text."""
     plotext.clear_figure()
     # Plain characters: the text goes into logs and pipes, too.
     plotext.theme("clear")
     plotext.plotsize(width, height)
-    plotext.title("held-out reward by release")
-    plotext.ylim(0, 1.02)
+    plotext.title(f"{shown.figure} by release")
+    plotext.ylim(0, 1.02 * shown.most)
     plotext.plot([p.sequence for p in points], [p.mean for p in points], marker="braille")
     plotext.xticks([p.sequence for p in points])
     plotext.xlabel("release (its number in the chain)")
@@ -33,14 +42,16 @@ def draw_terminal(points: list[Measurement], *, width: int = 72, height: int = 1
 
 
 def draw_png(figures: Figures, shown: Demonstration, path: Path) -> Path:
-    """The held-out curve with its intervals, and the users' rewards beside it, as a picture."""
+    """The curve with its intervals, and the users' rewards beside it, as a picture."""
     import matplotlib as mpl
 
     # No display is needed.
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.8))
+    parts = 1 if shown.seeks else 2
+    figure, axes = plt.subplots(1, parts, figsize=(6 * parts, 4.8), squeeze=False)
+    left, *rest = axes[0]
     series = [(figures.heldout, "o-", "measured during the run")]
     if figures.final is not None:
         label = f"release {figures.final.sequence}, measured again after the run"
@@ -55,23 +66,24 @@ def draw_png(figures: Figures, shown: Demonstration, path: Path) -> Path:
         left.annotate(f"r{p.sequence}", (p.at_s, p.mean), fontsize=8, ha="right", **place)
     left.axhline(shown.goal, linestyle=":", color="grey", label="goal of the lower bound")
     left.set(
-        title="held-out reward by release (95 % interval)",
+        title=f"{shown.figure} by release (95 % interval)",
         xlabel="seconds since the start",
-        ylabel="mean reward",
+        ylabel=shown.figure,
         # Room for the legend above the curve.
-        ylim=(-0.05, 1.35),
-        yticks=[0, 0.2, 0.4, 0.6, 0.8, 1],
+        ylim=(-0.05 * shown.most, 1.35 * shown.most),
+        yticks=[shown.most * fifths / 5 for fifths in range(6)],
     )
     left.margins(x=0.08)
     left.legend(loc="upper left", fontsize=8)
-    judged = range(_WINDOW, len(figures.rewards) + 1)
-    right.plot(judged, [fmean(figures.rewards[end - _WINDOW : end]) for end in judged])
-    right.set(
-        title=f"users' rewards (mean of the last {_WINDOW})",
-        xlabel="answers that users have judged",
-        ylabel="mean reward",
-        ylim=(-0.05, 1.08),
-    )
+    for right in rest:
+        judged = range(_WINDOW, len(figures.rewards) + 1)
+        right.plot(judged, [fmean(figures.rewards[end - _WINDOW : end]) for end in judged])
+        right.set(
+            title=f"users' rewards (mean of the last {_WINDOW})",
+            xlabel="answers that users have judged",
+            ylabel="mean reward",
+            ylim=(-0.05, 1.08),
+        )
     figure.suptitle(f"{shown.about}\nreward: {shown.signal}", fontsize=10)
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,22 +122,18 @@ def show(console: Console, figures: Figures, shown: Demonstration, summary: dict
         for answer in answers:
             put(f"  {label:<7} {' '.join(printable(answer).split())} …")
     put()
-    put(draw_terminal(figures.heldout))
+    put(draw_terminal(figures.heldout, shown))
     put()
     console.print(chain_table(figures))
     put(
-        "held-out reward: mean of fresh answers to questions that neither users nor the evaluator\n"
-        "ask, with a 95 % interval over questions and answers.\n"
+        f"figure: {shown.figure}{_HELD_OUT if shown.test_tasks else ''}.\n"
         "won/lost/tied: tasks of the verdict against the head, with the evaluator's own answers.\n"
         "answers: how many the release gave to users; none if another release replaced it at once."
     )
     put()
     first, final = figures.heldout[0], figures.final
-    anew = (
-        "; the second figure was measured after the run, with fresh answers that decided nothing"
-        if final
-        else "; the second figure is the last of the run, stopped before it was measured anew"
-    )
+    last = final or figures.heldout[-1]
+    anew = _ANEW if final and shown.test_tasks else "" if final else _NOT_ANEW
     count = summary["releases_of_earlier_runs"]
     earlier = f" ({count} in the chain from earlier runs)" if count else ""
     permuted = summary.get("rewards_permuted")
@@ -133,7 +141,7 @@ def show(console: Console, figures: Figures, shown: Demonstration, summary: dict
     verdict = "reached its goal" if summary["reached"] else "did NOT reach its goal"
     put(
         f"{subject} {verdict} in {summary['elapsed_s']:.0f} s{_why_stopped(summary)}. "
-        f"Held-out reward {first.counted} -> {(final or figures.heldout[-1]).counted}{anew}. "
+        f"{shown.figure.capitalize()} {first.counted} -> {last.counted}{anew}. "
         f"Releases: {summary['releases_published']}{earlier}; "
         f"rejected candidates: {summary['candidates_rejected']}; "
         f"requests: {summary['requests']}, failed: {summary['failed_requests']}; "

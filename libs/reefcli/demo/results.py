@@ -10,10 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
+from reefcli.demo.figures import interval_text
 from reefcli.demo.trial import Trial
 
 FILE = "results.json"
-_COLUMNS = ("arm", "seed", "held-out first", "held-out last", "steps", "releases", "failed", "s")
+_COLUMNS = ("arm", "seed", "first", "last", "steps", "releases", "failed", "s")
 
 
 def row(trial: Trial) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def summary(trials: Sequence[Trial]) -> dict[str, Any]:
         "recipe": shown.recipe,
         "model": shown.model,
         "about": shown.about,
+        "figure": shown.figure,
         "measured": shown.signal,
         "goal": {"releases": shown.releases_goal, "lower_bound_above": shown.goal},
         "limit_s": 60 * shown.minutes,
@@ -65,7 +67,9 @@ def keep(directory: Path, found: dict[str, Any]) -> Path:
 
 
 def table(found: dict[str, Any]) -> Table:
-    shown = Table(title=f"{found['recipe']} on {found['model']}: held-out", show_edge=False)
+    shown = Table(
+        title=f"{found['recipe']} on {found['model']}: {found['figure']}", show_edge=False
+    )
     for number, name in enumerate(_COLUMNS):
         shown.add_column(name, justify="left" if number < 1 else "right", no_wrap=True)
     for run in found["runs"]:
@@ -81,6 +85,4 @@ def table(found: dict[str, Any]) -> Table:
 
 
 def _figure(mean: float | None, interval: Sequence[float] | None) -> str:
-    if mean is None or interval is None:
-        return "-"
-    return f"{mean:.3f} [{interval[0]:.3f}, {interval[1]:.3f}]"
+    return "-" if mean is None or interval is None else interval_text(mean, interval)

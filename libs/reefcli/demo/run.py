@@ -1,15 +1,17 @@
 """A run of the demonstration: the stack, the users, the loop's events, the measurements.
 
-It stops when a held-out figure's lower bound passes the goal, and reports a fresh measurement.
+It stops when a figure's lower bound passes the goal, or when the seeker is done, and reports a
+fresh measurement.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -29,6 +31,15 @@ from reefstack.restart_policy import StackEvent
 from reefstack.view import view_for
 
 _FINAL_TIMES = 2  # the last measurement asks more often, so that its interval is narrower
+_QUIET_S = 3  # a release follows its verdict at once
+
+
+def seekers_done(status: Mapping[str, Any]) -> bool:
+    """Whether all seekers of the stack's status are done, and there are some."""
+    services = status["services"].values()
+    bindings = (row for found in services for row in found.get("bindings", {}).values())
+    states = [row["seek"]["state"] for row in bindings if row.get("seek")]
+    return bool(states) and set(states) == {"done"}
 
 
 @dataclass(slots=True)
@@ -70,7 +81,10 @@ class Demo:
         path = self.demonstration.config
         async with contextlib.AsyncExitStack() as exits:
             endpoints = exits.enter_context(self.demonstration.endpoints())
-            config = variant(serve_config.load(path), self.arm, endpoints)
+            arm = self.arm
+            if self.demonstration.seeks:
+                arm = replace(arm, knobs={"seed": self.seed, **arm.knobs})
+            config = variant(serve_config.load(path), arm, endpoints)
             options = Options(config_path=path)
             with view_for(self.console) as startup:
                 self._on_event = startup
@@ -105,7 +119,8 @@ class Demo:
                 raise failed.result()
             for job in done:
                 job.result()
-            self.stopped = "goal" if done else "limit"
+            ended = "done" if self.demonstration.seeks else "goal"
+            self.stopped = ended if done else "limit"
             if self.figures.heldout:
                 await self._finally(stage)
         finally:
@@ -118,34 +133,52 @@ class Demo:
         await self._serving(stage.gateway_url)
         arm = f"; {self.arm.about}" if self.arm.about else ""
         self.view.say(f"reward of an answer: {shown.signal}{arm}")
-        self.view.say(
-            f"measuring release {self._head.sequence}, which serves now, on "
-            f"{len(shown.test_tasks)} held-out questions, {shown.test_samples} "
+        asked = (
+            f", on {len(shown.test_tasks)} held-out questions, {shown.test_samples} "
             "fresh answers each; neither users nor the evaluator ask these"
+        )
+        self.view.say(
+            f"measuring release {self._head.sequence}, which serves now"
+            f"{asked if shown.test_tasks else ''}"
         )
         first, self._doing = self._head, "measuring what serves at the start"
         await self._measure(stage, first)
         self.figures.before = await stage.shown(first.release_id)
-        self.view.say(
-            f"{shown.users} users ask and judge; a training step takes {shown.batch} judged answers"
-        )
+        who = "the seeker asks" if shown.seeks else f"{shown.users} users ask and judge"
+        self.view.say(f"{who}; a training step takes {shown.batch} judged answers")
         self._doing = ""
         # Users go on while a release is measured: measurements are pinned to it.
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(stage.crowd())
-            while True:
-                # Releases that came during a measurement are skipped: only the newest is measured.
-                self._released.clear()
-                await self._released.wait()
-                self._doing = f"release {self._head.sequence} is being measured"
-                point = await self._measure(stage, self._head)
-                self._doing = ""
-                if point is not None and self._passes(point):
-                    break
+            measuring = group.create_task(self._measure_each(stage))
+            await (self._sought(stage.gateway_url) if shown.seeks else measuring)
+            measuring.cancel()
             asking.cancel()
 
+    async def _measure_each(self, stage: LiveStage) -> None:
+        """Measure the releases that come, until one passes; all of a seeker."""
+        while True:
+            # Releases that came during a measurement are skipped: only the newest is measured.
+            self._released.clear()
+            await self._released.wait()
+            self._doing = f"release {self._head.sequence} is being measured"
+            point = await self._measure(stage, self._head)
+            self._doing = ""
+            if point is not None and self._passes(point) and not self.demonstration.seeks:
+                return
+
+    async def _sought(self, gateway_url: str) -> None:
+        """Wait until the seekers are done and their last candidates have verdicts."""
+        async with httpx.AsyncClient(base_url=gateway_url, timeout=60) as http:
+            quiet_s = 0
+            while quiet_s < _QUIET_S:
+                await asyncio.sleep(1)
+                done = seekers_done((await http.get("/reef/status")).json())
+                quiet_s = quiet_s + 1 if done and not self.figures.comparing else 0
+
     async def _finally(self, stage: LiveStage) -> None:
-        self.view.say("the users have left; measuring the serving release once more, anew")
+        who = "search is over" if self.demonstration.seeks else "users have left"
+        self.view.say(f"the {who}; measuring the serving release once more, anew")
         head, self._doing = self._head, "the last measurement"
         samples = _FINAL_TIMES * self.demonstration.test_samples
         self.figures.final = await self._ask(stage, head, samples)
@@ -172,7 +205,8 @@ class Demo:
         except openai.ConflictError:
             return None
         self.figures.heldout.append(point)
-        self.view.say(f"held-out reward of release {release.sequence}: {point.counted}")
+        figure = self.demonstration.figure
+        self.view.say(f"{figure} of release {release.sequence}: {point.counted}")
         return point
 
     async def _ask(self, stage: LiveStage, release: Release, samples: int) -> Measurement:

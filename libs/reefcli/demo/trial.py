@@ -61,8 +61,11 @@ def attempt(run: Demo, *, fresh: bool) -> Trial:
         run.console.print(words, style="red" if failure else None, **plain)
         return trial
     png = report.draw_png(run.figures, run.demonstration, run.state_dir / "reward.png")
+    more = run.demonstration.files()
+    for name, content in more.items():
+        (run.state_dir / name).write_bytes(content)
     report.show(run.console, run.figures, run.demonstration, trial.summary)
-    run.console.print(f"Kept: {png}, demo.log and demo.json beside it\n", **plain)
+    run.console.print(f"Kept: {', '.join([str(png), *more])}, demo.log and demo.json\n", **plain)
     return trial
 
 
@@ -85,7 +88,7 @@ def _run(run: Demo, *, fresh: bool) -> str:
 def _goal(run: Demo) -> str:
     wanted = run.demonstration
     return (
-        f"goal: {wanted.releases_goal} releases, and a held-out reward whose 95 % interval "
+        f"goal: {wanted.releases_goal} releases, and a {wanted.figure} whose 95 % interval "
         f"lies above {wanted.goal}, within {wanted.minutes:g} min (--minutes); "
         "lag = releases behind the head"
     )
@@ -104,6 +107,7 @@ def _summary(run: Demo) -> dict[str, Any]:
         "arm": run.arm.name,
         "knobs": dict(run.arm.knobs),
         "seed": run.seed,
+        "figure": shown.figure,
         "rewards_permuted": run.arm.name == "permuted",
         "recipe": [binding.recipe for binding in serve_config.load(shown.config).reef],
         "question": "".join(questions),

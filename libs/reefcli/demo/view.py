@@ -72,7 +72,7 @@ class View:
         spent_s = time.monotonic() - self.loop_began if self.loop_began else 0.0
         within = f"{clock(spent_s)} (limit {clock(limit_s)}, --minutes)"
         for name, total, done, figure in (
-            ("held-out reward", 1.0, last.mean if last else 0.0, f"{measured}; {goal}"),
+            (shown.figure, shown.most, last.mean if last else 0.0, f"{measured}; {goal}"),
             ("releases", wanted, min(releases, wanted), f"{releases} (goal {wanted})"),
             ("time", limit_s, spent_s, within),
         ):
@@ -81,13 +81,15 @@ class View:
         counts = (
             f"requests {figures.experienced}   failed {len(figures.failures)}   "
             f"steps {len(figures.steps)}   rejected {len(figures.rejected)}   "
-            f"refused {sum(figures.refused.values())}   restarts {len(figures.restarts)}\n"
-            f"users' reward {recent} (their last 32 answers, of several releases)"
+            f"refused {sum(figures.refused.values())}   restarts {len(figures.restarts)}"
         )
-        curve = "".join(SPARKS[min(int(point.mean * 8), 7)] for point in figures.heldout)
+        if not shown.seeks:
+            counts += f"\nusers' reward {recent} (their last 32 answers, of several releases)"
+        shares = (point.mean / shown.most for point in figures.heldout)
+        curve = "".join(SPARKS[min(int(share * 8), 7)] for share in shares)
         rows = (Text(line, no_wrap=True, overflow="ellipsis") for line in shown.panel())
         status = Text(self._status, style="cyan")
-        words = (Text(counts), Text(f"held-out curve {curve}"), *rows, status)
+        words = (Text(counts), Text(f"curve {curve}"), *rows, status)
         body = Group(goals, *words)
         return Panel(body, title=f"reef demo: {shown.about}", subtitle="Ctrl-C stops")
 
