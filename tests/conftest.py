@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import clickhouse_connect
 import pytest
@@ -19,6 +20,19 @@ settings.load_profile("shared-machine")
 
 _get_client = clickhouse_connect.get_client
 _MARK_OF = {"kafka_bootstrap": "broker", "own_kafka_bootstrap": "broker", "redis_url": "redis"}
+_LONGEST_FIRST = ("learning", "smollm2", "broker", "engine", "store", "redis", "lfs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several workers begin with the files of long tests: the last file that is begun is waited for by all."""
+    if not hasattr(config, "workerinput"):
+        return
+    rank: dict[Path, int] = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        found = (n for n, name in enumerate(_LONGEST_FIRST) if name in marks)
+        rank[item.path] = min(rank.get(item.path, len(_LONGEST_FIRST)), *found, len(_LONGEST_FIRST))
+    items.sort(key=lambda item: rank[item.path])
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +48,13 @@ def real_stores_need_their_mark(
             pytest.fail(f"{fixture} needs the mark `{mark}`")
     if "store" not in marks:
         monkeypatch.setattr(clickhouse_connect, "get_client", _without_chdb)
+
+
+@pytest.fixture(autouse=True)
+def short_kafka_sessions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker takes half a session for a first join and two after a kill: idle time. The e2e tests keep the session of the product."""
+    if request.node.get_closest_marker("e2e") is None:
+        monkeypatch.setenv("REEF_KAFKA_SESSION_TIMEOUT_MS", "2000")
 
 
 def _without_chdb(*args, **options):

@@ -11,6 +11,7 @@ from reefcommon import events
 from reefcommon.errors import Poison
 from reefcommon.settings import SystemSettings
 from reefcommon.topics import Topic
+from reefkit import bus
 from reefkit.bus import KafkaPublisher, kafka_broker, lags, route
 from reefkit.dead_letter_limit import DeadLetterLimit, TooManyDead
 from reefkit.kafka_topics import ensure_topics
@@ -82,9 +83,10 @@ def test_the_window_moves_and_a_limit_that_was_reached_stays():
 
 @pytest.mark.broker
 async def test_a_consumer_stops_keeps_its_place_and_goes_on_after_it_was_mended(
-    kafka_bootstrap: str,
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ):
     """E4, its other side: a version that takes every event for poison buries a few, not the topic."""
+    monkeypatch.setattr(bus, "GRACEFUL_STOP_S", 0.5)  # the stopped event waits for a person
     name = f"limit-{uuid.uuid4().hex[:8]}"
     topic = Topic(name, (events.ScenarioCreateRequested,), (), (), "", partitions=1)
     settings = SystemSettings(kafka_bootstrap=kafka_bootstrap, dead_letters_limit=3)
