@@ -11,6 +11,8 @@ from reefcommon.statistics import (
     lowest_p,
     mean_interval,
     sign_flip_test,
+    student_interval,
+    student_quantile,
 )
 
 
@@ -52,6 +54,30 @@ def test_interval_over_questions_covers_new_questions(mean: float) -> None:
         naive += low <= mean <= high
     assert covered >= 0.92 * 200
     assert naive < covered, "answers to one question are not independent"
+
+
+def test_intervals_of_three_seeds_cover() -> None:
+    """Three draws are few: the normal quantile with a first correction covers 91 %."""
+    draw, covered, unbounded = random.Random(5), 0, 0
+    for _ in range(1000):
+        _, low, high = mean_interval([draw.betavariate(20, 20) for _ in range(3)])
+        covered += low <= 0.5 <= high
+        _, low, high = student_interval([draw.gauss(0, 1) for _ in range(3)])
+        unbounded += low <= 0 <= high
+    assert covered >= 930
+    assert unbounded >= 930
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (23, 2.0687)]
+)
+def test_students_quantile_is_that_of_the_tables(freedom: int, t: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(t, abs=1e-4)
+
+
+def test_no_hit_on_24_questions_bounds_the_rate_below_a_sixth() -> None:
+    # However many answers each has: those to one question may all be alike.
+    assert mean_interval([0.0] * 24)[2] == pytest.approx(0.151, abs=5e-4)
 
 
 @pytest.mark.parametrize("values", [[], [1.0]])

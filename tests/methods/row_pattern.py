@@ -9,13 +9,12 @@ with its 95 % interval over seeds (Student's t), and the paired differences of t
 import argparse
 import asyncio
 import json
-import math
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ from recipes.ttt_discover.examples.row_pattern.pattern import DIGITS, LENGTH
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
 from reefcommon.config import load
 from reefcommon.events import Sampling
+from reefcommon.statistics import student_interval
 from tests.recipes.seeking import Answer, FakeSeekContext, World
 
 ARMS = ("frozen", "mean_baseline", "entropic")
@@ -33,8 +33,6 @@ TINY_FILE = Path("recipes/ttt_discover/examples/row_pattern/serve.yaml")
 TABLE_LR = 0.2
 # Groups and rollouts. The table does not see its parent: all rollouts are a group.
 GRIDS = {"tabular": (1, 64), "tiny": (8, 8)}
-# Two-sided 95 % quantiles of Student's t by degrees of freedom.
-T95 = (math.nan, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 class Policy(Protocol):
@@ -227,11 +225,10 @@ def best_text(world: World) -> str:
 
 def interval(values: Sequence[float]) -> dict[str, float]:
     """Mean and 95 % interval over seeds."""
-    mean = fmean(values)
     if len(values) < 2:
-        return {"mean": mean}
-    half = T95[len(values) - 1] * stdev(values) / len(values) ** 0.5
-    return {"mean": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
+        return {"mean": fmean(values)}
+    shown = zip(("mean", "low", "high"), student_interval(values), strict=True)
+    return {name: round(value, 4) for name, value in shown}
 
 
 def summary(runs: Sequence[dict[str, Any]], arms: Sequence[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from reefcommon.statistics import lowest_p, mean_interval, sign_flip_test
+from reefcommon.statistics import lowest_p, mean_interval, sign_flip_test, student_interval
 
 Seeds = Mapping[int, Mapping[str, float]]
 """Seed -> figures, each in [0, 1]."""
@@ -24,12 +24,15 @@ def parsed(about: str, *, steps: int = 150, rates: Sequence[float] = ()) -> argp
 
 
 def arm(seeds: Seeds) -> dict[str, Any]:
-    """Per seed, and each figure's mean with its 95 % interval over the seeds."""
+    """Per seed, and each figure's mean with its 95 % interval over the seeds.
+
+    Without an interval: counts, and figures that no seed moves, such as those of the base model.
+    """
     names = next(iter(seeds.values()))
     means: dict[str, Any] = {}
     for name in names:
         values = [figures[name] for figures in seeds.values()]
-        bounded = len(values) > 1 and all(0 <= value <= 1 for value in values)
+        bounded = len(set(values)) > 1 and all(0 <= value <= 1 for value in values)
         shown = mean_interval(values) if bounded else (fmean(values),)
         means[name] = [round(value, 4) for value in shown]
     per_seed = {
@@ -39,12 +42,13 @@ def arm(seeds: Seeds) -> dict[str, Any]:
     return {"mean [low, high]": means, "seeds": per_seed}
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
-    """The mean difference of two arms over the same seeds, and its one-sided p-value."""
+def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
+    """The mean difference of two arms over the same seeds, its 95 % interval, and p of `first >`."""
     gaps = [a - b for a, b in zip(first, second, strict=True)]
+    shown = student_interval(gaps) if len(gaps) > 1 else (fmean(gaps),)
     return {
-        "difference": round(fmean(gaps), 4),
-        "p": sign_flip_test(gaps),
+        "difference [low, high]": [round(value, 4) for value in shown],
+        "p, one-sided": sign_flip_test(gaps),
         "lowest p that so many seeds can give": lowest_p(len(gaps)),
     }
 
