@@ -13,7 +13,7 @@
 # comparison.py   hidden states -> divergences, a few positions at a time (torch)
 # learner.py      the step
 #
-# Four settings of it, and a baseline:
+# Three settings of it, and a baseline. recipes/openclaw_rl takes its parts for a step of its own.
 #
 #             teacher                         divergence              importance        average
 #     opd     an adapter or a model apart     reverse, sampled        none              no

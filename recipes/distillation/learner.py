@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recipes.distillation.comparison import Compared, compare
 from recipes.distillation.knobs import DistillationKnobs
-from recipes.distillation.lessons import Guidance, Lesson, given, lesson, too_long
+from recipes.distillation.lessons import Lesson, TeacherContext, given, lesson, too_long
 from recipes.distillation.placement import at_trained, in_place
 from recipes.distillation.tokens import PromptTokenizer
 from recipes.distillation.weights import importance, masked_mean
@@ -22,14 +22,14 @@ from reefcommon.events import Unit
 from reefcommon.metrics import DistillationMetric
 from reefcommon.recipe import StepResult
 
-Guide = Callable[[Sequence[Unit]], list[Guidance]]
+Contexts = Callable[[Sequence[Unit]], list[TeacherContext]]
 
 
 class DistillationLearner(AdapterLearner):
     """A student and its teacher; see `reefcommon.recipe.Learner`.
 
     The teacher is a model in the directory `teacher`; else a moving average of the policy; at an
-    `average_rate` of 0 the base model. `guide` says what it reads besides the student's prompt.
+    `average_rate` of 0 the base model. `contexts` are the prompts that it reads.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class DistillationLearner(AdapterLearner):
         model_path: Path,
         *,
         teacher: Path | None = None,
-        guide: Guide = given,
+        contexts: Contexts = given,
     ) -> None:
         super().__init__(knobs, model_path)
-        self.knobs, self.guide = knobs, guide
+        self.knobs, self.contexts = knobs, contexts
         self.tokens = PromptTokenizer(model_path)
         averages = knobs.average_rate > 0 and teacher is None
         self.average = Average(self.policy) if averages else None
@@ -53,8 +53,7 @@ class DistillationLearner(AdapterLearner):
 
     def step(self, batch: Sequence[Unit]) -> StepResult:
         knobs = self.knobs
-        guidance = self.guide(batch)
-        pairs = zip(batch, guidance, strict=True)
+        pairs = zip(batch, self.contexts(batch), strict=True)
         read = [lesson(unit, one, knobs, self.tokens.prompt) for unit, one in pairs]
         lessons = [one for one in read if not too_long(one, knobs.max_teacher_tokens)]
         trained = [one for one in lessons if one.trained]

@@ -29,27 +29,27 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Guidance:
-    """The context of a unit's teacher. Without messages it reads the student's prompt."""
+class TeacherContext:
+    """The prompt of a unit's teacher. Without messages it reads the student's prompt."""
 
     messages: tuple[dict[str, Any], ...] = ()
     weight: float = 1.0
 
 
-def given(units: Sequence[Unit]) -> list[Guidance]:
-    """Return the guidance that the units' signals carry."""
+def given(units: Sequence[Unit]) -> list[TeacherContext]:
+    """Return the contexts that the units' signals carry."""
     signals = [unit.signal for unit in units]
-    return [Guidance(one.teacher, one.weight) if one else Guidance() for one in signals]
+    return [TeacherContext(s.teacher, s.weight) if s else TeacherContext() for s in signals]
 
 
-def lesson(unit: Unit, guidance: Guidance, knobs: DistillationKnobs, prompt: Prompt) -> Lesson:
+def lesson(unit: Unit, context: TeacherContext, knobs: DistillationKnobs, prompt: Prompt) -> Lesson:
     """Build the lesson of a unit. Raises Poison if the unit is unfit."""
     read = rollout(unit, knobs.score_range, scored=False)
     student = replace(read, mask=skipped(read.mask, knobs.skip_tokens))
-    if not guidance.messages or not guidance.weight:
-        return Lesson(student, student, guidance.weight)
-    ids = prompt(guidance.messages, unit.tools)
-    return Lesson(student, replace(student, prompt=ids), guidance.weight)
+    if not context.messages or not context.weight:
+        return Lesson(student, student, context.weight)
+    ids = prompt(context.messages, unit.tools)
+    return Lesson(student, replace(student, prompt=ids), context.weight)
 
 
 def skipped(mask: Sequence[int], count: int) -> tuple[int, ...]:

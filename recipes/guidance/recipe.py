@@ -130,7 +130,8 @@ class GuidanceRecipe(TTTDiscoverRecipe):
         try:
             pending = await super()._explore(ctx, search)
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None  # the host knows a used-up budget by its type
+            # A search raises the first error itself, but not a kill: `BaseException`.
+            raise group.exceptions[0] from None
         for key in ctx.store.keys(KEPT):
             ctx.store.drop(key)  # with the commit of `pending`, which has them
         return pending

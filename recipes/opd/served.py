@@ -84,7 +84,7 @@ class ServedOPDRecipe(WeightRecipe):
         return step > 0 and step % self.knobs.candidate_every == 0
 
     def learner(self, model_path: Path) -> Learner:
-        from recipes.opd.learner import GradedLearner  # torch: in the step process only
+        from recipes.opd.served_learner import GradedLearner  # torch: in the step process only
 
         return GradedLearner(self.knobs, model_path)
 

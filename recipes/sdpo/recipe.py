@@ -60,4 +60,4 @@ class SDPORecipe(WeightRecipe):
         # torch: in the step process only
         from recipes.distillation.learner import DistillationLearner
 
-        return DistillationLearner(self.knobs, model_path, guide=right_siblings(self.knobs))
+        return DistillationLearner(self.knobs, model_path, contexts=right_siblings(self.knobs))

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Sequence
 
-from recipes.distillation.lessons import Guidance
+from recipes.distillation.lessons import TeacherContext
 from recipes.distillation.messages import answer_text, prompt_messages, with_demonstration
 from recipes.sdpo.knobs import Knobs
 from reefcommon.events import Unit
 
 
-def right_siblings(knobs: Knobs) -> Callable[[Sequence[Unit]], list[Guidance]]:
-    """Return the guide of a batch. See `siblings`."""
+def right_siblings(knobs: Knobs) -> Callable[[Sequence[Unit]], list[TeacherContext]]:
+    """Return the function that makes the contexts of a batch. See `siblings`."""
     return lambda units: siblings(units, knobs.success_threshold, knobs.template)
 
 
-def siblings(units: Sequence[Unit], threshold: float, template: str) -> list[Guidance]:
-    """Return the guidance of each attempt, from the first right attempt of another rollout.
+def siblings(units: Sequence[Unit], threshold: float, template: str) -> list[TeacherContext]:
+    """Return the teacher's context of each attempt: the first right attempt of another rollout.
 
     Without a right sibling the weight is 0.
     """
@@ -23,12 +23,12 @@ def siblings(units: Sequence[Unit], threshold: float, template: str) -> list[Gui
         text = answer_text(unit)
         if text and unit.reward is not None and unit.reward >= threshold:
             right.setdefault(unit.tokens[: unit.prompt_length], []).append((index, text))
-    found: list[Guidance] = []
+    found: list[TeacherContext] = []
     for index, unit in enumerate(units):
         others = right.get(unit.tokens[: unit.prompt_length], [])
         shown = next((text for other, text in others if other != index), None)
         if shown is None:
-            found.append(Guidance(weight=0.0))
+            found.append(TeacherContext(weight=0.0))
         else:
-            found.append(Guidance(with_demonstration(prompt_messages(unit), shown, template)))
+            found.append(TeacherContext(with_demonstration(prompt_messages(unit), shown, template)))
     return found

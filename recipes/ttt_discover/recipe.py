@@ -19,7 +19,7 @@
 # crash       the state is kept `pending` before a step is learned and `committed` after; a search
 #             of another problem or setting is refused
 # arms        algorithm: entropic | mean_baseline | frozen, with equal verifier calls
-# run         reef serve -c recipes/ttt_discover/examples/row_pattern/tiny.yaml
+# run         reef serve -c recipes/ttt_discover/examples/row_pattern/serve.yaml
 # expect      python -m tests.methods.row_pattern: entropic best 2.40, mean_baseline 2.33, frozen
 #             2.27, means of three seeds at 1,920 verifier calls
 #

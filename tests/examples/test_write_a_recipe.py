@@ -27,11 +27,11 @@ def block(language: str, beginning: str = "") -> str:
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    (tmp_path / "best_of.py").write_text(block("python"))
+    (tmp_path / "better_half.py").write_text(block("python"))
     (tmp_path / "serve.yaml").write_text(block("yaml"))
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    sys.modules.pop("best_of", None)
+    sys.modules.pop("better_half", None)
 
 
 def sample(number: int, score: float) -> SampleReady:
@@ -60,10 +60,10 @@ def test_it_decides_as_the_page_says(written):
 
 def test_reef_recipes_lists_it(written):
     done = subprocess.run(
-        [sys.executable, "-m", "reefcli", "recipes", "best_of:BestOfRecipe"], capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "reefcli", "recipes", "better_half:BetterHalfRecipe"], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(written)}, cwd=written,
     )  # fmt: skip
-    assert "best_of" in done.stdout
+    assert "better_half" in done.stdout
     assert "reactive" in done.stdout
 
 

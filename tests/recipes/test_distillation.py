@@ -15,7 +15,7 @@ from recipes.distillation.divergences import (
     reverse_kl,
     sampled_reverse_kl,
 )
-from recipes.distillation.lessons import Guidance, lesson, skipped, too_long
+from recipes.distillation.lessons import TeacherContext, lesson, skipped, too_long
 from recipes.distillation.messages import (
     answer_text,
     demonstration_in,
@@ -201,7 +201,7 @@ def prompt(messages, tools):
 
 
 def test_the_teacher_reads_the_same_answer_under_its_own_prompt():
-    hinted = Guidance(({"role": "user", "content": "abcd"},))
+    hinted = TeacherContext(({"role": "user", "content": "abcd"},))
     one = lesson(sample(), hinted, SDFTKnobs(skip_tokens=1), prompt)
     assert one.student.prompt == (1, 2)
     assert one.teacher.prompt == (100, 101, 102, 103)
@@ -210,8 +210,8 @@ def test_the_teacher_reads_the_same_answer_under_its_own_prompt():
     assert (too_long(one, 6), too_long(one, 7)) == (True, False)
 
 
-def test_without_guidance_the_teacher_reads_the_students_prompt():
-    one = lesson(sample(score=None), Guidance(), SDFTKnobs(), prompt)
+def test_without_a_context_the_teacher_reads_the_students_prompt():
+    one = lesson(sample(score=None), TeacherContext(), SDFTKnobs(), prompt)
     assert one.teacher.prompt == (1, 2)
     assert one.student.reward == 0.0
     assert not one.trained  # three tokens, all of them skipped
@@ -219,7 +219,7 @@ def test_without_guidance_the_teacher_reads_the_students_prompt():
 
 def test_a_truncated_unit_is_no_lesson():
     with pytest.raises(Poison, match="sampled_greedily"):
-        lesson(sample(temperature=0.0), Guidance(), SDFTKnobs(), prompt)
+        lesson(sample(temperature=0.0), TeacherContext(), SDFTKnobs(), prompt)
 
 
 def chat(*contents):

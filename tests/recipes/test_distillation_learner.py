@@ -70,7 +70,7 @@ def test_chunks_give_the_divergence_and_gradient_of_the_whole(model_path, kind, 
     """Prompts of several lengths, a masked token and a temperature, against plain forwards."""
     from recipes.distillation.comparison import compare, kept_ids
     from recipes.distillation.divergences import divergence, restrict, sampled_reverse_kl
-    from recipes.distillation.lessons import Guidance, lesson
+    from recipes.distillation.lessons import TeacherContext, lesson
     from recipes.distillation.placement import at_trained
     from tests.recipes.samples import sample
 
@@ -79,7 +79,7 @@ def test_chunks_give_the_divergence_and_gradient_of_the_whole(model_path, kind, 
         sample(0, tokens=(START, 11, 3, 4, 5), loss_mask=(1, 0, 1), temperature=0.7),
         sample(1, tokens=(START, 12, 7, 8), loss_mask=(1, 1), logprobs=(-1.0, -1.0)),
     ]
-    hints = [Guidance(({"role": "user", "content": words},)) for words in ("b[34", "c[789")]
+    hints = [TeacherContext(({"role": "user", "content": words},)) for words in ("b[34", "c[789")]
     found = []
     for chunk in (1, 2, 512):
         knobs = DistillationKnobs(divergence=kind, top_k=top_k, chunk_positions=chunk)
@@ -309,7 +309,7 @@ def test_the_teachers_prompt_is_that_of_the_template(model_path):
     recipe = SDFTRecipe(SDFTKnobs(template=TEMPLATE, skip_tokens=0, batch_size=8, **ADAPTER))
     one = recipe.learner(model_path)
     units = [signalled(recipe, unit) for unit in batch(one)]
-    (read,) = one.guide(units[:1])
+    (read,) = one.contexts(units[:1])
     assert one.tokens.prompt(read.messages) == (START, *ids("a"), HINT, *ids("37"))
     assert one.step(units).metrics["distill/trained_units"] == 8
 
