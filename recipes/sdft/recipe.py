@@ -42,6 +42,10 @@ class SDFTRecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="demonstrations", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "a second skill on a tiny model, rate 1e-3, six seeds: keeps 0.41 [0.20, 0.62] more of the "
+        "first skill than SFT at equal gain (python -m tests.methods.sdft)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

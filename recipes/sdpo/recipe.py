@@ -42,6 +42,11 @@ class SDPORecipe(WeightRecipe):
     dimensions: ClassVar[Dimensions] = Dimensions(
         signal="scores of several attempts per prompt", acquisition="reactive", evolves=("lora",)
     )
+    shown: ClassVar[str] = (
+        "tiny model, 800 attempts, three seeds: mean rate above that of GRPO by 0.077 "
+        "[0.070, 0.084] from 0.1, by 0.027 [0.003, 0.051] from 0.3 "
+        "(python -m tests.methods.sdpo --steps 25)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 

@@ -57,6 +57,11 @@ class SelfPlayRecipe(WeightRecipe):
         acquisition="proactive",
         evolves=("lora",),
     )
+    shown: ClassVar[str] = (
+        "toy tasks, three seeds: the designer finds those that can be learned (share 0.25 -> "
+        "0.9995 [0.999, 1.000]); the solver is not shown to be faster than on tasks by chance "
+        "(-0.004 [-0.114, 0.107]) (docs/methods.md has the command)"
+    )
     knobs_type: ClassVar[type[recipe.Knobs]] = Knobs
     knobs: Knobs
 
