@@ -51,11 +51,16 @@ def run_reef(
     )
 
 
-def start_serving(state_dir: Path, log: Path, config: Path = CONFIG) -> Serving:
+# After a kill the broker forgets a consumer after two sessions: 12 s of the product's.
+SHORT_SESSIONS = {"REEF_KAFKA_SESSION_TIMEOUT_MS": "2000"}
+
+
+def start_serving(state_dir: Path, log: Path, config: Path = CONFIG, **environment: str) -> Serving:
     with log.open("w") as output:
         process = subprocess.Popen(
             [*REEF, "serve", "-c", str(config), "--state-dir", str(state_dir)],
             cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, **environment},
         )  # fmt: skip
     deadline = time.monotonic() + 180
     while time.monotonic() < deadline and process.poll() is None:

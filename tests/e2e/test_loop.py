@@ -11,7 +11,7 @@ import pytest
 from recipes.sao.examples.tiny import tasks
 from reefcommon.statistics import independent_seed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.xdist_group("demo")]
 
 
 def test_the_demonstration_reaches_its_goal_without_a_failed_request(demonstration):

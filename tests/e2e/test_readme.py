@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.conftest import REEF, ROOT, run_reef, start_serving
+from tests.e2e.conftest import REEF, ROOT, SHORT_SESSIONS, run_reef, start_serving
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.xdist_group("demo")]
 
 README = (ROOT / "README.md").read_text()
 
@@ -130,7 +130,7 @@ def test_interrupted_and_killed_it_goes_on_where_it_was(serving, tmp_path):
         ]
     ]
     assert serving.stop() == 0
-    again = start_serving(serving.state_dir, tmp_path / "again.log")
+    again = start_serving(serving.state_dir, tmp_path / "again.log", **SHORT_SESSIONS)
     try:
         answers = [
             httpx.post(f"{again.url}/v1/chat/completions", json=ask, timeout=60) for _ in range(20)
@@ -143,7 +143,7 @@ def test_interrupted_and_killed_it_goes_on_where_it_was(serving, tmp_path):
             subprocess.run(["kill", "-9", str(process["pid"])], check=False)
         again.process.send_signal(signal.SIGKILL)
         again.process.wait(30)
-    last = start_serving(serving.state_dir, tmp_path / "last.log")
+    last = start_serving(serving.state_dir, tmp_path / "last.log", **SHORT_SESSIONS)
     try:
         deadline = time.monotonic() + 60
         missing = set(receipts)

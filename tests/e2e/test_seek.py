@@ -7,7 +7,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.e2e.conftest import run_reef, start_serving
+from tests.e2e.conftest import SHORT_SESSIONS, run_reef, start_serving
 from tests.e2e.seeking import ROLLOUTS, STEPS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -34,7 +34,9 @@ def within(seconds, look):
 def test_a_killed_seeker_goes_on_and_its_solution_is_downloaded(tmp_path):
     config = tmp_path / "serve.yaml"
     config.write_text(CONFIG)
-    serving = start_serving(tmp_path / "state", tmp_path / "serve.log", config)
+    serving = start_serving(
+        tmp_path / "state", tmp_path / "serve.log", config, REEF_FREE_PORTS="1", **SHORT_SESSIONS
+    )
     try:
         with httpx.Client(base_url=serving.url, timeout=30) as client:
 
