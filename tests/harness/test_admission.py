@@ -7,8 +7,9 @@ from reefcommon.harness.tree import Entry, Inadmissible, Mutation
 
 FULL = Adapter(
     "full",
-    frozenset({"config", "rules", "agent_command", "skill", "code_extension"}),
+    frozenset({"config", "rules", "memory", "agent_command", "skill", "code_extension"}),
     isolates_code=True,
+    settings={"models": frozenset({"provider"}), "primary": frozenset({"deep", "theme"})},
 )
 
 

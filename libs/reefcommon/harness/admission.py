@@ -1,7 +1,7 @@
 """The rules for a proposal before it is stored, and for a tree before it is run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -28,6 +28,7 @@ RESERVED = frozenset({"reef-version-check", "reef-requests", "reef-pi-extension-
 
 FIELDS: dict[EntryKind, dict[str, type]] = {
     "rules": {"text": str},
+    "memory": {"text": str},
     "skill": {"name": str, "description": str, "text": str},
     "agent_command": {"name": str, "description": str, "text": str},
     "config": {"target": str, "values": dict},
@@ -38,14 +39,18 @@ CONFIG_TARGETS = ("primary", "models")
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An agent: the kinds that it renders, and if it runs foreign code in isolation."""
+    """An agent: the kinds that it renders, and if it runs foreign code in isolation.
+
+    `settings`: the top keys that a tree may set, by target of `config`; all others are locked.
+    """
 
     name: str
     kinds: frozenset[EntryKind]
     isolates_code: bool = False
+    settings: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-CHAT = Adapter("chat", frozenset({"rules", "skill"}))
+CHAT = Adapter("chat", frozenset({"rules", "memory", "skill"}))
 """The simplest adapter: a system prompt before the task."""
 
 
@@ -100,6 +105,8 @@ def _check_entry(entry: Entry, where: str, adapter: Adapter) -> None:
     for name, value in entry.config.items():
         if (found := value_objection(value)) is not None:
             raise Inadmissible(f"{where}: field {name} {found}")
+    if entry.kind == "config":
+        _check_settings(entry, where, adapter)
 
 
 def _check_fields(entry: Entry, where: str) -> None:
@@ -120,6 +127,14 @@ def _check_fields(entry: Entry, where: str) -> None:
         raise Inadmissible(f"{where}: field description is one line of {length}")
     if entry.kind == "config" and entry.config["target"] not in CONFIG_TARGETS:
         raise Inadmissible(f"{where}: field target must be one of {', '.join(CONFIG_TARGETS)}")
+
+
+def _check_settings(entry: Entry, where: str, adapter: Adapter) -> None:
+    # Endpoint, key, proxy, model: the binding's, whatever the agent calls them.
+    allowed = adapter.settings.get(entry.config["target"], frozenset())
+    if not entry.config["values"].keys() <= allowed:
+        names = ", ".join(sorted(allowed)) or "none"
+        raise Inadmissible(f"{where}: of these settings, a tree for {adapter.name} sets: {names}")
 
 
 def _check_name(name: Any, what: str) -> None:

@@ -2,6 +2,7 @@
 
 # harness.json            every entry, in order
 # rules.md                the enabled rules
+# memory.md               the enabled memory, an item a line
 # skills/<name>/SKILL.md  a folder for each skill, with front matter
 # commands/<name>.md      prompt templates
 # config/<target>.json    merged settings
@@ -16,7 +17,16 @@ from typing import Any
 
 from reefcommon.artifacts import hash_tree, safe_path
 from reefcommon.errors import Poison
-from reefcommon.harness.tree import ENTRY_KINDS, NAME_PATTERN, Entry, Inadmissible, Tree
+from reefcommon.harness.render import (
+    as_json,
+    bullets,
+    enabled,
+    front_matter,
+    merged_config,
+    name_of,
+    texts,
+)
+from reefcommon.harness.tree import ENTRY_KINDS, Entry, Inadmissible, Tree
 
 TREE_NAME = "harness.json"
 FORMAT = 1
@@ -28,13 +38,21 @@ def tree_to_files(tree: Tree) -> dict[str, bytes]:
     """Return the files of a checked tree, by relative POSIX path. Raises Inadmissible."""
     try:
         entries = [{name: getattr(entry, name) for name in _ENTRY_FIELDS} for entry in tree]
-        files = {TREE_NAME: _json({"format": FORMAT, "entries": entries})}
-        enabled = [entry for entry in tree if not entry.disabled]
-        if rules := [entry.config["text"].strip() for entry in enabled if entry.kind == "rules"]:
+        files = {TREE_NAME: as_json({"format": FORMAT, "entries": entries})}
+        if rules := texts(tree, "rules"):
             files["rules.md"] = ("\n\n".join(rules) + "\n").encode()
-        for target, values in _merged_config(enabled).items():
-            files[f"config/{target}.json"] = _json(values)
-        files.update(_named_file(each) for each in enabled if each.kind not in ("rules", "config"))
+        if memory := bullets(tree, "memory"):
+            files["memory.md"] = (memory + "\n").encode()
+        for target, values in merged_config(tree).items():
+            files[f"config/{target}.json"] = as_json(values)
+        for skill in enabled(tree, "skill"):
+            files[f"skills/{name_of(skill)}/SKILL.md"] = front_matter(skill, "name", "description")
+        for command in enabled(tree, "agent_command"):
+            head = front_matter(command, "name", "description")
+            files[f"commands/{name_of(command)}.md"] = head
+        for code in enabled(tree, "code_extension"):
+            text = code.config["text"].strip() + "\n"
+            files[f"extensions/{name_of(code)}.ts"] = text.encode()
         for name in files:
             safe_path(name)
     except (ValueError, TypeError, KeyError, Poison):
@@ -85,42 +103,3 @@ def _entry(item: Mapping[str, Any]) -> Entry:
         form = "id is text, its config an object, disabled a boolean"
         raise Inadmissible(f"not a harness: an entry's {form}")
     return entry
-
-
-def _named_file(entry: Entry) -> tuple[str, bytes]:
-    name, text = entry.config["name"], entry.config["text"].strip() + "\n"
-    if NAME_PATTERN.fullmatch(name) is None:
-        raise Inadmissible("a name that cannot be a file name")
-    if entry.kind == "code_extension":
-        return f"extensions/{name}.ts", text.encode()
-    # A JSON string is a YAML string, so a description cannot end the front matter or add a key.
-    description = json.dumps(entry.config["description"], ensure_ascii=False)
-    front = f"---\nname: {json.dumps(name)}\ndescription: {description}\n---\n\n"
-    path = f"skills/{name}/SKILL.md" if entry.kind == "skill" else f"commands/{name}.md"
-    return path, (front + text).encode()
-
-
-def _merged_config(entries: list[Entry]) -> dict[str, dict[str, Any]]:
-    merged: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        if entry.kind == "config":
-            target = entry.config["target"]
-            if NAME_PATTERN.fullmatch(target) is None:
-                raise Inadmissible("a target that cannot be a file name")
-            merged[target] = _deep_merge(merged.get(target, {}), entry.config["values"])
-    return merged
-
-
-def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(base)
-    for key, value in over.items():
-        below = result.get(key)
-        if isinstance(below, Mapping) and isinstance(value, Mapping):
-            value = _deep_merge(below, value)  # noqa: PLW2901  the merged value replaces it
-        result[key] = value
-    return result
-
-
-def _json(value: object) -> bytes:
-    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()

@@ -15,7 +15,7 @@ from reefcommon.events import Unit
 from reefcommon.recipe import Decision, EvaluationPlan, Recipe
 from reefcommon.recipe_context import Context
 
-EntryKind = Literal["config", "rules", "agent_command", "skill", "code_extension"]
+EntryKind = Literal["config", "rules", "memory", "agent_command", "skill", "code_extension"]
 ENTRY_KINDS: tuple[EntryKind, ...] = get_args(EntryKind)
 Operation = Literal["create", "update", "remove"]
 
@@ -37,6 +37,7 @@ class Entry:
     """A part of a harness. The fields of `config` (JSON) depend on the kind, see below."""
 
     # rules           text, in tree order
+    # memory          text: a thing to know, and no order
     # skill           name, description, text, for the agent to look up
     # agent_command   name, description, text: a prompt template
     # config          target (`primary` or `models`), values for the agent's own file
@@ -160,7 +161,12 @@ def render_chat(tree: Tree) -> str:
         for entry in enabled
         if entry.kind == "skill"
     ]
-    parts = {"## Rules": "\n".join(rules), "## Skills": "\n\n".join(skills)}
+    facts = [f"- {entry.config['text'].strip()}" for entry in enabled if entry.kind == "memory"]
+    parts = {
+        "## Rules": "\n".join(rules),
+        "## Memory": "\n".join(facts),
+        "## Skills": "\n\n".join(skills),
+    }
     return "\n\n".join(f"{title}\n{text}" for title, text in parts.items() if text)
 
 

@@ -14,6 +14,7 @@ from reefcommon.errors import Unavailable
 from reefkit.ops import Health, ops_routes
 from services.gateway.control.desk import Desk
 from services.gateway.control.docs import complete, docs_routes
+from services.gateway.control.harness import INSTALL, refused_script
 from services.gateway.control.routes import control_routes
 from services.gateway.control.scopes import declared
 from services.gateway.domain.errors import ApiError, invalid
@@ -83,6 +84,8 @@ def _open_routes(desk: Desk, health: Health) -> list[Route]:
 
 async def _answer(request: Request, error: Exception) -> Response:
     refusal = _refusal(request, error)
+    if request.url.path == INSTALL:
+        return refused_script(refusal)
     headers = {name.decode(): value.decode() for name, value in refusal.headers()}
     return Response(refusal.body(), status_code=refusal.status, headers=headers)
 

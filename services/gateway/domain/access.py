@@ -81,6 +81,11 @@ class Access:
         self._everything = Grant(frozenset(SCOPES), None, limit=default)
 
     @property
+    def guarded(self) -> bool:
+        """True if a token is needed."""
+        return bool(self._grants)
+
+    @property
     def limited(self) -> bool:
         """True if any requests are counted."""
         grants = [self._everything, *(grant for _, grant in self._grants)]

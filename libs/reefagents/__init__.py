@@ -1,0 +1,1 @@
+"""Agents that a harness is installed for, one folder each."""

@@ -1,0 +1,1 @@
+"""Pi, a coding agent for the terminal."""

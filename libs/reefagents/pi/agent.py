@@ -1,0 +1,106 @@
+"""Pi: the files of a harness tree in the agent's own folder, and its binding to Reef."""
+
+# AGENTS.md               rules and memory: Pi puts it before each conversation
+# skills/<name>/SKILL.md  the prompt names and describes it; the model reads it if it needs it
+# prompts/<name>.md       templates that a user calls as /name
+# settings.json           settings of the tree, under those that Reef fixes
+# models.json             the binding: one provider, which is the gateway
+# extensions/reef.ts      Reef's own: receipts inside the agent
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reefcommon.harness.admission import Adapter
+from reefcommon.harness.agent import HOME, ROOT, Agent, Package, Place
+from reefcommon.harness.render import (
+    as_json,
+    enabled,
+    front_matter,
+    merged_config,
+    name_of,
+    rules_and_memory,
+)
+from reefcommon.harness.tree import Tree
+
+# Provider, model and network are the binding's; packages, extensions and shells would run code.
+_SETTINGS = frozenset(
+    {"defaultThinkingLevel", "thinkingBudgets", "steeringMode", "followUpMode", "compaction"}
+)
+_FIXED: Mapping[str, Any] = {
+    "defaultProvider": "reef",
+    "enableInstallTelemetry": False,
+    "enableAnalytics": False,
+    "cacheWarming": "off",
+    "quietStartup": True,
+}
+# Versions differ in how a value names a variable; a command means the same to all of them.
+_FROM_ENVIRONMENT = "!printenv REEF_TOKEN"
+
+
+class Pi(Agent):
+    adapter = Adapter(
+        "pi",
+        frozenset({"rules", "memory", "skill", "agent_command", "config"}),
+        settings={"primary": _SETTINGS},
+    )
+    about = "a coding agent for the terminal"
+    packages = (
+        Package("@earendil-works/pi-coding-agent", "1.6.0", "dist/cli.js", "22.19.0"),
+        Package("@mariozechner/pi-coding-agent", "0.73.1", "dist/cli.js", "20.6.0"),
+    )
+    headless_flags = frozenset({"-p", "--print", "--mode", "--version", "-v", "--help", "-h"})
+
+    def tree_files(self, tree: Tree) -> dict[str, bytes]:
+        files = {}
+        if text := rules_and_memory(tree):
+            files["AGENTS.md"] = text.encode()
+        for entry in enabled(tree, "skill"):
+            path = f"skills/{name_of(entry)}/SKILL.md"
+            files[path] = front_matter(entry, "name", "description")
+        for entry in enabled(tree, "agent_command"):
+            files[f"prompts/{name_of(entry)}.md"] = front_matter(entry, "description")
+        return files
+
+    def own_files(self, tree: Tree, place: Place) -> dict[str, bytes]:
+        settings = merged_config(tree).get("primary", {})
+        return {
+            "settings.json": as_json({**settings, **_FIXED, "defaultModel": place.model}),
+            "models.json": as_json({"providers": {"reef": _provider(place)}}),
+            "extensions/reef.ts": (Path(__file__).parent / "reef.ts").read_bytes(),
+        }
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "PI_CODING_AGENT_DIR": HOME,
+            "PI_SKIP_VERSION_CHECK": "1",
+            # Without it Pi fetches search tools from elsewhere at its start.
+            "PI_OFFLINE": "1",
+            "REEF_RECEIPTS": f"{ROOT}/receipts",
+        }
+
+    def headless(self, task: str) -> Sequence[str]:
+        return ("--mode", "json", "-p", task)
+
+
+def _provider(place: Place) -> dict[str, Any]:
+    compat = {
+        "supportsDeveloperRole": False,
+        "supportsReasoningEffort": False,
+        "supportsStore": False,
+        "maxTokensField": "max_tokens",
+        # Pi's session is Reef's session; the format is for versions from 0.79 on.
+        "sendSessionAffinityHeaders": True,
+        "sessionAffinityFormat": "openrouter",
+    }
+    return {
+        "baseUrl": f"{place.url}/v1",
+        "api": "openai-completions",
+        "apiKey": _FROM_ENVIRONMENT,
+        "headers": {"x-reef-scenario": place.scenario},
+        "compat": compat,
+        "models": [{"id": place.model, "contextWindow": 32768, "maxTokens": 2048}],
+    }
+
+
+AGENT = Pi()

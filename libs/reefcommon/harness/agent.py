@@ -1,0 +1,88 @@
+"""The port of an agent: a tree and a place become the files of a program that people install."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import ClassVar
+
+from reefcommon.errors import BadConfig
+from reefcommon.harness.admission import Adapter
+from reefcommon.harness.tree import NAME_PATTERN, Tree
+
+HOME, ROOT = "{home}", "{root}"
+"""In values of `environment`: the folder of the agent's files, and the installation's root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A version of the agent in the npm registry. `node`: the least version of Node."""
+
+    name: str
+    version: str
+    # the script below the package's folder
+    program: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The gateway that an installation talks to. `url` has no `/v1`. No tree holds any of it."""
+
+    url: str
+    scenario: str
+    model: str
+
+
+class Agent(ABC):
+    """An agent. Its functions are pure."""
+
+    adapter: ClassVar[Adapter]
+    about: ClassVar[str]
+    packages: ClassVar[tuple[Package, ...]]
+    """The best first."""
+
+    @property
+    def name(self) -> str:
+        return self.adapter.name
+
+    @abstractmethod
+    def tree_files(self, tree: Tree) -> dict[str, bytes]:
+        """Return the files of a checked tree, by path below the agent's folder."""
+
+    @abstractmethod
+    def own_files(self, tree: Tree, place: Place) -> dict[str, bytes]:
+        """Return Reef's own files: the binding, and settings merged with the tree's."""
+
+    @abstractmethod
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that the agent is started with."""
+
+    @abstractmethod
+    def headless(self, task: str) -> Sequence[str]:
+        """Return the arguments for a run without a terminal, which prints its events."""
+
+    # arguments of a user's start that mean a run without a terminal
+    headless_flags: ClassVar[frozenset[str]] = frozenset()
+
+    def files(self, tree: Tree, place: Place) -> dict[str, bytes]:
+        """Return every file of an installation. Raises ValueError if two are the same."""
+        ours, own = self.tree_files(tree), self.own_files(tree, place)
+        if ours.keys() & own.keys():
+            raise ValueError(f"{self.name} writes {sorted(ours.keys() & own.keys())} twice")
+        return ours | own
+
+
+def find_agent(name: str) -> Agent:
+    """Return the agent of a folder of `libs/reefagents`, or of a package. Raises BadConfig."""
+    dotted = name if "." in name else f"reefagents.{name.replace('-', '_')}"
+    formed = all(NAME_PATTERN.fullmatch(part) for part in dotted.split("."))
+    if not formed or find_spec(dotted.rsplit(".", 1)[0]) is None or find_spec(dotted) is None:
+        raise BadConfig(f"there is no agent {name[:80]!r}: `GET /reef/harness/adapters` lists them")
+    agent = getattr(import_module(f"{dotted}.agent"), "AGENT", None)
+    if not isinstance(agent, Agent):
+        raise BadConfig(
+            f"{dotted}.agent has no AGENT, an instance of reefcommon.harness.agent.Agent"
+        )
+    return agent

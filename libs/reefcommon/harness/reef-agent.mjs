@@ -1,0 +1,363 @@
+// The program behind reef-AGENT: it installs a plan, checks what is installed before each start,
+// offers updates, and reports on answers. It needs Node 18 and nothing else.
+//
+//   ROOT/plan.json        what is installed: files with their digests, place, packages
+//   ROOT/plan.next.json   an installation on its way: whoever finds it finishes it
+//   ROOT/home/            the agent's own folder: files of the plan, and whatever the agent writes
+//   ROOT/app/             the agent, from npm, in a folder for each version
+//   ROOT/token            readable by its owner alone
+
+import { createHash } from "node:crypto";
+import { spawn, spawnSync } from "node:child_process";
+import fs from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import process from "node:process";
+import readline from "node:readline/promises";
+import { fileURLToPath } from "node:url";
+
+const CHANGED = 3;
+const sha256 = (bytes) => createHash("sha256").update(bytes).digest("hex");
+const say = (words) => process.stderr.write(`reef: ${words}\n`);
+
+class Refused extends Error {}
+
+// ---------------------------------------------------------------- paths
+
+const rootOf = (agent) =>
+  path.join(process.env.REEF_AGENTS || path.join(os.homedir(), ".local", "share", "reef"), agent);
+const binOf = () => process.env.REEF_BIN || path.join(os.homedir(), ".local", "bin");
+
+const SAFE = /^(?!\/)(?!.*(?:^|\/)\.{1,2}(?:\/|$))(?!.*\/\/)[^\\\0-\x1f\x7f]+[^/\\\0-\x1f\x7f]$/;
+
+function placeOf(home, name) {
+  if (!SAFE.test(name)) throw new Refused(`a file of the plan has an unsafe path: ${JSON.stringify(name)}`);
+  const parts = name.split("/");
+  // A link below the folder could lead out of it.
+  for (let depth = 0; depth <= parts.length; depth += 1) {
+    const part = path.join(home, ...parts.slice(0, depth));
+    const found = fs.lstatSync(part, { throwIfNoEntry: false });
+    if (found?.isSymbolicLink()) throw new Refused(`${part} is a link: remove it, then try again`);
+    if (found && depth < parts.length && !found.isDirectory()) throw new Refused(`${part} is no folder`);
+    if (found && depth === parts.length && !found.isFile()) throw new Refused(`${part} is no file`);
+  }
+  return path.join(home, ...parts);
+}
+
+function write(file, bytes, mode = 0o600) {
+  fs.mkdirSync(path.dirname(file), { recursive: true, mode: 0o700 });
+  const next = `${file}.reef-next`;
+  fs.rmSync(next, { force: true });
+  const handle = fs.openSync(next, "wx", mode);
+  try {
+    fs.writeSync(handle, bytes);
+    fs.fsyncSync(handle);
+  } finally {
+    fs.closeSync(handle);
+  }
+  fs.renameSync(next, file);
+}
+
+const read = (file) => (fs.existsSync(file) ? JSON.parse(fs.readFileSync(file, "utf8")) : null);
+
+// ---------------------------------------------------------------- installing
+
+function checked(plan) {
+  if (plan.format !== 1) throw new Refused(`a plan of format ${plan.format}: install again with the command`);
+  const names = Object.keys(plan.files).sort();
+  for (const name of names) {
+    if (sha256(Buffer.from(plan.files[name], "base64")) !== plan.sums[name])
+      throw new Refused(`the file ${name} did not arrive as it was sent`);
+  }
+  const rows = names.map((name) => `${name}\n${plan.sums[name]}\n`).join("");
+  if (sha256(rows) !== plan.digest) throw new Refused("the files did not arrive as they were sent");
+  return plan;
+}
+
+const older = (version, least) => {
+  const [ours, theirs] = [version, least].map((text) => text.replace(/^v/, "").split(".").map(Number));
+  for (let i = 0; i < 3; i += 1) if (ours[i] !== theirs[i]) return ours[i] < theirs[i];
+  return false;
+};
+
+function chosen(plan) {
+  const wanted = process.env.REEF_AGENT_VERSION;
+  const fit = wanted ? plan.packages.filter((one) => one.version === wanted) : plan.packages;
+  if (!fit.length)
+    throw new Refused(
+      `${plan.agent} ${wanted} is unknown; there are ${plan.packages.map((one) => one.version).join(", ")}`,
+    );
+  return fit[0];
+}
+
+function npm(folder, ...packages) {
+  fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
+  const words = ["install", "--no-fund", "--no-audit", "--loglevel=error", "--prefix", folder, ...packages];
+  const done = spawnSync("npm", words, { stdio: ["ignore", "ignore", "inherit"], umask: 0o077 });
+  if (done.status !== 0) throw new Refused(`npm could not install ${packages.join(", ")}: see above`);
+}
+
+function program(root, plan) {
+  // A version is whole once its mark is there: npm may be killed in the middle.
+  const one = chosen(plan);
+  const folder = path.join(root, "app", one.version);
+  const mark = path.join(folder, ".complete");
+  const own = older(process.version, one.node);
+  const major = one.node.split(".")[0];
+  if (!fs.existsSync(mark)) {
+    say(`fetching ${one.name} ${one.version}${own ? ` and Node ${major}` : ""} from npm; this takes a minute`);
+    const node = `node-${process.platform}-${process.arch}@${major}`;
+    npm(folder, `${one.name}@${one.version}`, ...(own ? [node] : []));
+    write(mark, JSON.stringify({ own }));
+  }
+  const alone = path.join(folder, "node_modules", `node-${process.platform}-${process.arch}`, "bin", "node");
+  return {
+    node: JSON.parse(fs.readFileSync(mark, "utf8")).own ? alone : process.execPath,
+    script: path.join(folder, "node_modules", one.name, one.program),
+    version: one.version,
+  };
+}
+
+function place(root, plan) {
+  // Every step may be repeated: the plan that is on its way says what was meant.
+  const home = path.join(root, "home");
+  const before = read(path.join(root, "plan.json"));
+  const files = Object.entries(plan.files).map(([name, text]) => [placeOf(home, name), name, text]);
+  for (const [file, name, text] of files) {
+    const there = fs.existsSync(file) ? sha256(fs.readFileSync(file)) : null;
+    if (there === plan.sums[name]) continue;
+    if (there && there !== before?.sums[name]) fs.copyFileSync(file, `${file}.yours`);
+    write(file, Buffer.from(text, "base64"));
+  }
+  for (const name of Object.keys(before?.files ?? {})) {
+    if (name in plan.files) continue;
+    const file = placeOf(home, name);
+    if (!fs.existsSync(file)) continue;
+    if (sha256(fs.readFileSync(file)) === before.sums[name]) fs.rmSync(file);
+    else fs.renameSync(file, `${file}.yours`);
+    for (let up = path.dirname(file); up !== home && fs.readdirSync(up).length === 0; up = path.dirname(up))
+      fs.rmdirSync(up);
+  }
+}
+
+function wrapper(root, plan) {
+  const file = path.join(binOf(), `reef-${plan.agent}`);
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+  const mark = `# reef-agent of ${root}`;
+  const found = fs.lstatSync(file, { throwIfNoEntry: false });
+  if (found && (!found.isFile() || !fs.readFileSync(file, "utf8").includes("# reef-agent of ")))
+    throw new Refused(`${file} is not Reef's: move it away, then try again`);
+  const lines = [
+    "#!/bin/sh",
+    mark,
+    `exec ${quoted(process.execPath)} ${quoted(path.join(root, "reef-agent.mjs"))} "$@"`,
+  ];
+  write(file, `${lines.join("\n")}\n`, 0o755);
+  return file;
+}
+
+function install(plan, { quiet = false } = {}) {
+  checked(plan);
+  const root = rootOf(plan.agent);
+  const before = read(path.join(root, "plan.json"));
+  Object.keys(plan.files).forEach((name) => placeOf(path.join(root, "home"), name));
+  fs.mkdirSync(root, { recursive: true, mode: 0o700 });
+  const token = process.env.REEF_TOKEN;
+  if (plan.needs_token && !token && !fs.existsSync(path.join(root, "token")))
+    throw new Refused("this Reef needs a token: `export REEF_TOKEN=...`, then the same command again");
+  program(root, plan);
+  if (token) write(path.join(root, "token"), token);
+  write(path.join(root, "plan.next.json"), JSON.stringify(plan));
+  finish(root);
+  const file = wrapper(root, plan);
+  if (quiet) return;
+  const same = before && before.digest === plan.digest && before.release === plan.release;
+  const words = same ? "is current" : before ? `is updated from ${before.release}` : "is installed";
+  say(`reef-${plan.agent} ${words}: release ${plan.release} of ${plan.scenario} at ${plan.url}`);
+  if (!(process.env.PATH ?? "").split(":").includes(path.dirname(file)))
+    say(`start it as ${file}, or add ${path.dirname(file)} to your PATH`);
+}
+
+function finish(root) {
+  const next = path.join(root, "plan.next.json");
+  const plan = read(next);
+  if (!plan) return;
+  place(root, checked(plan));
+  write(path.join(root, "reef-agent.mjs"), Buffer.from(plan.program, "base64"));
+  fs.renameSync(next, path.join(root, "plan.json"));
+}
+
+// ---------------------------------------------------------------- the installed agent
+
+function changedFiles(root, plan) {
+  const home = path.join(root, "home");
+  return Object.keys(plan.files).filter((name) => {
+    const file = placeOf(home, name);
+    return !fs.existsSync(file) || sha256(fs.readFileSync(file)) !== plan.sums[name];
+  });
+}
+
+function tokenOf(root) {
+  const file = path.join(root, "token");
+  return process.env.REEF_TOKEN || (fs.existsSync(file) ? fs.readFileSync(file, "utf8") : "none");
+}
+
+async function ask(root, plan, route, { body, wait = 10_000 } = {}) {
+  const answer = await fetch(`${plan.url}${route}`, {
+    method: body ? "POST" : "GET",
+    headers: {
+      authorization: `Bearer ${tokenOf(root)}`,
+      "x-reef-scenario": plan.scenario,
+      ...(body ? { "content-type": "application/json" } : {}),
+    },
+    body: body ? JSON.stringify(body) : undefined,
+    redirect: "error",
+    signal: AbortSignal.timeout(wait),
+  });
+  const text = await answer.text();
+  if (!answer.ok) {
+    let words = text.slice(0, 300);
+    try {
+      words = JSON.parse(text).error.message;
+    } catch {
+      // another server answered
+    }
+    throw new Refused(`${plan.url}${route} answered ${answer.status}: ${words}`);
+  }
+  return JSON.parse(text);
+}
+
+const query = (plan) => `scenario=${encodeURIComponent(plan.scenario)}`;
+
+async function newest(root, plan, wait) {
+  const found = await ask(root, plan, `/reef/harness/releases?${query(plan)}&limit=1`, { wait });
+  return found.data[0] ?? null;
+}
+
+async function update(root, plan) {
+  const next = await ask(root, plan, `/reef/harness/plan?adapter=${plan.agent}&${query(plan)}`, { wait: 30_000 });
+  // The gateway may know itself by another name: the one that was installed from reaches it.
+  install({ ...next, url: plan.url });
+}
+
+async function offer(root, plan, words) {
+  // Reef may be away, and a start never waits for it longer than this.
+  if (process.env.REEF_OFFLINE) return plan;
+  let found;
+  try {
+    found = await newest(root, plan, 2000);
+  } catch {
+    return plan;
+  }
+  if (!found || found.content_id === plan.content) return plan;
+  const why = found.reason ? `: ${found.reason}` : "";
+  const line = `a new harness, ${found.release_id}, is there${why}`;
+  const alone = words.some((word) => plan.headless.includes(word)) || !process.stdin.isTTY || !process.stderr.isTTY;
+  if (alone) {
+    say(`${line} (reef-${plan.agent} update)`);
+    return plan;
+  }
+  say(line);
+  const prompt = readline.createInterface({ input: process.stdin, output: process.stderr });
+  const answer = await prompt.question("reef: update now? [Y/n] ");
+  prompt.close();
+  if (/^n/i.test(answer.trim())) return plan;
+  try {
+    await update(root, plan);
+  } catch (error) {
+    say(`not updated: ${error.message}`);
+  }
+  return read(path.join(root, "plan.json"));
+}
+
+async function start(root, plan, words) {
+  const changed = changedFiles(root, plan);
+  if (changed.length) {
+    say(`changed since the installation: ${changed.join(", ")}`);
+    say(`reef-${plan.agent} doctor restores them (yours are kept beside them)`);
+    return CHANGED;
+  }
+  const current = await offer(root, plan, words);
+  const { node, script } = program(root, current);
+  const filled = (text) => text.replaceAll("{home}", path.join(root, "home")).replaceAll("{root}", root);
+  const environment = Object.entries(current.environment).map(([name, text]) => [name, filled(text)]);
+  const child = spawn(node, [script, ...words], {
+    stdio: "inherit",
+    env: {
+      ...process.env,
+      ...Object.fromEntries(environment),
+      REEF_TOKEN: tokenOf(root),
+      REEF_URL: current.url,
+      REEF_SCENARIO: current.scenario,
+    },
+  });
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+  return new Promise((resolve) => {
+    child.on("error", (error) => {
+      say(error.message);
+      resolve(1);
+    });
+    child.on("exit", (code, signal) => resolve(code ?? 128 + (os.constants.signals[signal] ?? 0)));
+  });
+}
+
+function doctor(root, plan) {
+  const changed = changedFiles(root, plan);
+  place(root, plan);
+  const { node, script, version } = program(root, plan);
+  say(changed.length ? `restored: ${changed.join(", ")}` : "all files are as they were installed");
+  say(`${plan.agent} ${version}, ${fs.existsSync(script) ? script : "MISSING"}, with ${node}`);
+  return fs.existsSync(script) ? 0 : 1;
+}
+
+async function report(root, plan, words) {
+  const options = { references: [] };
+  for (let i = 0; i < words.length; i += 1) {
+    if (words[i] === "--score") options.score = Number(words[(i += 1)]);
+    else if (words[i] === "--receipt") options.references.push(words[(i += 1)]);
+    else options.feedback = words.slice(i).join(" "), (i = words.length);
+  }
+  if (options.score === undefined && !options.feedback)
+    throw new Refused(`usage: reef-${plan.agent} report [--score NUMBER] [--receipt ID] [WORDS]`);
+  const kept = path.join(root, "receipts");
+  const last = fs.existsSync(kept) ? fs.readFileSync(kept, "utf8").trim().split("\n").at(-1) : "";
+  if (!options.references.length && last) options.references = [last];
+  if (!options.references.length) throw new Refused("there is no answer to report on yet");
+  const done = await ask(root, plan, "/reef/report", { body: options });
+  say(`reported on ${options.references.join(", ")}: ${done.agent_record_id}`);
+}
+
+async function versions(root, plan) {
+  say(`installed: ${plan.release} of ${plan.scenario}, at ${plan.url}`);
+  const found = await ask(root, plan, `/reef/harness/releases?${query(plan)}&limit=20`);
+  for (const row of found.data) {
+    const here = row.content_id === plan.content ? " (installed)" : "";
+    process.stdout.write(`${row.release_id}${here} ${row.reason ?? ""}`.trimEnd() + "\n");
+  }
+}
+
+async function main() {
+  const [command, ...rest] = process.argv.slice(2);
+  if (command === "install" && rest.length === 1 && path.basename(rest[0]) === "plan.json") {
+    install(JSON.parse(fs.readFileSync(rest[0], "utf8")));
+    return 0;
+  }
+  const root = path.dirname(fileURLToPath(import.meta.url));
+  finish(root);
+  const plan = read(path.join(root, "plan.json"));
+  if (!plan) throw new Refused("nothing is installed here: run the installing command again");
+  if (command === "update") return (await update(root, plan)) ?? 0;
+  if (command === "doctor") return doctor(root, plan);
+  if (command === "report") return (await report(root, plan, rest)) ?? 0;
+  if (command === "versions") return (await versions(root, plan)) ?? 0;
+  return start(root, plan, process.argv.slice(2));
+}
+
+main().then(
+  (code) => (process.exitCode = code),
+  (error) => {
+    const words = error instanceof Refused ? error.message : `${error.message} (${error.code ?? error.name})`;
+    say(words);
+    process.exitCode = 1;
+  },
+);

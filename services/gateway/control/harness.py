@@ -1,0 +1,199 @@
+"""The harness of a scenario, and its installation for an agent."""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+
+import reefagents
+from reefcommon.errors import BadConfig
+from reefcommon.events import Release
+from reefcommon.harness.admission import check_tree
+from reefcommon.harness.agent import Agent, Place, find_agent
+from reefcommon.harness.files import read_tree
+from reefcommon.harness.installation import Version, failure_script, plan_of, script_of
+from reefcommon.harness.tree import Inadmissible, Tree
+from reefcommon.ids import SCENARIO_PATTERN
+from services.gateway.control.desk import Desk
+from services.gateway.domain.access import Grant
+from services.gateway.domain.errors import ApiError, invalid
+
+INSTALL = "/reef/harness/install"
+CHAIN = 1000  # releases that are looked through for those of the harness
+
+Scenario = Annotated[str, Query(pattern=SCENARIO_PATTERN)]
+Adapter = Annotated[str, Query(max_length=100)]
+_HOST = re.compile(r"[A-Za-z0-9.\-_]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """A release and its tree."""
+
+    release: Release
+    tree: Tree
+
+    @property
+    def content_id(self) -> str:
+        return self.release.contents.get("harness", "")
+
+
+def harness_routes(desk: Desk) -> APIRouter:
+    """Return the routes of the harness."""
+    routes = APIRouter(prefix="/reef/harness", tags=["harness"])
+    allowed = desk.allow("infer")
+
+    async def plan(scenario: str, adapter: str, request: Request) -> dict[str, Any]:
+        agent = _agent(adapter)
+        found = await _head(desk, scenario)
+        try:
+            check_tree(found.tree, agent.adapter)
+        except Inadmissible as error:
+            words = f"The harness of {scenario!r} cannot be installed for {agent.name}: {error}."
+            raise ApiError(409, words, code="harness_not_for_agent") from None
+        version = Version(found.release.release_id, found.content_id, found.release.reason)
+        place = Place(_url(request), scenario, desk.intake.base_model)
+        made = await asyncio.to_thread(plan_of, agent, found.tree, place, version)
+        return made | {"needs_token": desk.intake.access.guarded}
+
+    @routes.get("")
+    async def harness(
+        grant: Annotated[Grant, Depends(allowed)], scenario: Scenario = "default"
+    ) -> Response:
+        """Return the tree that serves."""
+        grant.check("infer", scenario)
+        found = await _head(desk, scenario)
+        about = {"scenario": scenario, "release_id": found.release.release_id}
+        entries = [asdict(entry) for entry in found.tree]
+        return _json(about | {"content_id": found.content_id, "entries": entries})
+
+    @routes.get("/releases")
+    async def releases(
+        grant: Annotated[Grant, Depends(allowed)],
+        scenario: Scenario = "default",
+        limit: Annotated[int, Query(ge=1, le=CHAIN)] = 50,
+    ) -> Response:
+        """List the releases that changed the harness, newest first."""
+        grant.check("infer", scenario)
+        desk.scenarios.exists(scenario)
+        chain = await desk.scenarios.heads.chain(scenario, limit=CHAIN)
+        return _json({"data": [_row(one) for one in changes(chain)][:limit]})
+
+    @routes.get("/adapters", dependencies=[Depends(allowed)])
+    async def adapters() -> Response:
+        """List the agents that a harness can be installed for."""
+        return _json({"data": [_about(find_agent(name)) for name in agent_names()]})
+
+    @routes.get("/plan")
+    async def planned(
+        grant: Annotated[Grant, Depends(allowed)],
+        request: Request,
+        adapter: Adapter,
+        scenario: Scenario = "default",
+    ) -> Response:
+        """Return all files of an installation with their digests."""
+        grant.check("infer", scenario)
+        return _json(await plan(scenario, adapter, request))
+
+    @routes.get("/install", response_class=PlainTextResponse)
+    async def install(
+        grant: Annotated[Grant, Depends(allowed)],
+        request: Request,
+        adapter: Adapter = "pi",
+        scenario: Scenario = "default",
+    ) -> Response:
+        """Return a script that installs an agent with the harness that serves."""
+        grant.check("infer", scenario)
+        return as_script(script_of(await plan(scenario, adapter, request)))
+
+    return routes
+
+
+def as_script(text: str) -> Response:
+    headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    return Response(text, media_type="text/x-shellscript", headers=headers)
+
+
+def refused_script(error: ApiError) -> Response:
+    """Return a refusal as a script: a shell that reads nothing would end well."""
+    return as_script(failure_script(error.status, error.message))
+
+
+def changes(chain: Iterable[Release]) -> list[Release]:
+    """Return the releases of a chain (newest first) whose harness is not their parent's."""
+    releases = list(chain)
+    before = [*(one.contents.get("harness", "") for one in releases[1:]), ""]
+    return [
+        release
+        for release, parents in zip(releases, before, strict=True)
+        if release.contents.get("harness", "") != parents
+    ]
+
+
+def agent_names() -> list[str]:
+    """Return the names of the agents that come with Reef."""
+    folders = (
+        path.parent for root in reefagents.__path__ for path in Path(root).glob("*/agent.py")
+    )
+    return sorted(folder.name.replace("_", "-") for folder in folders)
+
+
+async def _head(desk: Desk, scenario: str) -> Harness:
+    desk.scenarios.exists(scenario)
+    release = await desk.scenarios.heads.head(scenario)
+    if release is None:
+        raise ApiError(404, f"Scenario {scenario!r} has no release yet.", code="not_found")
+    if "harness" not in release.contents or desk.contents is None:
+        return Harness(release, ())
+    directory, _ = await desk.contents.find(scenario, release.release_id, "harness")
+    return Harness(release, await asyncio.to_thread(read_tree, directory))
+
+
+def _agent(name: str) -> Agent:
+    # By HTTP only the agents of this package: another name could load any module.
+    if name not in agent_names():
+        words = f"There is no agent {name[:80]!r}; there are: {', '.join(agent_names())}."
+        raise invalid("adapter", words)
+    try:
+        return find_agent(name)
+    except BadConfig as error:
+        raise invalid("adapter", f"The agent {name!r} cannot be used: {error}.") from None
+
+
+def _url(request: Request) -> str:
+    # The address by which the caller reaches the gateway, also behind a proxy.
+    def first(header: str) -> str:
+        return request.headers.get(header, "").split(",")[0].strip()
+
+    scheme = first("x-forwarded-proto") or request.url.scheme
+    host = first("x-forwarded-host") or request.headers.get("host", "")
+    if scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise invalid("host", "The request does not say by which address it reached the gateway.")
+    return f"{scheme}://{host}"
+
+
+def _row(release: Release) -> dict[str, Any]:
+    return {
+        "release_id": release.release_id,
+        "content_id": release.contents.get("harness", ""),
+        "sequence": release.sequence,
+        "operation": release.operation,
+        "reason": release.reason,
+        "created_at": release.created_at.isoformat(),
+    }
+
+
+def _about(agent: Agent) -> dict[str, Any]:
+    versions = [f"{one.name}@{one.version}" for one in agent.packages]
+    kinds = sorted(agent.adapter.kinds)
+    return {"name": agent.name, "about": agent.about, "kinds": kinds, "versions": versions}
+
+
+def _json(value: Any) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")
