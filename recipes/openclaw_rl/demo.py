@@ -42,7 +42,6 @@ class Greeted(Demonstration):
     """Users who say nothing of their wish before they have seen an answer."""
 
     training_tasks: Sequence[Task]
-    most_complaints: int = 2
     arms: tuple[Arm, ...] = (
         Arm("combine"),
         Arm("opd", "hints alone", {"objective": "opd"}),
@@ -62,31 +61,23 @@ class Greeted(Demonstration):
         return float(persona.greeted(answer))
 
     async def visit(self, stage: Stage, rng: random.Random) -> None:
-        """Ask, complain until the greeting is right, thank, and leave."""
+        """Ask, complain or thank, and leave."""
+        # The complaint names the wish, so the answer to it is the session's last: no vote on it
+        # could teach the greeting to a model that has just read it.
         messages: list[dict[str, Any]] = as_messages(rng.choice(self.training_tasks))
         tags = {"x-reef-tag-session": uuid.UUID(int=rng.getrandbits(128)).hex}
-        complaints = 0
-        while True:
-            seed = rng.randrange(2**31)
-            answer = await stage.ask(messages, max_tokens=self.max_tokens, seed=seed, headers=tags)
-            right = persona.greeted(answer.text)
-            # The first answer counts for the user: later ones have read a complaint.
-            stage.experienced(answer.release_id, None if complaints else float(right))
-            words = persona.reply(answer.text, rng)
-            self._note(answer.receipt, Round(messages[-1]["content"], answer.text, words, right))
-            messages += [
-                {"role": "assistant", "content": answer.text},
-                {"role": "user", "content": words},
-            ]
-            if right or complaints == self.most_complaints:
-                break
-            complaints += 1
-        last = await stage.ask(
-            messages,
-            max_tokens=self.max_tokens,
-            seed=rng.randrange(2**31),
-            headers={**tags, "x-reef-session-end": "true"},
-        )
+        seed = rng.randrange(2**31)
+        answer = await stage.ask(messages, max_tokens=self.max_tokens, seed=seed, headers=tags)
+        right = persona.greeted(answer.text)
+        stage.experienced(answer.release_id, float(right))
+        words = persona.reply(answer.text, rng)
+        self._note(answer.receipt, Round(messages[-1]["content"], answer.text, words, right))
+        messages += [
+            {"role": "assistant", "content": answer.text},
+            {"role": "user", "content": words},
+        ]
+        seed, tags["x-reef-session-end"] = rng.randrange(2**31), "true"
+        last = await stage.ask(messages, max_tokens=self.max_tokens, seed=seed, headers=tags)
         stage.experienced(last.release_id)
 
     def _note(self, receipt: str, round_: Round) -> None:
