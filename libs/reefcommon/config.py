@@ -22,6 +22,7 @@ from reefcommon.config_sections import (
     EvaluationSection,
     ExternalSection,
     GatewaySection,
+    HarnessSection,
     ModelEndpoint,
     ModelName,
     ModelSection,
@@ -45,6 +46,8 @@ class ServeConfig(Section):
     """models that recipes may ask beside their own, as judges or teachers, each with its limits"""
     evaluation: EvaluationSection = EvaluationSection()
     """how a candidate is compared with the current head"""
+    harness: HarnessSection = HarnessSection()
+    """what plain clients get of the harness"""
     gateway: GatewaySection = Field(GatewaySection(), description="the HTTP edge")
     serving: ServingSection = Field(ServingSection(), description="the serving nodes")
     external: ExternalSection = ExternalSection()
@@ -60,6 +63,7 @@ class ServeConfig(Section):
     def _bind_each_scenario_of_a_pattern(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "reef" not in given:
             return given
+        given = _judged_as_applied(given)
         reef, named = given["reef"], given.get("scenarios") or ()
         bindings = (reef,) if isinstance(reef, dict) else reef
         if not isinstance(bindings, list | tuple) or not isinstance(named, list | tuple):
@@ -98,6 +102,15 @@ class ServeConfig(Section):
     def all_scenarios(self) -> tuple[str, ...]:
         """Return all scenarios that must exist, in the order of the file."""
         return tuple(dict.fromkeys(["default", *(b.scenario for b in self.reef), *self.scenarios]))
+
+
+def _judged_as_applied(given: dict[str, Any]) -> dict[str, Any]:
+    # A harness is judged at the place in a chat where users get it.
+    harness, evaluation = given.get("harness"), given.get("evaluation")
+    applied = isinstance(harness, dict) and harness.get("apply") == "user_end"
+    if not applied or not isinstance(evaluation, dict):
+        return given
+    return {**given, "evaluation": {"rules_at": "user_end", **evaluation}}
 
 
 def _bound(binding: Any, scenarios: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """The sections of `serve.yaml`; `reefcommon.config` reads the whole file."""
 
 import re
+from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -43,10 +44,10 @@ def of_scenario(value: T | dict[str, T], scenario: str, default: T) -> T:
     return value[name] if (name := next(fitting, None)) is not None else default
 
 
-def _by_scenario(*types: type, form: str) -> BeforeValidator:
+def _by_scenario(*types: type, form: str, among: Collection[str] = ()) -> BeforeValidator:
     def check(value: object) -> object:
         for name, part in value.items() if isinstance(value, dict) else [("", value)]:
-            if not isinstance(part, types):
+            if not isinstance(part, types) or (among and part not in among):
                 at = f"scenario {name}: " if name else ""
                 words = f"{at}must be {form}, or a mapping from scenarios to such"
                 raise PydanticCustomError("by_scenario", words)
@@ -132,6 +133,15 @@ TasksByScenario = Annotated[
     Tasks | dict[str, Tasks],
     _by_scenario(str, list, tuple, form="a list of tasks, or package.module:NAME"),
 ]
+Apply = Literal["none", "system_prompt", "user_end"]
+_PLACES: Mapping[Apply, Literal["system", "user_end"] | None] = {
+    "none": None,
+    "system_prompt": "system",
+    "user_end": "user_end",
+}
+ApplyByScenario = Annotated[
+    Apply | dict[str, Apply], _by_scenario(str, form=f"one of {', '.join(_PLACES)}", among=_PLACES)
+]
 ScoreByScenario = Annotated[str | dict[str, str], _by_scenario(str, form="package.module:function")]
 
 
@@ -155,8 +165,7 @@ class EvaluationSection(Section):
     temperature: float = Field(1.0, ge=0)
     """at which these answers are sampled, with the same seeds on both sides"""
     rules_at: Literal["system", "user_end"] = "system"
-    """where a harness's rules stand in these tasks: in the system message, or after the last user
-    message, which small models heed more"""
+    """where a harness's rules stand in these tasks; absent: as `harness.apply`, else system"""
     min_win_margin: int = Field(0, ge=0)
     """score_comparison: select only if wins - losses is greater than this"""
     confidence: float = Field(0.9, gt=0.5, lt=1)
@@ -174,6 +183,20 @@ class EvaluationSection(Section):
 
     def score_of(self, scenario: str) -> str:
         return of_scenario(self.score, scenario, "")
+
+
+class HarnessSection(Section):
+    """The harness of clients that install no agent."""
+
+    apply: ApplyByScenario = "none"
+    """where the gateway puts rules, memory and skills of the serving harness into chats:
+    system_prompt, user_end (after the last user message, which small models heed more) or none; or
+    a mapping from scenarios to these"""
+
+    def at(self, scenario: str) -> Literal["system", "user_end"] | None:
+        """Return the place in a scenario's chats, or None."""
+        nothing: Apply = "none"
+        return _PLACES[of_scenario(self.apply, scenario, nothing)]
 
 
 class GatewaySection(Section):

@@ -13,7 +13,8 @@ from reefcommon.config_sections import EvaluationSection
 from reefcommon.errors import Poison, Transient
 from reefcommon.evaluator import Task
 from reefcommon.events import TaskResult
-from reefcommon.harness.tree import Tree, episode_messages
+from reefcommon.harness.delivery import episode_messages
+from reefcommon.harness.tree import Tree
 from reefcommon.serving import ServingNode
 from reefcommon.statistics import independent_seed
 from reefkit.limited import limited

@@ -7,6 +7,7 @@ from starlette.types import ASGIApp
 
 from reefcommon.artifacts import ArtifactStore
 from reefcommon.config import ServeConfig
+from reefcommon.config_sections import HarnessSection
 from reefcommon.events import Sampling
 from reefcommon.releases import ReleaseHeads
 from reefcommon.settings import SystemSettings
@@ -36,6 +37,7 @@ from services.gateway.keys.repeats import Repeats
 from services.gateway.ports import BodyStore, CommandBus, Engines, KeyStore, Reads, RecordLog
 from services.gateway.settings import Settings
 from services.gateway.upstream.contents import Contents
+from services.gateway.upstream.harnesses import Harnesses
 
 SERVICE = "gateway"
 OTHERS = ("experience", "trainer", "harness", "evaluator", "publisher")
@@ -88,8 +90,21 @@ def assemble(
     keys = Keys(ports.key_store, ports.reads, settings.key_lease_s, ports.log.waiting_since)
     handlers = Handlers(ports.log, table, ports.key_store, keys.find, ports.reads, recent)
     scenarios = Scenarios(ports.heads, table, ports.commands, config, settings.command_timeout_s)
-    create, implicit = scenarios.create_for_traffic, settings.implicit_scenarios
-    intake = Intake(access, table, system.model_name, create, implicit, settings.model_aliases)
+    contents = None
+    if ports.artifacts is not None:
+        contents = Contents.of(
+            ports.heads, ports.artifacts, system.state_dir / SERVICE / "contents"
+        )
+    section = config.harness if config is not None else HarnessSection()
+    intake = Intake(
+        access,
+        table,
+        system.model_name,
+        scenarios.create_for_traffic,
+        Harnesses(section, contents),
+        settings.implicit_scenarios,
+        settings.model_aliases,
+    )
     sampling = config.serving.sampling if config is not None else Sampling()
     recorder = Recorder(ports.log, ports.bodies, recent)
     inference = Inference(
@@ -112,11 +127,6 @@ def assemble(
     services = {name: getattr(system, f"{name}_url") for name in OTHERS}
     status = SystemStatus(health, table, services, ports.engines.rows, scenarios.learns)
     made_at = int(health.started_at)
-    contents = None
-    if ports.artifacts is not None:
-        contents = Contents.of(
-            ports.heads, ports.artifacts, system.state_dir / SERVICE / "contents"
-        )
     desk = Desk(intake, scenarios, ports.reads, status, fanout, rejections, made_at, contents)
     edge.control = control_app(desk, health, lifespan(gateway))
     return gateway

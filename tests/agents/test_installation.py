@@ -14,7 +14,7 @@ from tests.agents.machine import FakeGateway, Machine
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
 SHELLS = [shell for shell in ("dash", "bash", "sh") if shutil.which(shell)]
-FIRST = (Entry("r", "rules", {"text": "It's \"so\" $HOME `id`; \\n"}),)
+FIRST = (Entry("r", "rules", {"text": 'It\'s "so" $HOME `id`; \\n'}),)
 SKILL = {"name": "sieve", "description": "count primes", "text": "Use a sieve."}
 SECOND = (*FIRST, Entry("s", "skill", SKILL))
 
@@ -27,7 +27,7 @@ def gateway() -> Iterator[FakeGateway]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    made = Machine(tmp_path / "it's a \"home\" $here")
+    made = Machine(tmp_path / 'it\'s a "home" $here')
     made.prepare()
     return made
 
@@ -222,9 +222,7 @@ def test_an_installation_that_was_cut_off_is_finished_by_the_next_start(
     assert json.loads((machine.root / "plan.json").read_text())["release"] == "r2"
 
 
-def test_another_program_of_that_name_is_left_alone(
-    machine: Machine, gateway: FakeGateway
-) -> None:
+def test_another_program_of_that_name_is_left_alone(machine: Machine, gateway: FakeGateway) -> None:
     machine.wrapper.parent.mkdir(parents=True)
     machine.wrapper.write_text("#!/bin/sh\necho mine\n")
     done = machine.run("bash", stdin=script_of(plan(FIRST, "r1", gateway)))
@@ -270,6 +268,6 @@ def test_an_older_node_gets_one_of_its_own_for_the_agent(
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_refusal_is_a_script_that_fails(shell: str, machine: Machine) -> None:
-    done = machine.run(shell, stdin=failure_script(404, "There's no `scenario`\n\"x\"."))
+    done = machine.run(shell, stdin=failure_script(404, 'There\'s no `scenario`\n"x".'))
     assert done.returncode == 1
-    assert "404 There's no `scenario` \"x\"." in done.stderr
+    assert '404 There\'s no `scenario` "x".' in done.stderr

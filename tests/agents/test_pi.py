@@ -47,7 +47,7 @@ def test_the_binding_is_the_places_and_holds_no_key() -> None:
     assert (settings["defaultProvider"], settings["defaultModel"]) == ("reef", "smollm2")
     provider = models["providers"]["reef"]
     assert provider["baseUrl"] == "http://reef.test:8900/v1"
-    assert provider["headers"] == {"x-reef-scenario": "packing"}
+    assert provider["headers"] == {"x-reef-scenario": "packing", "x-reef-harness": "false"}
     assert provider["apiKey"] == "!printenv REEF_TOKEN"
     assert PI.files(TREE, PLACE).keys() == own.keys() | PI.tree_files(TREE).keys()
 
@@ -64,7 +64,7 @@ def test_the_binding_is_the_places_and_holds_no_key() -> None:
 )
 def test_a_tree_sets_neither_endpoint_nor_proxy_nor_what_runs_code(target, values) -> None:
     config = {"target": target, "values": values}
-    with pytest.raises(Inadmissible, match="a tree for pi sets: (compaction|none)"):
+    with pytest.raises(Inadmissible, match=r"a tree for pi sets: (compaction|none)"):
         admit((), [Mutation("create", "c", {"kind": "config", "config": config})], PI.adapter)
 
 

@@ -7,7 +7,8 @@ import pytest
 from recipes.feedback_rules.recipe import rule_text
 from reefcommon.config import load
 from reefcommon.events import TaskResult
-from reefcommon.harness.tree import Entry, episode_messages
+from reefcommon.harness.delivery import episode_messages
+from reefcommon.harness.tree import Entry
 from reefcommon.recipe_loading import resolve
 from reefstack.models import default_cache_dir, prepare
 from services.evaluator.domain.policies import decide

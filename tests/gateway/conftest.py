@@ -13,7 +13,7 @@ import openai
 import pytest
 import uvicorn
 
-from reefcommon.config import parse
+from reefcommon.config import ServeConfig, parse
 from reefcommon.settings import SystemSettings
 from services.gateway.composition import Gateway, Ports, assemble
 from services.gateway.domain.access import Access
@@ -129,6 +129,7 @@ async def bench_of(
     real_engine: str = "",
     artifacts: MemoryArtifactStore | None = None,
     state_dir: Path = Path(".reef"),
+    config: ServeConfig | None = None,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A gateway with these settings. `default` is served by the base model; each fault is a scenario whose adapter has its name."""
@@ -163,7 +164,7 @@ async def bench_of(
             system,
             Ports(log, bodies, engines, heads, key_store, reads, commands, artifacts=artifacts),
             access=access or Access(),
-            config=CONFIG,
+            config=config or CONFIG,
             lifespan=lifespan,
         )
         async with serving(gateway.app) as url, httpx.AsyncClient(base_url=url, timeout=20) as http:

@@ -16,7 +16,8 @@ from recipes.feedback_rules.recipe import (
 from reefcommon.config import parse
 from reefcommon.errors import BadConfig
 from reefcommon.harness.admission import CHAT, admit
-from reefcommon.harness.tree import Entry, Inadmissible, Mutation, Rejection, apply, render_chat
+from reefcommon.harness.delivery import render_chat
+from reefcommon.harness.tree import Entry, Inadmissible, Mutation, Rejection, apply
 from reefcommon.recipe_loading import load_recipe
 from tests.harness.support import GREET, sample
 

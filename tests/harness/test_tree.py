@@ -4,13 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reefcommon.harness.delivery import episode_messages, render_chat
 from reefcommon.harness.tree import (
     Entry,
     Inadmissible,
     Mutation,
     apply,
-    episode_messages,
-    render_chat,
 )
 
 IDS = st.sampled_from(["a", "b", "c", "d"])

@@ -97,7 +97,8 @@ def _provider(place: Place) -> dict[str, Any]:
         "baseUrl": f"{place.url}/v1",
         "api": "openai-completions",
         "apiKey": _FROM_ENVIRONMENT,
-        "headers": {"x-reef-scenario": place.scenario},
+        # Pi has the harness in its own files.
+        "headers": {"x-reef-scenario": place.scenario, "x-reef-harness": "false"},
         "compat": compat,
         "models": [{"id": place.model, "contextWindow": 32768, "maxTokens": 2048}],
     }

@@ -62,6 +62,18 @@ class Sampling(Value):
     stated_by: Literal["engine", "request"] = "request"
 
 
+class AppliedHarness(Value):
+    """The text that the gateway added to a chat; `reefcommon.harness.delivery.added` says how.
+
+    `release_id`: the release whose harness it is; a session keeps the harness it began with.
+    """
+
+    release_id: str
+    content_id: str
+    at: Literal["system", "user_end"]
+    text: str
+
+
 class InferenceRecorded(Event):
     """An exchange with the model. `event_id` is the receipt.
 
@@ -94,6 +106,7 @@ class InferenceRecorded(Event):
     first_token_ms: float | None = None
     duration_ms: float = 0.0
     idempotency_digest: str | None = None
+    harness: AppliedHarness | None = None
 
 
 class FeedbackReported(Event):

@@ -172,6 +172,7 @@ class Caller:
         if model == SERVED:
             headers["x-reef-scenario"] = self.scenario
             headers["x-reef-tag-turn-type"] = "side"
+            headers["x-reef-harness"] = "false"  # a judge is no user
             headers["x-reef-tag-purpose"] = purpose
             if self.pool.priority:  # users have 0 and go first
                 body = {"priority": self.pool.priority, **body}

@@ -17,7 +17,8 @@ from reefcommon.errors import Poison
 from reefcommon.evaluation import evaluation_of, score_function
 from reefcommon.evaluator import BadTask, Evaluator, ScoreFunction, Task, as_tasks
 from reefcommon.harness.admission import CHAT, Adapter, check_tree
-from reefcommon.harness.tree import Tree, episode_messages
+from reefcommon.harness.delivery import episode_messages
+from reefcommon.harness.tree import Tree
 from reefcommon.recipe import Recipe
 from reefcommon.recipe_context import Model, ModelFailed, TrialResult
 from reefcommon.statistics import independent_seed

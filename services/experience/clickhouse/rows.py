@@ -46,7 +46,7 @@ _RECORD_PLAIN = (
     "scenario at traceparent api outcome session_tag release_id load_id model engine error status "
     "first_token_ms duration_ms idempotency_digest caller prompt_token_ids"
 )
-_RECORD_JSON = "tags request response body_ref usage sampling"
+_RECORD_JSON = "tags request response body_ref usage sampling harness"
 RECORDS: Columns = {
     "record_id": attrgetter("event.event_id"),
     "digest": attrgetter("digest"),

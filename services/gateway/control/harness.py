@@ -34,14 +34,17 @@ _HOST = re.compile(r"[A-Za-z0-9.\-_]+(?::[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](?::[0-9
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """A release and its tree."""
+    """The tree that serves. `default` has no release before its first request."""
 
-    release: Release
-    tree: Tree
+    tree: Tree = ()
+    release: Release | None = None
 
     @property
-    def content_id(self) -> str:
-        return self.release.contents.get("harness", "")
+    def version(self) -> Version:
+        if self.release is None:
+            return Version("none", "")
+        content = self.release.contents.get("harness", "")
+        return Version(self.release.release_id, content, self.release.reason)
 
 
 def harness_routes(desk: Desk) -> APIRouter:
@@ -57,9 +60,8 @@ def harness_routes(desk: Desk) -> APIRouter:
         except Inadmissible as error:
             words = f"The harness of {scenario!r} cannot be installed for {agent.name}: {error}."
             raise ApiError(409, words, code="harness_not_for_agent") from None
-        version = Version(found.release.release_id, found.content_id, found.release.reason)
         place = Place(_url(request), scenario, desk.intake.base_model)
-        made = await asyncio.to_thread(plan_of, agent, found.tree, place, version)
+        made = await asyncio.to_thread(plan_of, agent, found.tree, place, found.version)
         return made | {"needs_token": desk.intake.access.guarded}
 
     @routes.get("")
@@ -69,9 +71,8 @@ def harness_routes(desk: Desk) -> APIRouter:
         """Return the tree that serves."""
         grant.check("infer", scenario)
         found = await _head(desk, scenario)
-        about = {"scenario": scenario, "release_id": found.release.release_id}
         entries = [asdict(entry) for entry in found.tree]
-        return _json(about | {"content_id": found.content_id, "entries": entries})
+        return _json({"scenario": scenario, **asdict(found.version), "entries": entries})
 
     @routes.get("/releases")
     async def releases(
@@ -81,7 +82,7 @@ def harness_routes(desk: Desk) -> APIRouter:
     ) -> Response:
         """List the releases that changed the harness, newest first."""
         grant.check("infer", scenario)
-        desk.scenarios.exists(scenario)
+        desk.scenarios.exists(scenario, before_heads=True)
         chain = await desk.scenarios.heads.chain(scenario, limit=CHAIN)
         return _json({"data": [_row(one) for one in changes(chain)][:limit]})
 
@@ -145,14 +146,12 @@ def agent_names() -> list[str]:
 
 
 async def _head(desk: Desk, scenario: str) -> Harness:
-    desk.scenarios.exists(scenario)
+    desk.scenarios.exists(scenario, before_heads=True)
     release = await desk.scenarios.heads.head(scenario)
-    if release is None:
-        raise ApiError(404, f"Scenario {scenario!r} has no release yet.", code="not_found")
-    if "harness" not in release.contents or desk.contents is None:
-        return Harness(release, ())
+    if release is None or "harness" not in release.contents or desk.contents is None:
+        return Harness(release=release)
     directory, _ = await desk.contents.find(scenario, release.release_id, "harness")
-    return Harness(release, await asyncio.to_thread(read_tree, directory))
+    return Harness(await asyncio.to_thread(read_tree, directory), release)
 
 
 def _agent(name: str) -> Agent:

@@ -29,7 +29,7 @@ Choice = RollbackRequested | PromoteRequested
 
 _OPTIONAL = [
     "x-reef-tag-session", "x-reef-tag-turn-type", "x-reef-session-end", "x-reef-agent-record-id",
-    "x-reef-release-id", "x-reef-capture", "traceparent",
+    "x-reef-release-id", "x-reef-capture", "x-reef-harness", "traceparent",
 ]  # fmt: skip
 _REPORT = {
     "references": "receipts of this scenario: required, non-empty, unique",

@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from reefcommon.conversation import opening
-from reefcommon.events import Release
+from reefcommon.events import AppliedHarness, Release
 from reefcommon.ids import digest, shard_of
 from services.gateway.domain.errors import invalid
 from services.gateway.domain.memory import Charge
@@ -69,6 +69,8 @@ class Exchange:
     record_id: str = ""
     sampling: dict[str, Any] | None = None
     release: Release | None = None
+    # the change that the harness made to the messages, for the record
+    harness: AppliedHarness | None = None
     pinned: bool = False
     model: str = ""
     engine: str = ""

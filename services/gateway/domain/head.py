@@ -10,6 +10,7 @@ _REEF = (
     b"x-reef-release-id",
     b"x-reef-agent-record-id",
     b"x-reef-capture",
+    b"x-reef-harness",
     b"x-reef-session-end",
 )
 _ONCE = frozenset({b"authorization", b"x-api-key", *_REEF})

@@ -66,13 +66,22 @@ def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
         event["release_id"] = x.release.release_id
         event["load_id"] = x.release.load_id
         event["loads"] = x.release.loads
-    if end.sampling is not None:
-        event["sampling"] = end.sampling
+    if x.harness is not None:
+        event["harness"] = x.harness.model_dump()
+    if x.digest is not None:
+        event["idempotency_digest"] = x.digest
     if claim is not None:
         event["body_ref"] = claim.model_dump()
     else:
         event["request"] = orjson.Fragment(x.raw)
-    if end.response is not None and claim is None:
+    _add_ending(event, end, whole=claim is None)
+    return orjson.dumps(event)
+
+
+def _add_ending(event: dict[str, Any], end: Ending, *, whole: bool) -> None:
+    if end.sampling is not None:
+        event["sampling"] = end.sampling
+    if end.response is not None and whole:
         event["response"] = orjson.Fragment(end.response)
     if end.captured is not None:
         event["prompt_token_ids"] = end.captured.prompt_token_ids
@@ -82,6 +91,3 @@ def event_of(x: Exchange, end: Ending, claim: BodyRef | None = None) -> bytes:
         event["error"] = end.error
     if end.first_token_ms is not None:
         event["first_token_ms"] = end.first_token_ms
-    if x.digest is not None:
-        event["idempotency_digest"] = x.digest
-    return orjson.dumps(event)

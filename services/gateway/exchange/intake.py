@@ -25,6 +25,7 @@ from services.gateway.domain.exchange import (
 from services.gateway.domain.report import check_scenario
 from services.gateway.domain.routing import RoutingTable
 from services.gateway.domain.sampling import requested
+from services.gateway.upstream.harnesses import Harnesses
 
 DEFAULT = "default"
 _TRACEPARENT = re.compile(rb"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")
@@ -41,6 +42,7 @@ class Intake:
     base_model: str
     # makes a scenario exist and returns its head, or None if that takes long
     create: Callable[[str], Awaitable[Release | None]]
+    harnesses: Harnesses
     implicit_scenarios: bool = False
     # further names of the model
     aliases: tuple[str, ...] = ()
@@ -92,6 +94,8 @@ class Intake:
             keyed=key is not None,
             digest=digest("exchange", scenario, api, body) if key else None,
         )
+        if api == "chat.completions" and flag_of(headers, "x-reef-harness", default=True):
+            exchange.harness = await self.harnesses.add(body, release, session_tag)
         exchange.upstream = upstream_body(exchange, body)
         exchange.use_receipt(key or new_record_id(shard))
         return exchange
