@@ -100,7 +100,13 @@ def _provider(place: Place) -> dict[str, Any]:
         # Pi has the harness in its own files.
         "headers": {"x-reef-scenario": place.scenario, "x-reef-harness": "false"},
         "compat": compat,
-        "models": [{"id": place.model, "contextWindow": 32768, "maxTokens": 2048}],
+        "models": [
+            {
+                "id": place.model,
+                "contextWindow": place.context_tokens,
+                "maxTokens": min(8192, place.context_tokens // 4),
+            }
+        ],
     }
 
 

@@ -28,11 +28,15 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The gateway that an installation talks to. `url` has no `/v1`. No tree holds any of it."""
+    """The gateway that an installation talks to. `url` has no `/v1`. No tree holds any of it.
+
+    `context_tokens`: prompt and completion together.
+    """
 
     url: str
     scenario: str
     model: str
+    context_tokens: int = 32_768
 
 
 class Agent(ABC):

@@ -171,7 +171,7 @@ function install(plan, { quiet = false } = {}) {
   finish(root);
   const file = wrapper(root, plan);
   if (quiet) return;
-  const same = before && before.digest === plan.digest && before.release === plan.release;
+  const same = before && before.digest === plan.digest && before.content === plan.content;
   const words = same ? "is current" : before ? `is updated from ${before.release}` : "is installed";
   say(`reef-${plan.agent} ${words}: release ${plan.release} of ${plan.scenario} at ${plan.url}`);
   if (!(process.env.PATH ?? "").split(":").includes(path.dirname(file)))

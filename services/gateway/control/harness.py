@@ -25,6 +25,7 @@ from services.gateway.domain.access import Grant
 from services.gateway.domain.errors import ApiError, invalid
 
 INSTALL = "/reef/harness/install"
+CONTEXT_TOKENS = 32_768  # of nodes that do not say theirs
 CHAIN = 1000  # releases that are looked through for those of the harness
 
 Scenario = Annotated[str, Query(pattern=SCENARIO_PATTERN)]
@@ -60,7 +61,7 @@ def harness_routes(desk: Desk) -> APIRouter:
         except Inadmissible as error:
             words = f"The harness of {scenario!r} cannot be installed for {agent.name}: {error}."
             raise ApiError(409, words, code="harness_not_for_agent") from None
-        place = Place(_url(request), scenario, desk.intake.base_model)
+        place = Place(_url(request), scenario, desk.intake.base_model, _context_tokens(desk))
         made = await asyncio.to_thread(plan_of, agent, found.tree, place, found.version)
         return made | {"needs_token": desk.intake.access.guarded}
 
@@ -175,6 +176,11 @@ def _url(request: Request) -> str:
     if scheme not in ("http", "https") or not _HOST.fullmatch(host):
         raise invalid("host", "The request does not say by which address it reached the gateway.")
     return f"{scheme}://{host}"
+
+
+def _context_tokens(desk: Desk) -> int:
+    said = [row.get("context_tokens") for row in desk.status.engines()]
+    return min((length for length in said if length), default=CONTEXT_TOKENS)
 
 
 def _row(release: Release) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Node:
     failures: int = 0
     open_until: float = 0.0
     models: frozenset[str] | None = None  # until it lists them
+    context_tokens: int | None = None  # prompt and completion, if the node says so
     lacking: set[str] = field(default_factory=set)
     apart: bool = False  # the publisher has taken it out of rotation
 

@@ -117,7 +117,9 @@ class HttpEngines:
     async def _poll(self, node: Node) -> None:
         try:
             _, body = await self._pools[node.url].get("/v1/models", **_LIST_LIMITS)
-            names = [str(row["id"]) for row in orjson.loads(body)["data"]]
+            rows = orjson.loads(body)["data"]
+            names = [str(row["id"]) for row in rows]
+            lengths = [row.get("max_model_len") for row in rows]
         except (OSError, ValueError, KeyError, TypeError) as error:
             if node.models is not None:
                 reason = repr(error)[:200]
@@ -128,6 +130,7 @@ class HttpEngines:
             log.info("engine_listed_models", engine=node.url, models=len(names))
             node.succeeded()
         node.listed(names)
+        node.context_tokens = min((n for n in lengths if type(n) is int and n > 0), default=None)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the nodes as `/reef/status` shows them."""
@@ -139,6 +142,7 @@ class HttpEngines:
                 "available": node.available(now),
                 "in_rotation": not node.apart,
                 "models": sorted(node.models) if node.models is not None else None,
+                "context_tokens": node.context_tokens,
             }
             for node in self.nodes
         ]
