@@ -49,21 +49,9 @@ class Harness:
 
 
 def harness_routes(desk: Desk) -> APIRouter:
-    """Return the routes of the harness."""
+    """Return the routes that show the harness."""
     routes = APIRouter(prefix="/reef/harness", tags=["harness"])
     allowed = desk.allow("infer")
-
-    async def plan(scenario: str, adapter: str, request: Request) -> dict[str, Any]:
-        agent = _agent(adapter)
-        found = await _head(desk, scenario)
-        try:
-            check_tree(found.tree, agent.adapter)
-        except Inadmissible as error:
-            words = f"The harness of {scenario!r} cannot be installed for {agent.name}: {error}."
-            raise ApiError(409, words, code="harness_not_for_agent") from None
-        place = Place(_url(request), scenario, desk.intake.base_model, _context_tokens(desk))
-        made = await asyncio.to_thread(plan_of, agent, found.tree, place, found.version)
-        return made | {"needs_token": desk.intake.access.guarded}
 
     @routes.get("")
     async def harness(
@@ -92,6 +80,14 @@ def harness_routes(desk: Desk) -> APIRouter:
         """List the agents that a harness can be installed for."""
         return _json({"data": [_about(find_agent(name)) for name in agent_names()]})
 
+    return routes
+
+
+def installation_routes(desk: Desk) -> APIRouter:
+    """Return the routes that install an agent."""
+    routes = APIRouter(prefix="/reef/harness", tags=["harness"])
+    allowed = desk.allow("infer")
+
     @routes.get("/plan")
     async def planned(
         grant: Annotated[Grant, Depends(allowed)],
@@ -101,7 +97,7 @@ def harness_routes(desk: Desk) -> APIRouter:
     ) -> Response:
         """Return all files of an installation with their digests."""
         grant.check("infer", scenario)
-        return _json(await plan(scenario, adapter, request))
+        return _json(await _plan(desk, scenario, adapter, request))
 
     @routes.get("/install", response_class=PlainTextResponse)
     async def install(
@@ -112,9 +108,22 @@ def harness_routes(desk: Desk) -> APIRouter:
     ) -> Response:
         """Return a script that installs an agent with the harness that serves."""
         grant.check("infer", scenario)
-        return as_script(script_of(await plan(scenario, adapter, request)))
+        return as_script(script_of(await _plan(desk, scenario, adapter, request)))
 
     return routes
+
+
+async def _plan(desk: Desk, scenario: str, adapter: str, request: Request) -> dict[str, Any]:
+    agent = _agent(adapter)
+    found = await _head(desk, scenario)
+    try:
+        check_tree(found.tree, agent.adapter)
+    except Inadmissible as error:
+        words = f"The harness of {scenario!r} cannot be installed for {agent.name}: {error}."
+        raise ApiError(409, words, code="harness_not_for_agent") from None
+    place = Place(_url(request), scenario, desk.intake.base_model, _context_tokens(desk))
+    made = await asyncio.to_thread(plan_of, agent, found.tree, place, found.version)
+    return made | {"needs_token": desk.intake.access.guarded}
 
 
 def as_script(text: str) -> Response:

@@ -12,7 +12,7 @@ from reefcommon.events import PromoteRequested, Release, RollbackRequested
 from reefcommon.ids import SCENARIO_PATTERN, is_receipt
 from services.gateway.control.contents import content_routes
 from services.gateway.control.desk import Desk, Scenario
-from services.gateway.control.harness import harness_routes
+from services.gateway.control.harness import harness_routes, installation_routes
 from services.gateway.control.hot_routes import hot_routes
 from services.gateway.control.scenarios import Choice, release_row
 from services.gateway.domain.access import Grant
@@ -73,7 +73,7 @@ class ReleaseChoice(BaseModel):
 def control_routes(desk: Desk) -> list[BaseRoute]:
     """Return all control routes, and the descriptions of the hot paths."""
     parts = (
-        *(hot_routes, _models, _scenarios, content_routes, harness_routes),
+        *(hot_routes, _models, _scenarios, content_routes, harness_routes, installation_routes),
         *(_commands, _records, _lists, _operations),
     )
     return [route for part in parts for route in part(desk).routes]
