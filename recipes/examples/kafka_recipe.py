@@ -24,7 +24,7 @@ from faststream.kafka import KafkaBroker, KafkaMessage
 from pydantic_core import from_json
 
 from reefcommon.artifacts import describe
-from reefcommon.events import CandidateProposed, SampleReady, utc_now
+from reefcommon.events import AnyUnit, CandidateProposed, SampleReady, utc_now
 from reefcommon.harness.files import write_tree
 from reefcommon.harness.tree import Entry
 from reefcommon.ids import digest
@@ -66,7 +66,9 @@ async def whole(message: KafkaMessage) -> dict[str, Any]:
     ack_policy=AckPolicy.NACK_ON_ERROR,
     decoder=whole,
 )
-async def on_sample(sample: SampleReady) -> None:
+async def on_sample(sample: AnyUnit) -> None:
+    if not isinstance(sample, SampleReady):
+        return  # turns and sessions, which other recipes ask for, are on the topic too
     judged_bad = sample.score is not None and sample.score < 0.5
     if not judged_bad or not isinstance(sample.feedback, str) or sample.release_id is None:
         return

@@ -13,6 +13,7 @@ from reefcommon.events import CandidateProposed, SampleReady, utc_now
 from reefcommon.harness.files import read_tree
 from reefkit.artifacts.git import GitArtifactStore
 from reefkit.kafka_topics import ensure_topics
+from tests.recipes.turns import turn
 
 
 def sample(scenario: str, number: int, *, score: float | None, feedback: str | None) -> SampleReady:
@@ -53,10 +54,12 @@ async def test_a_broker_that_is_not_there_is_one_line(tmp_path, env, stack, said
 
 
 @pytest.mark.broker
-async def test_words_about_a_low_score_become_a_candidate(kafka_bootstrap, tmp_path):
+async def test_words_about_a_low_score_become_a_candidate(own_kafka_bootstrap, tmp_path):
+    kafka_bootstrap = own_kafka_bootstrap  # the recipe reads all samples that are there
     await ensure_topics(kafka_bootstrap)
     scenario = f"s{uuid.uuid4().hex[:8]}"
     samples = [
+        turn(scenario=scenario),
         sample(scenario, 1, score=1.0, feedback="fine"),
         sample(scenario, 2, score=0.0, feedback=None),
         sample(scenario, 3, score=0.0, feedback="answer in French"),

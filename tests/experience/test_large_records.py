@@ -53,9 +53,9 @@ async def test_a_chat_of_9_mb_that_failed_stops_no_later_record(
         await until(summary(client, "large", samples={"failed": 1, "trainable": 3}))
     samples = {}
     for record in await everything(kafka_bootstrap, topics.SAMPLES.name):
-        value = await whole_value(record.value, record.headers, bodies)
-        # The broker is shared: units of other tests are on the topic too.
-        if orjson.loads(value)["scenario"] == "large":
+        # The broker is shared: units of other tests are on the topic too, and their bodies are gone.
+        if record.key == b"large":
+            value = await whole_value(record.value, record.headers, bodies)
             sample = SampleReady.model_validate_json(value)
             samples[sample.record_ids] = sample
     assert len(samples[failed.event_id,].messages[0]["content"]) == 9_000_000
