@@ -1,0 +1,149 @@
+"""The harness of a scenario: the entries that serve, their changes, and how to install them."""
+
+from collections.abc import Iterator
+from difflib import unified_diff
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import orjson
+import typer
+
+from reefcli.errors import CommandFailed
+from reefcli.gateway import Gateway, find
+from reefcli.options import DEFAULT_STATE_DIR, PLAIN, AsJson, Limit, StateDir, Url
+from reefcli.output import ago, console, print_asked, print_json, print_table
+from reefcommon.harness.files import TREE_NAME
+
+_SCENARIO = "Whose harness."
+Scenario = Annotated[str, typer.Option(help=_SCENARIO)]
+
+harness = typer.Typer(
+    name="harness",
+    no_args_is_help=True,
+    **PLAIN,
+    help=f"""{__doc__}
+
+Rules, memory, skills and commands that recipes have written and evaluated. Agents get them by
+`reef harness install`, plain clients with `harness: {{apply: …}}` in serve.yaml.
+""",
+)
+
+
+@harness.command()
+def show(
+    release_id: Annotated[str | None, typer.Argument(help="Default: the head.")] = None,
+    scenario: Scenario = "default",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """The entries of a release, as text.
+
+    Example:
+
+      reef harness show
+    """
+    gateway = find(url, state_dir)
+    entries = _entries(gateway, scenario, release_id)
+    if as_json:
+        print_json(entries)
+        return
+    typer.echo("\n".join(lines(entries)) or "the harness is empty")
+
+
+@harness.command()
+def releases(
+    scenario: Scenario = "default",
+    limit: Limit = 20,
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """The releases that changed the harness, newest first.
+
+    Example:
+
+      reef harness releases
+    """
+    gateway = find(url, state_dir)
+    rows = gateway.get("/reef/harness/releases", scenario=scenario, limit=limit)["data"]
+    if as_json:
+        print_json(rows)
+        return
+    cells = [(r["release_id"], r["operation"], ago(r["created_at"]), r["reason"]) for r in rows]
+    empty = f"no release of scenario {scenario!r} has changed its harness"
+    names = ("release", "operation", "when", "reason")
+    print_table(names, cells, whole=("release",), empty=empty)
+    print_asked(gateway.url)
+
+
+@harness.command()
+def diff(
+    before: Annotated[str, typer.Argument(help="A release (`reef releases`).")],
+    after: Annotated[str | None, typer.Argument(help="Default: the head.")] = None,
+    scenario: Scenario = "default",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+) -> None:
+    """The difference between the harnesses of two releases.
+
+    Example:
+
+      reef harness diff r0-7e438a
+    """
+    gateway = find(url, state_dir)
+    old, new = (lines(_entries(gateway, scenario, name)) for name in (before, after))
+    found = unified_diff(list(old), list(new), before, after or "head", lineterm="")
+    typer.echo("\n".join(found) or "no difference")
+
+
+@harness.command()
+def install(
+    adapter: Annotated[str, typer.Argument(help="The agent.")] = "pi",
+    scenario: Scenario = "default",
+    url: Url = None,
+    state_dir: StateDir = DEFAULT_STATE_DIR,
+) -> None:
+    """Print the command that installs an agent with this harness, here or elsewhere.
+
+    Example:
+
+      reef harness install pi
+    """
+    gateway = find(url, state_dir)
+    known = [row["name"] for row in gateway.get("/reef/harness/adapters")["data"]]
+    if adapter not in known:
+        raise CommandFailed(f"there is no agent {adapter!r}; there are: {', '.join(known)}")
+    query = f"adapter={adapter}" + (f"&scenario={quote(scenario)}" if scenario != "default" else "")
+    place = f"'{gateway.url}/reef/harness/install?{query}'"
+    text = f'curl -fsS -H "Authorization: Bearer $REEF_TOKEN" {place} | bash'
+    console().print(text, markup=False, soft_wrap=True, highlight=False)
+
+
+def lines(entries: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of entries: a head with kind and id, then each field."""
+    for entry in entries:
+        off = " (disabled)" if entry["disabled"] else ""
+        yield f"[{entry['kind']}] {entry['id']}{off}"
+        for name, value in entry["config"].items():
+            text = value if isinstance(value, str) else orjson.dumps(value).decode()
+            first, *rest = text.splitlines() or [""]
+            yield f"  {name}: {first}"
+            yield from (f"    {line}" for line in rest)
+
+
+def _entries(gateway: Gateway, scenario: str, release_id: str | None) -> list[dict[str, Any]]:
+    if release_id is None:
+        found: list[dict[str, Any]] = gateway.get("/reef/harness", scenario=scenario)["entries"]
+        return found
+    rows = gateway.get(f"/reef/scenarios/{scenario}/releases", limit=1000)["data"]
+    named = [row for row in rows if row["release_id"].startswith(release_id)]
+    if len(named) != 1:
+        words = "no release" if not named else f"{len(named)} releases"
+        raise CommandFailed(f"{words} {release_id} in scenario {scenario!r}")
+    if "harness" not in named[0]["contents"]:
+        return []
+    name = quote(named[0]["release_id"], safe="")
+    place = f"/reef/scenarios/{scenario}/releases/{name}/contents/harness/{TREE_NAME}"
+    entries: list[dict[str, Any]] = orjson.loads(gateway.download(place))["entries"]
+    return entries
