@@ -55,6 +55,8 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
 
     chain = httpx.get(f"{serving.url}/reef/scenarios/default/releases").json()["data"]
     typed = commands(serving, RECEIPT=receipt, RELEASE_ID=chain[1]["release_id"])
+    # tests/agents runs the installation
+    typed = [command for command in typed if "/reef/harness/install" not in command]
     report, *others = [c for c in typed if not c.startswith("make") and " serve " not in c]
     answer = json.loads(shell(report, serving))
     assert answer["request_type"] == "report"
@@ -71,7 +73,7 @@ def test_a_newcomer_goes_from_a_question_to_a_rollback(serving):
     assert story["reports"][0]["feedback"] == "just right"
 
     said = {command: shell(command, serving) for command in others}
-    assert len(said) == 4, "records, releases, rollback, status"
+    assert len(said) == 5, "records, releases, rollback, status, harness"
     assert any(receipt in text for text in said.values())
     after = httpx.get(f"{serving.url}/reef/scenarios/default/releases").json()["data"]
     assert (after[0]["operation"], after[0]["content_id"]) == ("rollback", chain[1]["content_id"])
