@@ -12,7 +12,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,10 @@ def as_messages(task: Task) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A variant: knobs, or a recipe (`package.module:Class`), in place of those in serve.yaml."""
+    """A variant: knobs, or a recipe (`package.module:Class`), in place of those in serve.yaml.
+
+    A knob of None is left out.
+    """
 
     name: str
     about: str = ""
@@ -83,7 +86,9 @@ class Stage(Protocol):
     ) -> Answer:
         """Ask the served model as a user does. The exchange is recorded."""
 
-    async def report(self, receipt: str, score: float) -> None:
+    async def report(
+        self, receipt: str, score: float, metadata: Mapping[str, Any] | None = None
+    ) -> None:
         """Report a reward on an answer."""
 
     def experienced(self, release_id: str, reward: float | None = None) -> None:
@@ -160,6 +165,13 @@ class Demonstration:
             for task, texts in zip(self.test_tasks, found, strict=True)
         ]
         return Measured.of(means, sum(map(len, found)))
+
+    def prepare(self, _model: Callable[[], Path], _place: Path) -> Mapping[str, Any]:
+        """Make what the recipe needs besides the served model, in a directory. Returns knobs.
+
+        `_model()` is the directory of the served model. Blocks.
+        """
+        return {}
 
     @contextmanager
     def endpoints(self) -> Iterator[Mapping[str, str]]:

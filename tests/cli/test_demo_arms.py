@@ -1,11 +1,13 @@
 """Demonstrations by name, their arms and seeds, and the results file."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import typer
 
+import recipes
 from reefcli.demo.command import demo
 from reefcli.demo.figures import Measurement
 from reefcli.demo.run import Demo
@@ -14,6 +16,8 @@ from reefcommon import config as serve_config
 from reefcommon.demonstration import Arm
 from reefcommon.errors import BadConfig
 from reefcommon.recipe_loading import load_recipe
+
+RECIPES = Path(recipes.__file__).parent
 
 
 def point(low: float) -> Measurement:
@@ -104,22 +108,34 @@ def test_a_recipe_without_a_demonstration_says_so():
         demonstrations("no-such-recipe")
 
 
-@pytest.mark.parametrize("recipe", ["sao", "openclaw-rl"])
-def test_every_arm_of_a_demonstration_is_a_valid_file(recipe):
+@pytest.fixture
+def place(tmp_path):
+    """A directory in which a teacher is already made."""
+    (tmp_path / "teacher").mkdir()
+    (tmp_path / "teacher" / "adapter_config.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("recipe", sorted(path.parent.name for path in RECIPES.glob("*/demo.py")))
+def test_every_arm_of_a_demonstration_is_a_valid_file(recipe, place):
     for build in demonstrations(recipe).values():
         shown = build()
         config = serve_config.load(shown.config)
+        made = shown.prepare(lambda: pytest.fail("nothing is to be made"), place)
         for arm in shown.arms:
-            told = variant(config, arm, dict.fromkeys(config.models, "http://127.0.0.1:1/v1"))
+            endpoints = dict.fromkeys(config.models, "http://127.0.0.1:1/v1")
+            told = variant(config, arm, endpoints, made)
             (binding,) = told.reef
-            made = load_recipe(binding.recipe, binding.knobs)
-            assert made.name == shown.recipe
-            assert dict(arm.knobs).items() <= made.knobs.model_dump().items()
+            loaded = load_recipe(binding.recipe, binding.knobs)
+            assert (loaded.name == shown.recipe) == (not arm.recipe), "a control of another recipe"
+            assert shown.seeks or loaded.knobs.batch_size == shown.batch
+            wanted = {name: value for name, value in arm.knobs.items() if value is not None}
+            assert wanted.items() <= loaded.knobs.model_dump().items()
             assert {entry.url for entry in told.models.values()} <= {"http://127.0.0.1:1/v1"}
 
 
 def test_a_wrong_knob_of_an_arm_is_refused():
     config = serve_config.load(demonstrations("sao")["tiny"]().config)
-    (binding,) = variant(config, Arm("odd", knobs={"no_knob": 1}), {}).reef
+    (binding,) = variant(config, Arm("odd", knobs={"no_knob": 1}), {}, {}).reef
     with pytest.raises(BadConfig, match="no_knob"):
         load_recipe(binding.recipe, binding.knobs)

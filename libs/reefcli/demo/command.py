@@ -113,9 +113,9 @@ def _tell(trials: Sequence[Trial], console: Console, *, several: bool, as_json: 
 def _exit_code(trials: Sequence[Trial], method: Arm, *, several: bool) -> int:
     if not several:
         return 0 if trials[-1].shown and trials[-1].run.reached else 1
-    # A control arm is not meant to reach the goal.
+    # A control arm is not meant to reach the goal, nor to make a release.
     wanted = [trial.run.reached for trial in trials if trial.run.arm.name == method.name]
-    return 0 if all(trial.shown for trial in trials) and all(wanted) else 1
+    return 0 if all(wanted) and not any(trial.failure for trial in trials) else 1
 
 
 def _named_model(factories: Factories, model: str | None) -> str:

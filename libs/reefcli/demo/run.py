@@ -8,8 +8,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from reefcommon.demonstration import Arm, Demonstration
 from reefcommon.events import Release, ReleasePublished, SignalComputed, utc_now
 from reefkit.bodies import FilesystemBodies
 from reefstack.embedded import Options, Stack, embedded_stack
+from reefstack.models import prepare
 from reefstack.restart_policy import StackEvent
 from reefstack.view import view_for
 
@@ -78,13 +80,15 @@ class Demo:
 
     async def run(self) -> None:
         """Start the stack, run the loop until the goal or the deadline, measure once more."""
-        path = self.demonstration.config
+        shown, path = self.demonstration, self.demonstration.config
         async with contextlib.AsyncExitStack() as exits:
-            endpoints = exits.enter_context(self.demonstration.endpoints())
-            arm = self.arm
-            if self.demonstration.seeks:
-                arm = replace(arm, knobs={"seed": self.seed, **arm.knobs})
-            config = variant(serve_config.load(path), arm, endpoints)
+            config = serve_config.load(path)
+            model = partial(prepare, config.model.name)
+            made = await asyncio.to_thread(shown.prepare, model, self.state_dir)
+            if shown.seeks:
+                made = {"seed": self.seed, **made}
+            endpoints = exits.enter_context(shown.endpoints())
+            config = variant(config, self.arm, endpoints, made)
             options = Options(config_path=path)
             with view_for(self.console) as startup:
                 self._on_event = startup

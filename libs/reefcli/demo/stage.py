@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -63,9 +64,11 @@ class LiveStage:
         release = given.get("x-reef-release-id", "")
         return Answer(text, given["x-reef-agent-record-id"], release)
 
-    async def report(self, receipt: str, score: float) -> None:
+    async def report(
+        self, receipt: str, score: float, metadata: Mapping[str, Any] | None = None
+    ) -> None:
         assert self._http is not None, "the stage is used inside of connected()"
-        body = {"score": score, "references": [receipt]}
+        body = {"score": score, "references": [receipt], "metadata": dict(metadata or {})}
         (await self._http.post("/reef/report", json=body)).raise_for_status()
 
     def experienced(self, release_id: str, reward: float | None = None) -> None:

@@ -152,7 +152,9 @@ def _forget(state: Path) -> bool:
         raise typer.BadParameter(reason, param_hint="--state-dir")
     if not state.exists():
         return False
-    if any(state.iterdir()) and not (state / "secrets.json").is_file():
+    # A run that failed early leaves its log alone.
+    ours = any((state / name).is_file() for name in ("secrets.json", "demo.json"))
+    if any(state.iterdir()) and not ours:
         reason = f"{state} holds something that is not Reef's state; choose another directory"
         raise typer.BadParameter(reason, param_hint="--state-dir")
     with locked(state):  # fails if a stack runs there

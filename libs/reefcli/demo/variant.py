@@ -30,15 +30,20 @@ def demonstrations(recipe: str) -> Factories:
     return found
 
 
-def variant(config: ServeConfig, arm: Arm, endpoints: Mapping[str, str]) -> ServeConfig:
-    """Return `config` with the arm's knobs, and with the addresses of running endpoints.
+def variant(
+    config: ServeConfig, arm: Arm, endpoints: Mapping[str, str], made: Mapping[str, Any]
+) -> ServeConfig:
+    """Return `config` with the addresses of running endpoints, and with knobs: of what the
+    demonstration has made, then of the arm.
 
     Raises:
         BadConfig: a value is not allowed.
     """
     raw: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
     for binding in raw["reef"]:
-        binding.update(arm.knobs)
+        binding.update({**made, **arm.knobs})
+        for name in [name for name, value in arm.knobs.items() if value is None]:
+            del binding[name]
         if arm.recipe:
             binding["recipe"] = arm.recipe
     for name, url in endpoints.items():
