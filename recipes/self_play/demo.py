@@ -1,0 +1,68 @@
+"""`reef demo --recipe self-play`: a model sets itself tasks, of which few can be learned."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from recipes.self_play.examples.greetings.domain import DOMAIN, LIKED
+from reefcommon.demonstration import Arm, Demonstration, Measured, Stage, Task
+from reefcommon.statistics import independent_seed
+
+EXAMPLES = Path(__file__).parent / "examples"
+_DESIGN = DOMAIN.designer_messages(())
+
+
+@dataclass(kw_only=True)
+class Played(Demonstration):
+    """Nobody visits: the figure is the share of right answers to the tasks that can be learned."""
+
+    users: int = 0
+
+    async def measure(self, stage: Stage, release_id: str, measurement: int, n: int) -> Measured:
+        async def asked(task: Task, number: int, times: int) -> list[str]:
+            seed = independent_seed("heldout", stage.seed, measurement, number)
+            tokens = self.max_tokens
+            return await stage.sampled(release_id, task, max_tokens=tokens, n=times, seed=seed)
+
+        tasks = [task for guest in LIKED if (task := DOMAIN.parse(guest))]
+        prompts = [_DESIGN, *(DOMAIN.solver_messages(task, hinted=False) for task in tasks)]
+        designs, *answers = await asyncio.gather(
+            *(asked(prompt, number, 8 * n) for number, prompt in enumerate(prompts))
+        )
+        # These are all tasks of the kind, so that each answer is a draw of its own.
+        right = [
+            DOMAIN.worth(task, text)
+            for task, texts in zip(tasks, answers, strict=True)
+            for text in texts
+        ]
+        chosen = fmean(text.strip() in LIKED for text in designs)
+        stage.say(f"proposals that can be learned: {chosen:.2f} of {len(designs)}")
+        return Measured.of(right, len(right))
+
+
+def _tiny() -> Demonstration:
+    return Played(
+        recipe="self_play",
+        model="tiny-hint",
+        about="a Llama of 0.1 M parameters sets itself tasks, and learns from its answers",
+        signal="1 if the guest is greeted with the word that he likes",
+        config=EXAMPLES / "greetings" / "serve.yaml",
+        arms=(
+            Arm("self_play"),
+            Arm(
+                "uniform",
+                # 4 proposals, 32 answers and 16 with a hint are 52 requests.
+                "tasks by chance, and as many requests",
+                {"proposer": "uniform", "plays": 13, "hint_plays": 0},
+            ),
+        ),
+        max_tokens=6,
+        batch=36,
+        minutes=4,
+        goal=0.8,
+    )
+
+
+DEMONSTRATIONS: Mapping[str, Callable[[], Demonstration]] = {"tiny": _tiny}
